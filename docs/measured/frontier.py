@@ -5,9 +5,9 @@
 
 It reads the ``evaluate.json`` of one or more models and prints the goals of each model and a table of all settings.
 Fidelity is the PSNR to the unmerged image in dB; it and the speed-ups are medians over the images. The port is included
-if ``evaluate`` was given ``--port-ratios``. Between two ratios of plain ToMe or ToDo the PSNR is interpolated, as any
-ratio can be set. For this package the best evaluated setting counts, as two methods cannot be interpolated. Run it from
-the repository, with the package installed.
+if ``benchmarks.fidelity`` was given ``--port-ratios``. Between two ratios of plain ToMe or ToDo the PSNR is
+interpolated, as any ratio can be set. For this package the best evaluated setting counts, as two methods cannot be
+interpolated. Run it from the repository, with the package installed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def make_point(row: Mapping[str, Any]) -> Point:
     bounds = [IDENTICAL_PSNR if value is None else value for value in (psnr["median"], *(psnr["interval"] or ()))]
     return Point(
         name=configuration["name"].split(", max_downsample")[0],
-        family=PORT if configuration["contender"] == PORT else configuration["family"],
+        family=PORT if configuration.get("contender") == PORT else configuration["family"],
         line=json.dumps(settings, sort_keys=True),
         image_speed=row["speed_up"]["median"],
         block_speed=row["block_speed_up"]["median"],

@@ -21,7 +21,7 @@ from paddle.nn import functional as F
 from tqdm import tqdm
 
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2
+from ppdiffusers_tome.cpu.process import prepare_cpu
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
@@ -288,8 +288,7 @@ def main() -> None:
     parser.add_argument("--model", default="bundled-dit")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     args = parser.parse_args()
-    let_mkl_use_avx2()
-    keep_freed_memory()
+    prepare_cpu()
     source = find_model(args.model)
     pipe = load_pipeline(source, class_labels=True)
     pipe.set_progress_bar_config(disable=True)

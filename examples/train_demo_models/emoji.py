@@ -1,26 +1,33 @@
-"""Draw Noto Color Emoji's pictures by class into one file, which needs only numpy to be read.
+"""Draw emoji of five free sets by class into one file, which needs only numpy to be read.
 
-    sudo apt-get install fonts-noto-color-emoji unicode-data
-    python examples/train_demo_models/emoji.py --output runs/emoji.npz
+    npm pack @iconify-json/noto @iconify-json/noto-v1 @iconify-json/twemoji @iconify-json/fluent-emoji-flat \
+        @iconify-json/emojione
+    sudo apt-get install unicode-data; pip install resvg_py
+    python examples/train_demo_models/emoji.py --packages . --output runs/emoji.npz
 
-It needs Pillow with Raqm, as PyPI has it, because many emoji are ligatures of several characters. The font is under the
-SIL Open Font License, the list of names and subgroups under Unicode's licence.
+The sets are Noto (Apache 2.0, today's and the first), Fluent (MIT), Twemoji and EmojiOne (CC BY 4.0); the list of names
+and subgroups is under Unicode's licence. Each name is drawn by several hands, so a class is more than a list of images.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import re
+import tarfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-SIZE = 128  # side of a picture in pixels; the font's own are 136x128, with 4 empty columns on both sides
-FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
+SIZE = 128  # side of an image in pixels
+SETS = ("noto", "noto-v1", "twemoji", "fluent-emoji-flat", "emojione")
 NAMES = Path("/usr/share/unicode/emoji/emoji-test.txt")
-HELD_OUT = 10  # one name in so many is never trained on
+HELD_OUT = 10  # one name in so many is never trained on, in any set
 # A class and its subgroups in Unicode's list; subgroups without a common look are left out.
 CLASSES = {
     "face": (
@@ -36,87 +43,132 @@ CLASSES = {
     "gesture": ("person-gesture",),
     "worker": ("person-role",),
     "fantasy": ("person-fantasy",),
-    "walker": ("person-activity",),
-    "athlete": ("person-sport",),
+    "athlete": ("person-activity", "person-sport"),
     "mammal": ("animal-mammal", "monkey-face"),
     "bird": ("animal-bird",),
+    "fish": ("animal-marine",),
+    "bug": ("animal-bug",),
     "flower": ("plant-flower",),
+    "plant": ("plant-other",),
     "fruit": ("food-fruit",),
+    "vegetable": ("food-vegetable",),
+    "dessert": ("food-sweet",),
+    "drink": ("drink",),
     "building": ("place-building", "place-religious"),
-    "vehicle": ("transport-ground",),
+    "car": ("transport-ground",),
+    "ship": ("transport-water",),
     "clock": ("time",),
+    "clothes": ("clothing",),
+    "music": ("musical-instrument",),
     "book": ("book-paper",),
+    "mail": ("mail",),
     "zodiac": ("zodiac", "religion"),
     "arrow": ("arrow",),
     "button": ("alphanum", "av-symbol"),
     "digit": ("keycap",),
     "shape": ("geometric",),
-    "flag": ("country-flag", "subdivision-flag"),
+    "flag": ("country-flag",),
 }
 _LINE = re.compile(r"([0-9A-F ]+?)\s*; fully-qualified\s*# \S+ E[\d.]+ (.+)")
-_TONE = re.compile("[\U0001f3fb-\U0001f3ff]")
+_TONE, _VARIANT = re.compile("1f3f[b-f]"), re.compile("-fe0f")
 
 
 @dataclass(frozen=True)
 class Emoji:
-    """An emoji: its characters, its name in English and the number of its class."""
+    """An emoji: its characters' numbers, its name in English and the number of its class."""
 
-    text: str
+    codes: str
     name: str
     number: int
 
     @property
+    def drawing(self) -> str:
+        """The name without a tone of skin, as the same drawing would else be on both sides."""
+        return self.name.split(":")[0] if _TONE.search(self.codes) else self.name
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What the sets call it: its characters' numbers, or its name, of flags in another form."""
+        slug = re.sub("[^a-z0-9]+", "-", self.name.lower()).strip("-")
+        return self.codes, slug, slug.replace("flag-", "flag-for-"), slug.replace("flag-", "flag-for-flag-")
+
+    @property
     def is_held_out(self) -> bool:
-        """One name in ten, with all of its tones of skin: else the same drawing would be on both sides."""
-        drawing = self.name.split(":")[0] if _TONE.search(self.text) else self.name
-        return zlib.crc32(drawing.encode()) % HELD_OUT == 0
+        return zlib.crc32(self.drawing.encode()) % HELD_OUT == 0
 
 
 def list_emoji(names: Path) -> list[Emoji]:
-    """List the emoji of ``CLASSES`` with at most one tone of skin, from Unicode's ``emoji-test.txt``."""
+    """List the emoji of ``CLASSES`` from Unicode's ``emoji-test.txt``: without a tone of skin, and with one of five."""
     number_by_subgroup = {group: n for n, groups in enumerate(CLASSES.values()) for group in groups}
     emoji, subgroup = [], ""
     for line in names.read_text(encoding="utf-8").splitlines():
         if line.startswith("# subgroup: "):
             subgroup = line.removeprefix("# subgroup: ")
         elif (match := _LINE.match(line)) and subgroup in number_by_subgroup:
-            text = "".join(chr(int(code, 16)) for code in match[1].split())
-            if len(_TONE.findall(text)) <= 1:
-                emoji.append(Emoji(text, match[2], number_by_subgroup[subgroup]))
+            one = Emoji(_VARIANT.sub("", match[1].lower().replace(" ", "-")), match[2], number_by_subgroup[subgroup])
+            tones = _TONE.findall(one.codes)
+            if not tones or tones == [f"1f3f{'bcdef'[zlib.crc32(one.drawing.encode()) % 5]}"]:
+                emoji.append(one)
     return emoji
 
 
-def draw(text: str, font: object) -> np.ndarray | None:
-    """Draw an emoji on white: uint8 ``[SIZE, SIZE, 3]``, or None where the font has no single picture of it."""
-    from PIL import Image, ImageDraw
+def read_set(package: Path) -> dict[str, str]:
+    """Return a set's SVG images by name and by the numbers of their characters, from its package."""
+    with tarfile.open(package) as archive:
+        icons, names = (_read_json(archive, name) for name in ("icons.json", "chars.json"))
+    size = icons.get("width", 16)
+    images = {}
+    for name, icon in icons["icons"].items():
+        box = f"0 0 {icon.get('width', size)} {icon.get('height', size)}"
+        images[name] = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+            f'width="{SIZE}" height="{SIZE}" viewBox="{box}">{icon["body"]}</svg>'
+        )
+    return images | {_VARIANT.sub("", codes): images[name] for codes, name in names.items() if name in images}
 
-    if font.getlength(text) != font.getlength("\U0001f600"):
-        return None
-    image = Image.new("RGB", (SIZE + 8, SIZE), "white")
-    ImageDraw.Draw(image).text((0, 0), text, font=font, embedded_color=True, anchor="lt")
-    return np.asarray(image)[:, 4 : SIZE + 4]
+
+def _read_json(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
+    file = archive.extractfile(f"package/{name}")
+    assert file is not None
+    return json.load(file)
+
+
+def draw(svg: str) -> np.ndarray:
+    """Draw an image on white: uint8 ``[SIZE, SIZE, 3]``."""
+    import resvg_py
+    from PIL import Image
+
+    drawn = resvg_py.svg_to_bytes(svg_string=svg, background="white", width=SIZE, height=SIZE)
+    return np.asarray(Image.open(io.BytesIO(bytes(drawn))).convert("RGB").resize((SIZE, SIZE)))
+
+
+def draw_all(packages: Path, names: Path) -> Iterator[tuple[Emoji, str, np.ndarray]]:
+    """Draw every emoji of every set that has it, with the set's name."""
+    emoji = list_emoji(names)
+    for name in SETS:
+        (package,) = packages.glob(f"iconify-json-{name}-[0-9]*.tgz")
+        images = read_set(package)
+        for one in emoji:
+            key = next((key for key in one.keys if key in images), None)
+            if key is not None:
+                yield one, name, draw(images[key])
 
 
 def main() -> None:
-    from PIL import ImageFont
-
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--font", type=Path, default=FONT)
+    parser.add_argument("--packages", type=Path, required=True, help="folder of the sets' packages")
     parser.add_argument("--names", type=Path, default=NAMES)
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    font = ImageFont.truetype(str(args.font), 109, layout_engine=ImageFont.Layout.RAQM)  # the size of its bitmaps
-    drawn = [(emoji, image) for emoji in list_emoji(args.names) if (image := draw(emoji.text, font)) is not None]
-    emoji = [one for one, _ in drawn]
+    emoji, sets, images = zip(*draw_all(args.packages, args.names), strict=True)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    images, labels = np.stack([image for _, image in drawn]), np.array([one.number for one in emoji], np.int16)
-    is_held_out, classes = np.array([one.is_held_out for one in emoji]), np.array(list(CLASSES))
+    labels, is_held_out = (np.array([getattr(one, name) for one in emoji]) for name in ("number", "is_held_out"))
     np.savez_compressed(
-        args.output, images=images, names=np.array([one.name for one in emoji]), labels=labels, classes=classes,
-        is_held_out=is_held_out,
+        args.output, images=np.stack(images), names=np.array([one.name for one in emoji]), sets=np.array(sets),
+        labels=labels.astype(np.int16), classes=np.array(list(CLASSES)), is_held_out=is_held_out,
     )  # fmt: skip
     megabytes = args.output.stat().st_size / 1e6
-    print(f"{len(emoji)} emoji of {len(CLASSES)} classes, {is_held_out.sum()} held out; {megabytes:.1f} MB")
+    print(f"{len(emoji)} images of {len(CLASSES)} classes, {is_held_out.sum()} held out; {megabytes:.1f} MB")
 
 
 if __name__ == "__main__":

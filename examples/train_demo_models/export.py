@@ -5,7 +5,7 @@
 
 It runs under Paddle and writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``, ``OUTPUT/dit`` (a
 DiTPipeline) and into each a ``SHA256SUMS`` for ``sha256sum -c``. ``--emoji runs/emoji`` writes ``OUTPUT/emoji`` (a
-StableDiffusionPipeline).
+StableDiffusionPipeline) and ``OUTPUT/emoji-dit`` (a DiTPipeline without the weights of its autoencoder).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ppdiffusers import (
     ControlNetModel,
     DDIMScheduler,
     DiTPipeline,
+    PNDMScheduler,
     StableDiffusionPipeline,
     Transformer2DModel,
     UNet2DConditionModel,
@@ -87,15 +88,19 @@ def export_dit(trained: Path, vae: Path, folder: Path) -> None:
         vae=load(AutoencoderKL, vae),
         scheduler=DDIMScheduler.from_pretrained(str(trained / "scheduler")),
     )
-    pipe.to(paddle.float16)
-    pipe.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
-    index = folder / "model_index.json"  # a DiTPipeline reads its labels from here, but does not save them
-    labels = {str(number): subject.name for number, subject in enumerate(SUBJECTS)}
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": labels}, indent=2) + "\n")
+    save_classes(pipe, [subject.name for subject in SUBJECTS], folder)
     shared, weights = folder.with_name("model") / "vae", "diffusion_paddle_model.safetensors"
     if (shared / weights).is_file() and (shared / weights).read_bytes() == (folder / "vae" / weights).read_bytes():
         (folder / "vae" / weights).unlink()  # the package stores these weights once, in ``model``
     finish_folder(folder)
+
+
+def save_classes(pipe: DiTPipeline, names: list[str], folder: Path) -> None:
+    pipe.to(paddle.float16)
+    pipe.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
+    index = folder / "model_index.json"  # a DiTPipeline reads its labels from here, but does not save them
+    labels = {"id2label": {str(number): name for number, name in enumerate(names)}}
+    index.write_text(json.dumps(json.loads(index.read_text()) | labels, indent=2) + "\n")
 
 
 def export_emoji(trained: Path, folder: Path) -> None:
@@ -103,7 +108,7 @@ def export_emoji(trained: Path, folder: Path) -> None:
         vae=load(AutoencoderKL, trained / "vae"),
         **make_emoji_text(trained / "text.npz", folder / "tokenizer"),
         unet=load(UNet2DConditionModel, trained / "unet"),
-        scheduler=DDIMScheduler.from_pretrained(str(trained / "scheduler")),
+        scheduler=PNDMScheduler.from_pretrained(str(trained / "unet-scheduler"), skip_prk_steps=True),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -111,8 +116,21 @@ def export_emoji(trained: Path, folder: Path) -> None:
     save_text_to_image(pipe, folder)
 
 
+def export_emoji_dit(trained: Path, folder: Path) -> None:
+    from emoji import CLASSES
+
+    pipe = DiTPipeline(
+        transformer=load(Transformer2DModel, trained / "dit"),
+        vae=load(AutoencoderKL, trained / "vae"),
+        scheduler=DDIMScheduler.from_pretrained(str(trained / "dit-scheduler")),
+    )
+    save_classes(pipe, list(CLASSES), folder)
+    (folder / "vae" / "diffusion_paddle_model.safetensors").unlink()  # the package stores these weights once
+    finish_folder(folder)
+
+
 def make_emoji_text(file: Path, tokenizer_folder: Path) -> dict[str, Any]:
-    """Make the tokenizer and the text encoder, embeddings alone, from what ``train_emoji.Text`` learned."""
+    """Make the tokenizer and the text encoder, embeddings alone, from what ``emoji_text.Text`` learned."""
     trained = np.load(file)
     length, width = trained["position.weight"].shape
     files = write_tokenizer_files(tokenizer_folder, trained["words"][2:].tolist())
@@ -152,6 +170,7 @@ def main() -> None:
         export_dit(args.dit, args.vae, args.output / "dit")
     if args.emoji:
         export_emoji(args.emoji, args.output / "emoji")
+        export_emoji_dit(args.emoji, args.output / "emoji-dit")
 
 
 if __name__ == "__main__":

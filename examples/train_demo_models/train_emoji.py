@@ -1,10 +1,13 @@
-"""Train a text-to-image model on emoji from scratch: an autoencoder, then a denoiser in two stages.
+"""Train models on emoji from scratch: an autoencoder, then a denoiser on its latents.
 
-    python examples/train_demo_models/train_emoji.py --images runs/emoji.npz --output runs/emoji --minutes 110
+    python examples/train_demo_models/train_emoji.py vae --images runs/emoji.npz --output runs/emoji --minutes 1.5
+    python examples/train_demo_models/train_emoji.py dit --images runs/emoji.npz --output runs/emoji --minutes 6
+    python examples/train_demo_models/train_emoji.py unet --images runs/emoji.npz --output runs/emoji --minutes 6
 
-It resumes from its checkpoints and needs PyTorch, diffusers' two model classes, numpy and the file of ``emoji.py``. The
-budget is wall-clock time in minutes, on an accelerator where there is one. More minutes than before continue the
-last stage of a finished training; ``vae`` and ``fine.pt`` are all that it needs.
+It needs an accelerator, PyTorch, diffusers' model classes, numpy and the file of ``emoji.py``. It resumes from its
+checkpoint: more minutes than before continue a training, whose learning rate then falls a second time. At its end, and
+without ``--minutes`` at once, a denoiser generates images at several strengths of guidance into ``generated-KIND.npz``,
+which ``judge_emoji.py`` reads.
 """
 
 from __future__ import annotations
@@ -15,59 +18,74 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from common import SCHEDULE, Muon, copy_frozen, save_model, update_average, update_weights
-from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
-from diffusers.models.attention_processor import AttnProcessor
-from finest_level import init_identity, init_pooling
-from tokenizer_files import END, START
+from diffusers import AutoencoderKL, DDIMScheduler, DiTTransformer2DModel, UNet2DConditionModel
+from emoji_text import WIDTH, Text
+from muon import Muon
 from torch import nn
 from torch.nn import functional as F
 
-from ppdiffusers_tome.cpu.process import keep_freed_memory
-
-CHECKPOINT_MINUTES = 3.0
-ROW_STEPS = 50  # a row of the loss curve is the mean of this many steps
-WARMUP_STEPS = 50
+CHECKPOINT_MINUTES = 1.0
+ROW_STEPS = 100  # a row of the loss curve is the mean of this many steps
+WARMUP_STEPS = 100
 PATCH = 4  # side of a latent's patch in pixels
+UNLABELLED = 1000  # the label that DiTPipeline uses for "none"
 VAE = dict(
     block_out_channels=(32, 48, 64), down_block_types=("DownEncoderBlock2D",) * 3,
     up_block_types=("UpDecoderBlock2D",) * 3, layers_per_block=1, norm_num_groups=8, latent_channels=4, sample_size=128,
 )  # fmt: skip
-# Layers of the finest level are narrow: there a training spends most of its time. Its attention sees 1,024 tokens.
-UNET = dict(
-    sample_size=32, in_channels=4, out_channels=4, block_out_channels=(48, 96, 144), layers_per_block=1,
-    down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
-    up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
-    attention_head_dim=(1, 2, 3),  # despite its name the number of heads
-    cross_attention_dim=64, norm_num_groups=16,
+# All blocks see 1,024 tokens, a latent's pixel each.
+DIT = dict(
+    num_attention_heads=5, attention_head_dim=32, num_layers=7, in_channels=4, out_channels=4, sample_size=32,
+    patch_size=1, activation_fn="gelu-approximate", num_embeds_ada_norm=UNLABELLED, norm_type="ada_norm_zero",
+    norm_elementwise_affine=False,
 )  # fmt: skip
-LENGTH = 6  # tokens of a prompt with its start, its end and the padding
+# The attention of the finest level sees 1,024 tokens, that of the next one 256.
+UNET = dict(
+    block_out_channels=(64, 96, 128), layers_per_block=1, in_channels=4, out_channels=4, sample_size=32,
+    down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+    up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
+    attention_head_dim=(2, 3, 4),  # despite its name the number of heads
+    cross_attention_dim=WIDTH, norm_num_groups=16,
+)  # fmt: skip
+COMMON = dict(num_train_timesteps=1000, clip_sample=False, prediction_type="epsilon")
+SCHEDULES = {  # of DiT-XL/2 and of Stable Diffusion 1.5
+    "dit": dict(COMMON, beta_start=0.0001, beta_end=0.02, beta_schedule="linear"),
+    "unet": dict(
+        COMMON, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", set_alpha_to_one=False,
+        steps_offset=1,
+    ),
+}  # fmt: skip
 UNPROMPTED = 0.1  # fraction of the examples
-FOCUS = 0.3  # fraction of the timesteps from 150 to 650, where outlines are decided
+VIEWS = 16  # of each image; the first is the image itself
+UNTURNED = ("clock", "button", "digit", "zodiac", "flag", "book", "mail")  # their mirror images would be wrong
+GUIDANCES = 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0
 
 
-class Stage:
-    """One stage of the training: its models, its checkpoint, its share of the budget and its loss curve.
+class Training:
+    """A training that resumes: a model, the average of its weights, its budget and its loss curve.
 
     Args:
         output: folder of the training.
-        name: of the stage.
-        minutes: its budget.
-        model: to train, on its device, in the memory format channels last.
+        name: of the checkpoint.
+        minutes: the budget.
+        model: to train, on its device.
         rate: the peak learning rate.
     """
 
     def __init__(self, output: Path, name: str, minutes: float, model: nn.Module, rate: float) -> None:
         self.output, self.name, self.minutes, self.rate = output, name, minutes, rate
-        self.model, self.average, self.optimiser = model, copy_frozen(model), Muon(model, rate)
-        self.file, self.steps, self._earlier, self._window = output / f"{name}.pt", 0, 0.0, []
+        self.model, self.optimiser = model, Muon(model)
+        self.average = {key: value.detach().clone() for key, value in model.named_parameters()}
+        self.file, self.steps, self._earlier, self._losses = output / f"{name}.pt", 0, 0.0, []
         if self.file.exists():
             checkpoint = torch.load(self.file, map_location="cpu", weights_only=True)
-            for part in ("model", "average"):
-                getattr(self, part).load_state_dict(checkpoint[part])
+            model.load_state_dict(checkpoint["model"])
+            for key, value in checkpoint["average"].items():
+                self.average[key].copy_(value)
             self.steps, self._earlier = checkpoint["steps"], checkpoint["minutes"]
             print(f"resumed {name} at step {self.steps}, minute {self._earlier:.1f}", flush=True)
         self._start = self._saved = time.monotonic()
@@ -76,244 +94,271 @@ class Stage:
     def spent(self) -> float:
         return self._earlier + (time.monotonic() - self._start) / 60
 
-    def run(self, compute_losses: Callable[[nn.Module, np.random.Generator, float], dict[str, torch.Tensor]]) -> None:
-        """Train for the rest of the budget, on the sum of the losses that the function returns."""
+    def run(self, compute_loss: Callable[[float], torch.Tensor]) -> None:
+        """Train for the rest of the budget on the loss that the function returns for the part of it that is spent."""
+        parameters = dict(self.model.named_parameters())
+        torch.manual_seed(self.steps)
+        first = self.steps
         while (progress := self.spent / self.minutes) < 1:
-            rng = np.random.default_rng([self.steps, len(self.name)])
-            torch.manual_seed(int(rng.integers(2**31)))
-            losses = compute_losses(self.model, rng, progress)
             # A trapezoid: constant, then down to nothing over the last two fifths.
-            factor = min(1.0, (self.steps + 1) / WARMUP_STEPS, 0.02 + (1 - progress) / 0.4)
-            update_weights(sum(losses.values()), self.optimiser, self.rate * factor)
-            update_average(self.average, self.model, self.steps)
+            factor = min(1.0, (self.steps - first + 1) / WARMUP_STEPS, 0.01 + (1 - progress) / 0.4)
+            loss = compute_loss(progress)
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters.values(), 1.0)
+            self.optimiser.step(self.rate * factor)
             self.steps += 1
-            self._window.append({name: float(loss.detach()) for name, loss in losses.items()})
-            if len(self._window) == ROW_STEPS:
+            keep = min(0.998, self.steps / (self.steps + 10))
+            torch._foreach_lerp_(list(self.average.values()), [p.detach() for p in parameters.values()], 1 - keep)
+            self._losses.append(loss.detach())
+            if len(self._losses) == ROW_STEPS:  # the only place that waits for the accelerator
                 self._write_row()
             if time.monotonic() - self._saved > 60 * CHECKPOINT_MINUTES:
                 self.save()
         self.save()
+        self.model.load_state_dict(self.average, strict=False)
 
     def save(self) -> None:
         """Replace the checkpoint as a whole. It lacks the optimiser's state, which a few steps bring back."""
         new = self.file.with_suffix(".new")
-        states = {part: getattr(self, part).state_dict() for part in ("model", "average")}
-        torch.save({"steps": self.steps, "minutes": self.spent, **states}, new)
+        state = {"model": self.model.state_dict(), "average": self.average}
+        torch.save({"steps": self.steps, "minutes": self.spent, **state}, new)
         os.replace(new, self.file)
         self._saved = time.monotonic()
 
     def _write_row(self) -> None:
-        means = {name: round(float(np.mean([row[name] for row in self._window])), 5) for name in self._window[0]}
-        row = {"stage": self.name, "step": self.steps, "minutes": round(self.spent, 2), **means}
+        loss = round(torch.stack(self._losses).mean().item(), 5)
+        row = {"part": self.name, "step": self.steps, "minutes": round(self.spent, 2), "loss": loss}
         with (self.output / "loss.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(row, flush=True)
-        self._window.clear()
+        self._losses.clear()
 
 
-def to_tensor(images: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return pictures uint8 ``[count, height, width, 3]`` as float32 ``[count, 3, height, width]`` in [-1, 1]."""
-    images = torch.from_numpy(images).to(device).permute(0, 3, 1, 2)
-    return (images.float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
+def to_tensor(images: torch.Tensor) -> torch.Tensor:
+    """Return images uint8 ``[count, height, width, 3]`` as float32 ``[count, 3, height, width]`` in [-1, 1]."""
+    return (images.permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 
 
-def compute_vae_losses(vae: AutoencoderKL, images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the weighted parts of the autoencoder's loss.
+def train_vae(args: argparse.Namespace, images: torch.Tensor) -> None:
+    """Train the autoencoder, at first on crops, which are cheap.
 
-    As in ``train_vae``, three latent channels are pulled towards the mean color of their patch, because a denoiser
-    learns such latents several times as fast, and noise on them makes the decoder robust.
+    Three latent channels are pulled towards the mean color of their patch, because a denoiser learns such latents
+    several times as fast, and noise on them makes the decoder robust.
     """
-    with torch.autocast(images.device.type, torch.bfloat16):
-        mean = vae.encode(images).latent_dist.mean.float()
-        decoded = vae.decode(mean + 0.06 * torch.randn_like(mean)).sample.float()
-    return {
-        "pixel": F.l1_loss(decoded, images),
-        "square": F.mse_loss(decoded, images),
-        "edge": 0.5 * sum(F.l1_loss(decoded.diff(dim=dim), images.diff(dim=dim)) for dim in (2, 3)),
-        "anchor": 0.1 * F.mse_loss(mean[:, :3], 1.5 * F.avg_pool2d(images, PATCH)),
-        "size": 0.005 * mean[:, 3].square().mean(),
-    }
-
-
-def train_vae(args: argparse.Namespace, images: np.ndarray, minutes: float) -> None:
-    """Train the autoencoder, at first on crops, which are cheap."""
     torch.manual_seed(0)
-    model = AutoencoderKL(**VAE).to(args.device, memory_format=torch.channels_last)
-    stage = Stage(args.output, "vae", minutes, model, 2e-3)
+    vae = AutoencoderKL(**VAE).to(args.device, memory_format=torch.channels_last)
+    training = Training(args.output, "vae", args.minutes, vae, 2e-3)
 
-    def compute_losses(vae: nn.Module, rng: np.random.Generator, progress: float) -> dict[str, torch.Tensor]:
-        side, count = (64, 16) if progress < 0.6 else (128, 4)
-        y, x = rng.integers(0, 128 - side + 1, 2)
-        batch = images[rng.integers(0, len(images), count), y : y + side, x : x + side]
-        return compute_vae_losses(vae, to_tensor(batch, args.device))
+    def run_model(batch: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(args.device.type, torch.bfloat16):
+            mean = vae.encode(batch).latent_dist.mean.float()
+            decoded = vae.decode(mean + 0.06 * torch.randn_like(mean)).sample.float()
+        anchor = F.mse_loss(mean[:, :3], 1.5 * F.avg_pool2d(batch, PATCH))
+        edges = sum(F.l1_loss(decoded.diff(dim=dim), batch.diff(dim=dim)) for dim in (2, 3))
+        size = mean[:, 3].square().mean()
+        return F.l1_loss(decoded, batch) + F.mse_loss(decoded, batch) + 0.5 * edges + 0.1 * anchor + 0.005 * size
 
-    stage.run(compute_losses)
-    save_model(stage.average, args.output / "vae")
+    run_model = args.compile(run_model)
+
+    def compute_loss(progress: float) -> torch.Tensor:
+        side, count = (64, 128) if progress < 0.5 else (128, 64)
+        y, x = torch.randint(0, 128 - side + 1, (2,)).tolist()
+        chosen = torch.randint(0, len(images), (count,), device=args.device)
+        return run_model(to_tensor(images[chosen, y : y + side, x : x + side]))
+
+    training.run(compute_loss)
+    with torch.no_grad():
+        latents = encode(vae, images)
+        centre_latents(vae, latents.mean((0, 2, 3)))
+        vae.register_to_config(scaling_factor=round(1 / latents.std((0, 2, 3)).square().mean().sqrt().item(), 4))
+    save(vae, args.output / "vae")
 
 
-class Text(nn.Module):
-    """A CLIP text model without layers: embeddings of words and positions, normalised.
+def centre_latents(vae: AutoencoderKL, mean: torch.Tensor) -> None:
+    """Move the latents so that their mean is 0: the convolutions beside them take up the difference.
 
-    Attributes:
-        words: of the prompts, each one token, after the start and the end.
+    From pure noise, whose mean is 0, a denoiser that predicts noise cannot reach images of another mean.
     """
-
-    def __init__(self, classes: list[str]) -> None:
-        super().__init__()
-        self.words = [START, END, *sorted({word for name in classes for word in name.split()})]
-        self.token = nn.Embedding(len(self.words), UNET["cross_attention_dim"])
-        self.position = nn.Embedding(LENGTH, UNET["cross_attention_dim"])
-        self.norm = nn.LayerNorm(UNET["cross_attention_dim"])
-
-    def tokenize(self, prompts: list[str]) -> torch.Tensor:
-        """Return token numbers ``[prompts, LENGTH]``."""
-        rows = [[START, *prompt.split(), *[END] * LENGTH][:LENGTH] for prompt in prompts]
-        return torch.tensor([[self.words.index(word) for word in row] for row in rows])
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return hidden states ``[prompts, LENGTH, channels]``."""
-        return self.norm(self.token(tokens) + self.position.weight)
+    channels = len(mean)
+    vae.quant_conv.bias.data[:channels] -= mean
+    vae.post_quant_conv.bias.data += vae.post_quant_conv.weight.data[:, :, 0, 0] @ mean
 
 
-class Denoiser(nn.Module):
-    """A UNet with its text model, and a head for its coarse levels alone."""
-
-    def __init__(self, classes: list[str]) -> None:
-        super().__init__()
-        self.text, self.unet = Text(classes), UNet2DConditionModel(**UNET)
-        # In bfloat16 on a CPU, explicit products are faster than PyTorch's attention where tokens are few.
-        self.unet.set_attn_processor(AttnProcessor())
-        channels = UNET["block_out_channels"][1]
-        self.head = nn.Sequential(nn.GroupNorm(16, channels), nn.SiLU(), nn.Conv2d(channels, 4, 3, padding=1))
-        for layer in self.modules():
-            if isinstance(layer, nn.GroupNorm):  # faster on a CPU than in bfloat16
-                layer.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
-
-    def begin_finest_level(self) -> None:
-        """Give the trained coarse levels pooled inputs, as they had before, and enlarge their output."""
-        finest, coarser = self.unet.down_blocks[0], self.unet.up_blocks[-2]
-        init_pooling(finest.downsamplers[0].conv)
-        init_identity(coarser.upsamplers[0].conv)
-        for resnet in finest.resnets:  # they begin as shortcuts
-            nn.init.zeros_(resnet.conv2.weight)
-            nn.init.zeros_(resnet.conv2.bias)
-
-    def forward(self, noisy: torch.Tensor, timesteps: torch.Tensor, tokens: torch.Tensor, coarse: bool) -> torch.Tensor:
-        """Return the velocity ``[batch, 4, 32, 32]``, or of ``coarse`` latents ``[batch, 4, 16, 16]``."""
-        hidden = self.text(tokens)
-        if coarse:
-            return self._predict_coarse(noisy, timesteps, hidden)
-        return self.unet(noisy, timesteps, hidden, return_dict=False)[0]
-
-    def _predict_coarse(self, noisy: torch.Tensor, timesteps: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        unet = self.unet
-        embedding = unet.time_embedding(unet.time_proj(timesteps).to(noisy.dtype))
-        state = unet.conv_in(noisy)
-        skips = [state]
-        for block in unet.down_blocks[1:]:
-            state, new = block(state, embedding, **_choose_keywords(block, hidden))
-            skips += new
-        state = unet.mid_block(state, embedding, encoder_hidden_states=hidden)
-        for block in unet.up_blocks[:-1]:
-            count = len(block.resnets)
-            new, skips = tuple(skips[-count:]), skips[:-count]
-            upsamplers = block.upsamplers
-            if block is unet.up_blocks[-2]:
-                block.upsamplers = None
-            state = block(state, new, embedding, **_choose_keywords(block, hidden))
-            block.upsamplers = upsamplers
-        return self.head(state)
+def encode(vae: AutoencoderKL, images: torch.Tensor) -> torch.Tensor:
+    """Return the latents of images uint8, float32 ``[count, 4, 32, 32]``, not scaled."""
+    return torch.cat([vae.encode(to_tensor(some)).latent_dist.mean for some in images.split(256)])
 
 
-def _choose_keywords(block: nn.Module, hidden: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"encoder_hidden_states": hidden} if getattr(block, "has_cross_attention", False) else {}
+def make_view(images: torch.Tensor, can_turn: torch.Tensor) -> torch.Tensor:
+    """Return images uint8 at another size, place and angle, on white; half of those that can turn are mirrored."""
+    count, device = len(images), images.device
+    size = torch.empty(count, device=device).uniform_(1.0, 1.2)
+    angle = torch.empty(count, device=device).uniform_(-0.15, 0.15)
+    place = torch.empty(count, 2, device=device).uniform_(-1, 1) * (size - 1)[:, None]
+    mirror = 1 - 2 * (can_turn & (torch.rand(count, device=device) < 0.5)).float()
+    sine, cosine = size * angle.sin(), size * angle.cos()
+    rows = torch.stack([mirror * cosine, -mirror * sine, place[:, 0], sine, cosine, place[:, 1]], 1)
+    grid = F.affine_grid(rows.reshape(count, 2, 3), (count, 3, *images.shape[1:3]), align_corners=False)
+    ink = 255 - images.permute(0, 3, 1, 2).float()  # beyond the border there is none
+    turned = 255 - F.grid_sample(ink, grid, mode="bicubic", align_corners=False)
+    return turned.round().clamp(0, 255).byte().permute(0, 2, 3, 1)
 
 
 @torch.no_grad()
-def encode(vae: AutoencoderKL, images: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return the latents of pictures, ``[count, 4, 32, 32]``, not scaled."""
-    latents = []
-    for start in range(0, len(images), 16):
-        with torch.autocast(device.type, torch.bfloat16):
-            latents.append(vae.encode(to_tensor(images[start : start + 16], device)).latent_dist.mean.float())
-    return torch.cat(latents)
-
-
-def load_latents(args: argparse.Namespace, images: np.ndarray) -> torch.Tensor:
-    """Return the scaled latents, computed once; the autoencoder gets its scaling factor."""
-    file = args.output / "latents.pt"
+def make_latents(args: argparse.Namespace, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the scaled latents of ``VIEWS`` views of each image, ``[views, images, 4, 32, 32]``."""
+    torch.manual_seed(2)
     vae = AutoencoderKL.from_pretrained(args.output / "vae").eval().to(args.device, memory_format=torch.channels_last)
-    if not file.exists():
-        latents = encode(vae, images, args.device)
-        vae.register_to_config(scaling_factor=round(1 / latents.std().item(), 4))
-        save_model(vae, args.output / "vae")
-        torch.save((latents * vae.config.scaling_factor).cpu(), file)
-    return torch.load(file, map_location=args.device, weights_only=True)
+    turned = torch.tensor([name not in UNTURNED for name in args.classes], device=args.device)[labels]
+    views = [images] + [
+        torch.cat([make_view(*some) for some in zip(images.split(512), turned.split(512), strict=True)])
+        for _ in range(1, VIEWS)
+    ]
+    return torch.stack([encode(vae, view) for view in views]) * vae.config.scaling_factor
 
 
-def train_denoiser(
-    args: argparse.Namespace, latents: torch.Tensor, labels: np.ndarray, classes: list[str], coarse_minutes: float,
-    fine_minutes: float,
-) -> None:
-    """Train the coarse levels on pooled latents, then the whole UNet on all of them."""
+class Denoiser(nn.Module):
+    """A denoiser with its condition: ``forward`` takes labels, of which the last is none.
+
+    Args:
+        kind: ``dit`` or ``unet``, which has a text model.
+        classes: names of the classes.
+    """
+
+    def __init__(self, kind: str, classes: list[str]) -> None:
+        super().__init__()
+        self.none = len(classes)
+        self.text = Text(classes) if kind == "unet" else None
+        if self.text is not None:
+            self.register_buffer("tokens", self.text.tokenize([*classes, ""]), persistent=False)
+            self.model = UNet2DConditionModel(**UNET)
+            nn.init.zeros_(self.model.conv_out.weight)
+        else:
+            # In training mode every block would drop the label at random by itself; here all blocks drop it or none.
+            self.model = DiTTransformer2DModel(**DIT).eval()
+            self._init_transformer()
+
+    def _init_transformer(self) -> None:
+        """Initialise all blocks to the identity (adaLN-Zero; Peebles & Xie 2023, section 3.2)."""
+        for block in self.model.transformer_blocks:
+            nn.init.zeros_(block.norm1.linear.weight)
+            nn.init.zeros_(block.norm1.linear.bias)
+            labels = block.norm1.emb.class_embedder.embedding_table.weight.data
+            labels.normal_(std=0.02)
+            labels[self.none : -1] = 0  # labels that no class has
+        for layer in (self.model.proj_out_1, self.model.proj_out_2):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, noisy: torch.Tensor, timesteps: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the noise ``[batch, 4, 32, 32]``."""
+        if self.text is not None:
+            return self.model(noisy, timesteps, self.text(self.tokens[labels]), return_dict=False)[0]
+        labels = torch.where(labels == self.none, UNLABELLED, labels)
+        return self.model(noisy, timesteps, labels, return_dict=False)[0]
+
+
+def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torch.Tensor) -> None:
+    """Train a denoiser on noise (Ho et al. 2020) with min-SNR weights (Hang et al. 2023, equation 7)."""
     torch.manual_seed(1)
-    scheduler = DDIMScheduler(**SCHEDULE)
-    model = Denoiser(classes).to(args.device, memory_format=torch.channels_last)
-    prompts = model.text.tokenize([*classes, ""]).to(args.device)
-    # Rare classes are shown more often than their number of pictures says: by its square root.
-    weights = np.bincount(labels)[labels] ** -0.5
+    scheduler = DDIMScheduler(**SCHEDULES[args.part])
+    denoiser = Denoiser(args.part, args.classes).to(args.device, memory_format=torch.channels_last)
+    print(f"{sum(p.numel() for p in denoiser.parameters()) / 1e6:.2f} million parameters", flush=True)
+    training = Training(args.output, args.part, args.minutes, denoiser, args.rate)
+    # Rare classes are shown more often than their number of images says: by its square root.
+    weights = torch.bincount(labels)[labels].float().rsqrt()
+    alphas = scheduler.alphas_cumprod.to(args.device)
+    snr_weights = (5 * (1 - alphas) / alphas).clamp(max=1)
 
-    def make_losses(coarse: bool, batch: int) -> Callable[..., dict[str, torch.Tensor]]:
-        def compute_losses(model: nn.Module, rng: np.random.Generator, progress: float) -> dict[str, torch.Tensor]:
-            chosen = rng.choice(len(labels), batch, p=weights / weights.sum())
-            clean = latents[torch.from_numpy(chosen).to(args.device)]
-            noise = torch.randn_like(clean)
-            focused = torch.rand(batch) < FOCUS
-            timesteps = torch.where(focused, torch.randint(150, 650, (batch,)), torch.randint(0, 1000, (batch,)))
-            timesteps = timesteps.to(args.device)
-            noisy, velocity = (f(clean, noise, timesteps) for f in (scheduler.add_noise, scheduler.get_velocity))
-            if coarse:  # the noise is then as weak as at the coarser levels of the whole UNet
-                noisy, velocity = (F.avg_pool2d(x, 2) for x in (noisy, velocity))
-            names = np.where(rng.random(batch) < UNPROMPTED, len(classes), labels[chosen])
-            noisy = noisy.contiguous(memory_format=torch.channels_last)
-            with torch.autocast(args.device.type, torch.bfloat16):
-                predicted = model(noisy, timesteps, prompts[torch.from_numpy(names).to(args.device)], coarse)
-            return {"velocity": F.mse_loss(predicted.float(), velocity)}
+    @args.compile
+    def run_model(noisy: torch.Tensor, timesteps: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(args.device.type, torch.bfloat16):
+            return denoiser(noisy, timesteps, prompts).float()
 
-        return compute_losses
+    def compute_loss(_: float) -> torch.Tensor:
+        chosen = torch.multinomial(weights, args.batch, replacement=True)
+        clean = latents[torch.randint(0, len(latents), (args.batch,), device=args.device), chosen].float()
+        noise, uniform = torch.randn_like(clean), torch.rand(args.batch, device=args.device)
+        timesteps = torch.randint(0, 1000, (args.batch,), device=args.device)
+        alpha = alphas[timesteps].reshape(-1, 1, 1, 1)
+        noisy = alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
+        prompts = torch.where(uniform < UNPROMPTED, denoiser.none, labels[chosen])
+        errors = (run_model(noisy, timesteps, prompts) - noise).square().mean((1, 2, 3))
+        return (errors * snr_weights[timesteps]).mean()
 
-    if not (args.output / "fine.pt").exists():
-        stage = Stage(args.output, "coarse", coarse_minutes, model, 2e-3)
-        stage.run(make_losses(True, 24))
-        model.load_state_dict(stage.average.state_dict())
-        model.begin_finest_level()
-    stage = Stage(args.output, "fine", fine_minutes, model, 1.5e-3)
-    stage.run(make_losses(False, 16))
-    save_model(stage.average.unet, args.output / "unet")
-    text = {name: weight.cpu().numpy() for name, weight in stage.average.text.state_dict().items()}
-    np.savez(args.output / "text.npz", words=np.array(stage.average.text.words), **text)
-    scheduler.save_pretrained(args.output / "scheduler")
+    training.run(compute_loss)
+    save(denoiser.model, args.output / args.part)
+    scheduler.save_pretrained(args.output / f"{args.part}-scheduler")
+    if denoiser.text is not None:
+        denoiser.text.save(args.output / "text.npz")
+
+
+def load_denoiser(args: argparse.Namespace) -> Denoiser:
+    """Load the weights that a training saved."""
+    denoiser = Denoiser(args.part, args.classes)
+    denoiser.model = type(denoiser.model).from_pretrained(args.output / args.part)
+    if denoiser.text is not None:
+        denoiser.text.load(args.output / "text.npz")
+    return denoiser.to(args.device).eval()
+
+
+@torch.no_grad()
+def generate(args: argparse.Namespace, denoiser: Denoiser, guidance: float, steps: int = 25) -> np.ndarray:
+    """Generate images of every class: uint8 ``[classes, per_class, 128, 128, 3]``, the same noise at each guidance."""
+    vae = AutoencoderKL.from_pretrained(args.output / "vae").eval().to(args.device)
+    labels = torch.arange(denoiser.none, device=args.device).repeat_interleave(args.per_class)
+    none, scheduler = torch.full_like(labels, denoiser.none), DDIMScheduler(**SCHEDULES[args.part])
+    generator = torch.Generator().manual_seed(0)
+    latents = torch.randn(len(labels), 4, 32, 32, generator=generator).to(args.device)
+    scheduler.set_timesteps(steps)
+    for timestep in scheduler.timesteps:
+        time_of_each = timestep.to(args.device).expand(len(labels))
+        with torch.autocast(args.device.type, torch.bfloat16, enabled=args.device.type != "cpu"):
+            prompted, unprompted = (denoiser(latents, time_of_each, some).float() for some in (labels, none))
+        latents = scheduler.step(unprompted + guidance * (prompted - unprompted), timestep, latents).prev_sample
+    decoded = torch.cat([vae.decode(some / vae.config.scaling_factor).sample for some in latents.split(64)])
+    images = ((decoded + 1) * 127.5).round().clamp(0, 255).byte().permute(0, 2, 3, 1)
+    return images.reshape(denoiser.none, args.per_class, *images.shape[1:]).cpu().numpy()
+
+
+def save(model: Any, folder: Path) -> None:
+    """Save weights in float16, as the exported model has them."""
+    from safetensors.torch import save_file
+
+    model.save_config(folder)
+    weights = {name: value.half().contiguous().cpu() for name, value in model.state_dict().items()}
+    save_file(weights, folder / "diffusion_pytorch_model.safetensors", {"format": "pt"})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("part", choices=("vae", "dit", "unet"))
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--shares", type=float, nargs=3, default=(0.2, 0.3, 0.5), help="of the three stages")
+    parser.add_argument("--minutes", type=float, help="of training, those of earlier runs included")
+    parser.add_argument("--batch", type=int, default=256, help="of a denoiser")
+    parser.add_argument("--rate", type=float, default=1.5e-3, help="the denoiser's peak learning rate")
+    parser.add_argument("--per-class", type=int, default=4, help="images of each class that a denoiser generates")
+    parser.add_argument("--guidances", type=float, nargs="+", default=GUIDANCES)
+    parser.add_argument("--eager", action="store_true", help="do not compile the model")
     args = parser.parse_args()
-    keep_freed_memory()
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    args.compile = (lambda function: function) if args.eager else torch.compile
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     args.output.mkdir(parents=True, exist_ok=True)
     with np.load(args.images) as file:
         is_trained = ~file["is_held_out"]
-        images, labels = file["images"][is_trained], file["labels"][is_trained].astype(np.int64)
-        classes = file["classes"].tolist()
-    vae, coarse, fine = (share * args.minutes for share in args.shares)
-    if not (args.output / "vae").exists():
-        train_vae(args, images, vae)
-    latents = load_latents(args, images)
-    train_denoiser(args, latents, labels, classes, coarse, fine)
+        images = torch.from_numpy(file["images"][is_trained]).to(args.device)
+        labels = torch.from_numpy(file["labels"][is_trained].astype(np.int64)).to(args.device)
+        args.classes = file["classes"].tolist()
+    if args.part == "vae":
+        train_vae(args, images)
+        return
+    if args.minutes is not None:
+        train_denoiser(args, make_latents(args, images, labels).half(), labels)
+    denoiser = load_denoiser(args)
+    generated = {str(guidance): generate(args, denoiser, guidance) for guidance in args.guidances}
+    np.savez_compressed(args.output / f"generated-{args.part}.npz", **generated)
 
 
 if __name__ == "__main__":

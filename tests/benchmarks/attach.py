@@ -10,9 +10,8 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarks import pages
-from ppdiffusers_tome.tools.bench.random_models import RANDOM_UNETS, random_model
-from ppdiffusers_tome.tools.measure.stats import Spread
-from ppdiffusers_tome.tools.measure.timing import measure_seconds
+from benchmarks.random_models import RANDOM_UNETS, random_model
+from benchmarks.timing import Spread, measure_seconds
 
 
 def main(argv: Sequence[str] | None = None) -> None:

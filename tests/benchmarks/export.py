@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
+from benchmarks.random_models import RANDOM_UNETS, random_model
+from benchmarks.timing import Spread, measure_seconds
 from benchmarks.turns import take_turns
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.bench.random_models import RANDOM_UNETS, random_model
-from ppdiffusers_tome.tools.measure.stats import Spread
-from ppdiffusers_tome.tools.measure.timing import measure_seconds
 
 DYNAMIC, PROGRAM, INFERENCE = "dynamic", "program", "inference"
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m benchmarks.gpu_presets --page docs/en/guides/gpu.md
 
-The script writes ``ppdiffusers_tome/tools/bench/gpu_estimate.json`` and the tables of the page. It needs Paddle 2.6, as
+The script writes ``gpu_estimate.json`` beside it and the tables of the page. It needs Paddle 2.6, as
 ``gpu_roofline`` does, and measures as little. What merging costs is counted in a traced program.
 """
 
@@ -29,9 +29,10 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.methods import CHOSEN, METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.bench.gpu_estimate import FILE, SIZES, load_estimates
 from ppdiffusers_tome.tools.console.tables import Table
 
+FILE = Path(__file__).with_name("gpu_estimate.json")
+SIZES = (512, 1024, 2048)  # height and width in pixels
 BEGIN, END = (
     "<!-- what follows is made by benchmarks.gpu_presets -->",
     "<!-- what benchmarks.gpu_presets makes ends here -->",
@@ -143,9 +144,11 @@ def estimate_table(device: str) -> Table:
     """Return the speed-ups of all presets by family and size, the mildest preset first."""
     names = presets_by_strength()
     table = Table(["model", *(f"{size}x{size}" for size in SIZES)])
+    rows = {(row["family"], row["pixels"], row["device"]): row for row in json.loads(FILE.read_text("utf-8"))}
     for family, title in TITLES.items():
-        found = [load_estimates()[family, size, device] for size in SIZES]
-        table.add(title, *(" ".join(f"{each[name]:.2f}x" for name in names) for each in found))
+        found = [rows[family, size, device] for size in SIZES]
+        cells = (" ".join(f"{row['unmerged'] / row['presets'][name]:.2f}x" for name in names) for row in found)
+        table.add(title, *cells)
     return table
 
 

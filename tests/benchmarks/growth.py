@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks import pages
 from benchmarks.block import MATCH, OURS, BlockCase
 from benchmarks.overhead import Peak, measure, measure_peaks
+from benchmarks.timing import Spread
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.measure.stats import Spread
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
 # Nothing is reused here, so the second variant has another name.

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import pages
 from benchmarks.block import FAST, MERGE, NAMES, OURS, PORT, STAGES, UNMERGE, BlockCase, stages_of
+from benchmarks.timing import Spread, measure_seconds, pause_garbage_collection
 from benchmarks.turns import take_turns
 from ppdiffusers_tome.cpu.process import keeps_freed_memory
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.measure.stats import Spread
-from ppdiffusers_tome.tools.measure.timing import measure_seconds, pause_garbage_collection
 from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.tuning.measurement import DeviceClock, TensorMemory
 

@@ -25,11 +25,11 @@ from unittest import mock
 import paddle
 import ppdiffusers
 
+from benchmarks.random_models import _SD3, RANDOM_UNETS, random_model
 from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.overrides import block
-from ppdiffusers_tome.tools.bench.random_models import _SD3, RANDOM_UNETS, random_model
 from ppdiffusers_tome.tuning.measurement import Meter, ResidentMemory, TensorMemory
 
 SIZES, PRESET = (512, 1024), "balanced"

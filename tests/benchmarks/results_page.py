@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import describe, presets_by_strength, replace_between, table
+from benchmarks.variants import FREE, NONE, OURS, PORT, TILE
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.bench.variants import FREE, NONE, OURS, PORT, PRESETS, TILE, split_label
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 
 BEGIN, END = (
@@ -39,7 +39,7 @@ TITLES = {
     NONE: "unmerged",
     OURS: "this package, global matching",
     "ours-tile": f"this package, tile={TILE}",
-    **{PRESETS[name]: _describe_preset(name) for name in presets_by_strength()},
+    **{f"preset-{name}": _describe_preset(name) for name in presets_by_strength()},
     PORT: "ppdiffusers' own port",
     TORCH: "PyTorch, unmerged",
     TOMESD: "tomesd on PyTorch, relative to PyTorch unmerged",
@@ -67,7 +67,7 @@ class Machine:
     def find(self, size: int, variant: str) -> Mapping[str, Any] | None:
         """Return the result of a variant at a size, if measured."""
         return next((row for row in self.found["results"]
-                     if row["case"]["size"] == size and split_label(row["variant"])[0] == variant), None)  # fmt: skip
+                     if row["case"]["size"] == size and row["variant"].partition(" ")[0] == variant), None)  # fmt: skip
 
     def describe(self) -> str:
         """Return the machine, and when and how often it measured."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import statistics
 import sys
 import time
@@ -36,10 +37,13 @@ PROMPTS = {
         "a photo of a motorcycle", "a photo of galaxies",
     ],
     "bundled-dit": ["cat", "astronaut", "rocket", "coffee", "motorcycle", "galaxies"],
+    "emoji": ["face", "bird", "car", "flower", "person", "clock"],
+    "emoji-dit": ["face", "bird", "car", "flower", "person", "clock"],
 }  # fmt: skip
-FAMILIES = {"bundled": UNET, "bundled-dit": CLASS_TRANSFORMER}
+FAMILIES = {"bundled": UNET, "bundled-dit": CLASS_TRANSFORMER, "emoji": UNET, "emoji-dit": CLASS_TRANSFORMER}
 # At the smaller size a UNet's image takes an eighth of the time.
-SIZES = {"bundled": 256, "bundled-dit": 512}
+SIZES = {"bundled": 256, "bundled-dit": 512, "emoji": 128, "emoji-dit": 128}
+EMOJI_DIT = Path("tests/models/emoji-dit")
 NUM_IMAGES = 6
 CHOOSING_SEEDS = (100, 101)
 
@@ -49,7 +53,7 @@ class Regime:
     """How an image is asked for.
 
     Attributes:
-        guidance: by model.
+        guidance: by family.
         is_open: True where nothing is asked for, so that the early steps decide what the image shows.
     """
 
@@ -58,14 +62,15 @@ class Regime:
 
 
 REGIMES = {
-    "known": Regime({"bundled": 1.5, "bundled-dit": 1.5}),
-    "guided": Regime({"bundled": 7.5, "bundled-dit": 4.0}),
-    "open": Regime({"bundled": 1.0, "bundled-dit": 1.0}, is_open=True),
+    "known": Regime({UNET: 1.5, CLASS_TRANSFORMER: 1.5}),
+    "guided": Regime({UNET: 7.5, CLASS_TRANSFORMER: 4.0}),
+    "less guided": Regime({UNET: 5.0, CLASS_TRANSFORMER: 2.5}),
+    "open": Regime({UNET: 1.0, CLASS_TRANSFORMER: 1.0}, is_open=True),
 }
 BALANCED = ToMeConfig.preset("balanced")
 # The tokens that keep most at their speed.
 BEST_TOKENS = {
-    "bundled": replace(BALANCED, end=0.9), "bundled-dit": ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
+    UNET: replace(BALANCED, end=0.9), CLASS_TRANSFORMER: ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
 }  # fmt: skip
 TOKENS = {
     "tome 0.5": ToMeConfig(0.5), "quality": ToMeConfig.preset("quality"), "balanced": BALANCED,
@@ -93,7 +98,7 @@ class Variant:
 
 def list_variants(model: str, steps: int, chosen: Mapping[int, ChosenSteps]) -> list[Variant]:
     """List the variants of a denoising with so many steps, the most important first."""
-    tokens, whole = BEST_TOKENS[model], ToMeConfig(0.0)
+    tokens, whole = BEST_TOKENS[FAMILIES[model]], ToMeConfig(0.0)
     counts = [round((1 - share) * steps) for share in SHARES]
     fewer = sorted({*counts, round(0.6 * steps)}, reverse=True)
     variants = [Variant(f"{count} steps", FEWER, None, count) for count in fewer]
@@ -102,8 +107,8 @@ def list_variants(model: str, steps: int, chosen: Mapping[int, ChosenSteps]) -> 
         Variant(f"chosen {count} of {steps}", "chosen", chosen[count].apply_to(whole, None), steps)
         for count in counts if count in chosen
     ]  # fmt: skip
-    variants.append(Variant("best tokens", "tokens", tokens, steps))
-    if model == "bundled":
+    variants.append(Variant("best tokens", "best tokens", tokens, steps))
+    if FAMILIES[model] == UNET:
         variants += [Variant(f"{count} steps, best tokens", f"{FEWER}, best tokens", tokens, count) for count in fewer]
         for share in SHARES[:2]:
             config = replace(tokens, cache=share)
@@ -121,11 +126,10 @@ class Model:
     def __init__(self, name: str, scheduler: str) -> None:
         from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
         from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-        from ppdiffusers_tome.tools.generation.model_sources import find_model
         from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
         self.name = name
-        self.pipe = load_pipeline(find_model(name), class_labels=True)
+        self.pipe = load_pipeline(_find_source(name), class_labels=True)
         self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
         self.pipe.set_progress_bar_config(disable=True)
         enable_chunked_attention(self.pipe)
@@ -143,7 +147,7 @@ class Model:
         """Generate an image; of a transformer, the prompt \"\" is that of no class."""
         from ppdiffusers_tome.tools.generation import sampling
 
-        if not prompt and self.name != "bundled":  # the number behind the last class
+        if not prompt and FAMILIES[self.name] == CLASS_TRANSFORMER:  # the number behind the last class
             noise = sampling.make_initial_noise(self.pipe, size, size, seed)
             return sampling._generate_classes(
                 self.pipe, noise, lambda: None, class_labels=[self.denoiser.config.num_embeds_ada_norm],
@@ -152,6 +156,15 @@ class Model:
         return sampling.generate_image(
             self.pipe, prompt, seed=seed, height=size, width=size, steps=steps, guidance_scale=guidance
         )
+
+
+def _find_source(name: str) -> Any:
+    from ppdiffusers_tome.tools.demo_model import EMOJI
+    from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_model
+
+    if name == "emoji":
+        return find_model(str(EMOJI))
+    return ModelSource(name, EMOJI_DIT, vae=EMOJI / "vae") if name == "emoji-dit" else find_model(name)
 
 
 def list_images(model: str, regime: str, count: int) -> list[tuple[str, int]]:
@@ -169,7 +182,7 @@ def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
     from ppdiffusers_tome.tuning.step_errors import measure_step_errors
 
     loaded, errors = Model(model, scheduler), []
-    guidance, prompts = REGIMES[regime].guidance[model], list_images(model, regime, len(PROMPTS[model]))
+    guidance, prompts = REGIMES[regime].guidance[FAMILIES[model]], list_images(model, regime, len(PROMPTS[model]))
     for number, seed in enumerate(CHOOSING_SEEDS, 1):
 
         def generate(prompt: str = prompts[number][0], seed: int = seed) -> MeasuredImage:
@@ -180,8 +193,14 @@ def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
     counts = [round((1 - share) * steps) for share in SHARES]
     append_row(FOLDER / "chosen.jsonl", {
         "model": model, "regime": regime, "scheduler": scheduler, "of": steps,
+        "skipped alone": [list_psnrs(each.damage) for each in errors],
         "chosen": {count: asdict(choose(errors, count)) for count in counts},
     })  # fmt: skip
+
+
+def list_psnrs(damage: Sequence[float]) -> list[float]:
+    """Return the PSNR in dB of an image of which one step alone is skipped, for each step but the first."""
+    return [round(-10 * math.log10(max(each, 1e-10)), 1) for each in damage[1:]]
 
 
 def read_chosen(model: str, regime: str, scheduler: str, steps: int) -> dict[int, ChosenSteps]:
@@ -207,28 +226,33 @@ def measure_images(
 
     case = {"model": model, "regime": regime, "scheduler": scheduler, "of": steps}
     done = {tuple(row.get(name) for name in (*case, "prompt", "seed", "name")) for row in read_rows(path)}
-    loaded, guidance = Model(model, scheduler), REGIMES[regime].guidance[model]
+    loaded, guidance = Model(model, scheduler), REGIMES[regime].guidance[FAMILIES[model]]
     where = {"guidance": guidance, "size": size or SIZES[model]}
     for prompt, seed in list_images(model, regime, num_images):
-        reference, likeness = None, 0.0
+        reference, likeness = None, None
         for variant in variants:
             if (*case.values(), prompt, seed, variant.name) in done or variant.name == UNMERGED:
                 continue
             if reference is None:
                 loaded.apply(Variant(UNMERGED, UNMERGED, None, steps))
                 reference = np.asarray(loaded.generate(prompt, steps, seed=seed, **where))
-                likeness = compute_likeness(reference, prompt)
+                likeness = compute_likeness(model, reference, prompt)
             loaded.apply(variant)
             pixels = np.asarray(loaded.generate(prompt, variant.steps, seed=seed, **where))
             row = {**case, "prompt": prompt, "seed": seed, "name": variant.name, "group": variant.group, **where,
-                   "psnr": round(psnr(reference, pixels), 2), "likeness": compute_likeness(pixels, prompt),
+                   "psnr": round(psnr(reference, pixels), 2), "likeness": compute_likeness(model, pixels, prompt),
                    "unmerged likeness": likeness,
                    "kinds": count_kinds(variant, FAMILIES[model])}  # fmt: skip
             append_row(path, row)
 
 
-def compute_likeness(pixels: Any, prompt: str) -> float:
-    """Return the similarity of an image to the photograph of its prompt or, without one, to the most similar."""
+def compute_likeness(model: str, pixels: Any, prompt: str) -> float | None:
+    """Return the similarity of an image to the photograph of its prompt or, without one, to the most similar.
+
+    It is None of a model that knows no photographs.
+    """
+    if model.startswith("emoji"):
+        return None
     if "examples/train_demo_models" not in sys.path:
         sys.path.append("examples/train_demo_models")
     from recognition import subject_similarities  # type: ignore[import-not-found]
@@ -258,7 +282,7 @@ def measure_costs(model: str, rounds: int) -> None:
     loaded, steps = Model(model, "ddim"), 6
     skipping = ToMeConfig(0.0, cache=(0, 1, 3, 5))
     turns = {"whole": Variant("whole", "", None, steps), "skipped": Variant("skipped", "", skipping, steps)}
-    for config in [*TOKENS.values(), BEST_TOKENS[model]]:
+    for config in [*TOKENS.values(), BEST_TOKENS[FAMILIES[model]]]:
         turns[replace(config, end=1.0).summary] = Variant("tokens", "", replace(config, end=1.0), steps)
     seconds: dict[str, list[float]] = {}
     times: list[float] = []
@@ -291,7 +315,7 @@ class Point:
     Attributes:
         cost: seconds of the denoiser's calls, as a part of those of the unmerged image.
         psnr, lowest: median and lowest, in dB.
-        likeness: the median change of how well images show their subject.
+        likeness: the median change of how well images show their subject; None where it is not measured.
         fewer, fewer_psnr, fewer_lowest: the best of fewer steps that costs at most 3% more.
     """
 
@@ -299,7 +323,7 @@ class Point:
     cost: float
     psnr: float
     lowest: float
-    likeness: float
+    likeness: float | None
     num_images: int
     fewer: str = ""
     fewer_psnr: float | None = None
@@ -321,7 +345,8 @@ def _list_points(rows: Mapping[str, list[dict[str, Any]]], seconds: Mapping[str,
     for name, own in rows.items():
         psnrs = [row["psnr"] for row in own]
         spent = sum(count * seconds[kind] for kind, count in own[0]["kinds"].items())
-        likeness = statistics.median(row["likeness"] - row["unmerged likeness"] for row in own)
+        changes = [row["likeness"] - row["unmerged likeness"] for row in own if row["likeness"] is not None]
+        likeness = statistics.median(changes) if changes else None
         point = Point(name, spent / steps / seconds["whole"], statistics.median(psnrs), min(psnrs), likeness, len(own))
         (fewer if own[0]["group"].startswith(FEWER) else points).append(point)
     for point in points:
@@ -345,7 +370,10 @@ def make_table() -> str:
     ))  # fmt: skip
     for case, points in sorted(read_points().items()):
         for point in sorted(points, key=lambda point: -point.cost):
-            numbers = (f"{1 / point.cost:.2f}", f"{point.psnr:.1f}", f"{point.lowest:.1f}", f"{point.likeness:+.3f}")
+            numbers = (
+                f"{1 / point.cost:.2f}", f"{point.psnr:.1f}", f"{point.lowest:.1f}",
+                "" if point.likeness is None else f"{point.likeness:+.3f}",
+            )  # fmt: skip
             beside = ("", "", "")
             if point.fewer_psnr is not None and point.fewer_lowest is not None:
                 beside = (point.fewer, f"{point.fewer_psnr:.1f}", f"{point.fewer_lowest:.1f}")

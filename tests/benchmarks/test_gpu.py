@@ -14,11 +14,10 @@ from benchmarks import gpu_presets, gpu_roofline
 from benchmarks.block import BlockCase
 from benchmarks.gpu_costs import Cost, attention_costs
 from benchmarks.gpu_joint import JointTransformer
-from benchmarks.gpu_presets import FAMILIES
+from benchmarks.gpu_presets import FAMILIES, FILE
 from benchmarks.gpu_trace import TRACED, Data, Operator, _operators, _static_mode, trace
+from benchmarks.random_models import RANDOM_UNETS
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.tools.bench.gpu_estimate import FILE
-from ppdiffusers_tome.tools.bench.random_models import RANDOM_UNETS
 
 CASE = BlockCase(batch=2, height=16, width=16, channels=32)
 TOKENS = CASE.batch * CASE.grid.num_tokens

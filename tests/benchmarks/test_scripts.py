@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import paddle
 import pytest
 
 import tiny
-from benchmarks import attach, few_steps, gpu_presets, growth, overhead, results_page, windows
+from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhead, results_page, windows
+from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, make_merged, make_unmerged
 
 pytestmark = pytest.mark.once
 
@@ -72,6 +77,49 @@ def test_windows_times_layers(capsys: pytest.CaptureFixture[str]) -> None:
     windows.main(["layers", "--sides", "16", "--channels", "8", "--heads", "2", "--repeats", "1"])
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split(" | ")[1] for row in rows if row][:3] == ["whole", "tome 0.5", "todo, 1 key in 4"]
+
+
+@pytest.mark.parametrize(
+    "configuration", [make_unmerged(), fidelity.port(0.5), make_merged(ToMeConfig(0.5))], ids=lambda each: each.name
+)
+def test_the_clock_of_blocks_covers_all_their_hooks(
+    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, now = tiny.pipeline(), [0]
+    (block, *_) = find_blocks(pipe.unet)
+
+    def pause(*_: Any) -> None:
+        now[0] += 1
+
+    block.block.register_forward_pre_hook(pause)
+    configuration.apply(pipe)
+    block.block.register_forward_post_hook(pause)
+    pipe.unet.conv_out.register_forward_pre_hook(pause)  # of another layer
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])  # time passes in the hooks alone
+    hooks = [list(layer._forward_pre_hooks) for layer in pipe.unet.sublayers()]
+    with fidelity.time_blocks(pipe) as seconds:
+        tiny.run_unet(pipe.unet)
+    assert seconds[block.level] == 2
+    assert [list(layer._forward_pre_hooks) for layer in pipe.unet.sublayers()] == hooks
+
+
+def test_fidelity_evaluates_suites_and_times_the_blocks_that_merge(tmp_path: Path) -> None:
+    (tmp_path / "suite.jsonl").write_text(
+        '{"name": "port half", "contender": "port", "ratio": 0.5}\n\n'
+        '{"name": "tiles", "family": "in tiles", "ratio": 0.5, "tile": 4, "max_downsample": 2}\n'
+    )
+    small = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
+    suite = ["--suite", str(tmp_path / "suite.jsonl"), "--port-ratios", "0.3"]
+    fidelity.main([*small, *suite, "--output", str(tmp_path)])
+    found = json.loads((tmp_path / "evaluate.json").read_text())
+    assert found["levels"] == [1, 2]
+    rows = {row["configuration"]["name"]: row for row in found["configurations"]}
+    assert list(rows) == ["unmerged", "port 0.3", "port half", "tiles"]
+    assert rows["port 0.3"]["configuration"]["contender"] == "port"
+    assert rows["port 0.3"]["psnr_db"]["median"] != rows["port half"]["psnr_db"]["median"]
+    for row in rows.values():
+        assert row["seconds"]["median"] > row["block_seconds"]["median"] > 0
+    assert rows["unmerged"]["block_speed_up"]["median"] == 1
 
 
 @pytest.mark.parametrize(

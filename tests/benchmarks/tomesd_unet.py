@@ -1,4 +1,4 @@
-"""Add the rows of tomesd to the results of ``bench results``.
+"""Add the rows of tomesd to the results of ``results.py``.
 
     venv-with-torch/bin/python tests/benchmarks/tomesd_unet.py outputs/results.json
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from ppdiffusers_tome.tools.measure.timing import rotate
+from benchmarks.timing import rotate
 
 T = TypeVar("T")
 

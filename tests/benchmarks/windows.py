@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.gpu_costs import DEVICES, Costs, attention_costs, elementwise, linear, seconds_of
+from benchmarks.timing import measure_seconds
 from benchmarks.turns import take_turns
-from ppdiffusers_tome.tools.measure.timing import measure_seconds
 
 DIVISIONS = (2, 4, 8)  # windows a side, and the stride of `todo` that leaves as many keys
 STEPS = 10

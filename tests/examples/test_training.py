@@ -15,9 +15,11 @@ from safetensors.numpy import load_file
 
 import tiny
 from launching import python_path
+from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_model
+from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
 
 SCRIPTS = tiny.ROOT / "examples" / "train_demo_models"
 
@@ -65,7 +67,7 @@ def test_images_are_judged(exported: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def emoji(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Export a tiny model of emoji, and write four images of two classes, each also held out with a little noise."""
+    """Export tiny models of emoji, and write four images of two classes, each also held out with a little noise."""
     folder = tmp_path_factory.mktemp("emoji")
     rng = np.random.default_rng(0)
     width = tiny.unet().config.cross_attention_dim
@@ -76,8 +78,10 @@ def emoji(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **{"norm.bias": np.zeros(width, np.float32)},
     )  # fmt: skip
     tiny.unet().save_pretrained(str(folder / "unet"), to_diffusers=True)
+    tiny.dit(num_embeds_ada_norm=1000).save_pretrained(str(folder / "dit"), to_diffusers=True)
     tiny.vae().save_pretrained(str(folder / "vae"), to_diffusers=True)
-    tiny.scheduler().save_pretrained(str(folder / "scheduler"))
+    for kind in ("unet", "dit"):
+        tiny.scheduler().save_pretrained(str(folder / f"{kind}-scheduler"))
     run_script("export", "--emoji", folder, "--output", folder / "exported")
     images = rng.integers(0, 200, (4, 128, 128, 3), np.uint8)
     noisy = images + rng.integers(0, 9, images.shape, np.uint8)
@@ -103,13 +107,22 @@ def test_exported_text_encoder_is_embeddings_and_other_words_are_padding(emoji: 
     np.testing.assert_allclose(encode("xyz"), encode(""), atol=1e-6)
 
 
+def test_emoji_transformer_has_its_classes_and_the_autoencoder_of_the_unet(emoji: Path) -> None:
+    source = ModelSource("emoji-dit", emoji / "exported" / "emoji-dit", vae=emoji / "exported" / "emoji" / "vae")
+    pipe = load_pipeline(source, class_labels=True)
+    assert tuple(sorted(pipe.labels, key=pipe.labels.__getitem__)) == EMOJI_CLASSES
+    height, width = get_native_size(pipe)
+    image = generate_image(pipe, "flag", seed=0, height=height, width=width, steps=1, guidance_scale=4.0)
+    assert np.ptp(np.asarray(image)) > 0
+
+
 def test_emoji_are_judged(emoji: Path, tmp_path: Path) -> None:
-    model = emoji / "exported" / "emoji"
-    run_script(
-        "judge_emoji", "--model", model, "--images", emoji / "emoji.npz", "--output", tmp_path, "--parts", "curve",
-        "--steps", 1, "--count", 2, "--guidances", 0, 3,
-    )  # fmt: skip
-    real, *rows = json.loads((tmp_path / "curve.json").read_text())
-    assert real["recognised"] == 1.0
-    assert [row["guidance"] for row in rows] == [0.0, 3.0]
-    assert all(row["nearest"] > 2 * real["nearest"] for row in rows)
+    with np.load(emoji / "emoji.npz") as file:
+        shown = file["images"][:4].reshape(2, 2, 128, 128, 3)
+    np.savez(tmp_path / "generated.npz", **{"3.0": shown, "5.0": shown[::-1]})
+    output = run_script("judge_emoji", "--generated", tmp_path / "generated.npz", "--images", emoji / "emoji.npz")
+    real, right, wrong = map(json.loads, output.splitlines())
+    assert real["recognised"] == right["recognised"] == wrong["as another class"] == 1.0
+    assert wrong["recognised"] == 0.0
+    assert right["nearest"] == 0.0 < real["nearest"]
+    assert wrong["energy distance"] > right["energy distance"]

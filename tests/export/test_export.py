@@ -13,6 +13,7 @@ import ppdiffusers
 import pytest
 
 import tiny
+from benchmarks.variants import apply_port
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
 from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files, load_exported
@@ -21,7 +22,6 @@ from ppdiffusers_tome.export.requirements import require_onnx
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.tools.bench.variants import apply_port
 
 # Settings that decide how matching is computed; between them every way there is.
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -43,6 +43,17 @@ def test_images_are_512_and_weights_float32(load: Callable[[], Any], part: str, 
         assert [pipe.labels[subject.name] for subject in SUBJECTS] == list(range(len(SUBJECTS)))
 
 
+def test_model_of_emoji_shows_what_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A face is yellow and a clock grey, with the settings of the command line."""
+    arguments = ["--model", "bundled-emoji", "--cache", "0.2", "--ratio", "0", "--output", str(tmp_path)]
+    assert main(["generate", *arguments, "--prompt", "face", "--prompt", "clock"]) == 0
+    assert capsys.readouterr().err == ""
+    face, clock = (np.asarray(Image.open(path)).astype(float) for path in sorted(tmp_path.glob("*.png")))
+    assert face.shape == clock.shape == (128, 128, 3)
+    assert face[..., 0].mean() > face[..., 2].mean() + 60
+    assert abs(clock[..., 0].mean() - clock[..., 2].mean()) < 20
+
+
 @pytest.mark.parametrize("model", ["bundled", "bundled-dit"])
 @pytest.mark.parametrize(
     "subjects", [SUBJECTS[1:3], pytest.param(SUBJECTS, marks=pytest.mark.sweep)], ids=["two", "all"]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +13,10 @@ import pytest
 import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.evaluate import configurations
-from ppdiffusers_tome.tools.evaluate.configurations import Configuration, ours, parse_compared, port, unmerged
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, make_merged, make_unmerged, parse_compared
 from ppdiffusers_tome.tools.evaluate.plot import plot_report
 from ppdiffusers_tome.tools.evaluate.report import (
-    BLOCK_SPEED_UP,
     PSNR,
     SPEED_UP,
     Report,
@@ -29,11 +24,10 @@ from ppdiffusers_tome.tools.evaluate.report import (
     make_differences,
     make_table,
 )
-from ppdiffusers_tome.tools.evaluate.runner import find_merging_levels, time_blocks
 from ppdiffusers_tome.tools.evaluate.samples import Sample
 from ppdiffusers_tome.tools.generation.arguments import add_tome_arguments
 
-HALF, MOST = ours(ToMeConfig(ratio=0.5)), ours(ToMeConfig(ratio=0.7))
+HALF, MOST, TILES = (make_merged(ToMeConfig(ratio, tile=tile)) for ratio, tile in ((0.5, None), (0.7, None), (0.5, 16)))
 
 
 def parse(*arguments: str) -> list[Configuration]:
@@ -46,106 +40,68 @@ def parse(*arguments: str) -> list[Configuration]:
 def test_each_configuration_applies_its_settings() -> None:
     pipe = tiny.pipeline()
     before = tiny.snapshot(pipe.unet)
-    tiles = ours(ToMeConfig(ratio=0.5, tile=16))
-    tiles.apply(pipe)
-    assert applied_tome(pipe).config == tiles.tome
-    port(0.7, 2).apply(pipe)
-    assert applied_tome(pipe) is None
-    assert (pipe.unet._tome_info["args"]["ratio"], pipe.unet._tome_info["args"]["max_downsample"]) == (0.7, 2)
-    unmerged().apply(pipe)
+    TILES.apply(pipe)
+    assert applied_tome(pipe).config == TILES.tome
+    make_unmerged().apply(pipe)
     assert tiny.snapshot(pipe.unet) == before
-    assert find_merging_levels(pipe, [unmerged(), ours(ToMeConfig(max_downsample=2))]) == [1, 2]
 
 
 def test_names_and_families_tell_settings_apart() -> None:
-    assert (HALF.name, HALF.family) == ("ratio 0.5", "ours")
-    assert (port(0.5, 2).name, port(0.5, 2).family) == ("port 0.5, max_downsample 2", "port, max_downsample 2")
-    fast = ours(ToMeConfig(ratio=0.7, tile=16, seed=3, method="tofu"))
-    assert (fast.name, fast.family) == ("ratio 0.7, seed 3, tile 16, method tofu", "ours, tile 16, method tofu")
+    assert (HALF.name, HALF.family) == ("ratio 0.5", "merged")
+    fast = make_merged(ToMeConfig(ratio=0.7, tile=16, seed=3, method="tofu"))
+    assert (fast.name, fast.family) == ("ratio 0.7, seed 3, tile 16, method tofu", "merged, tile 16, method tofu")
 
 
-def test_presets_files_of_settings_and_suites_are_read(tmp_path: Path) -> None:
-    ToMeConfig(ratio=0.3, tile=8).save(tmp_path / "careful.json")
-    path = tmp_path / "suite.jsonl"
-    path.write_text(
-        '{"name": "port half", "contender": "port", "ratio": 0.5, "max_downsample": 2}\n\n'
-        '{"name": "tiles", "family": "in tiles", "ratio": 0.25, "tile": 16}\n'
-    )
-    found = parse("--configs", "quality", str(tmp_path / "careful.json"), "--suite", str(path), str(path))
-    assert found == [
-        unmerged(), Configuration("quality", "ours", ToMeConfig.preset("quality"), "quality"),
-        Configuration("careful", "ours", ToMeConfig(ratio=0.3, tile=8), "ours, tile 8"), port(0.5, 2, "port half"),
-        Configuration("tiles", "ours", ToMeConfig(ratio=0.25, tile=16), "in tiles"),
+def test_presets_and_files_of_settings_are_read(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    for path, ratio in ((tmp_path / "careful.json", 0.3), (tmp_path / "other" / "careful.json", 0.4)):
+        ToMeConfig(ratio=ratio, tile=8).save(path)
+    careful = ["--configs", "quality", str(tmp_path / "careful.json")]
+    assert parse(*careful) == [
+        make_unmerged(), Configuration("quality", ToMeConfig.preset("quality"), "quality"),
+        Configuration("careful", ToMeConfig(ratio=0.3, tile=8), "merged, tile 8"),
     ]  # fmt: skip
-    for line, words in (
-        ("", "nothing is to be compared"), ("{", "line 1: "), ("[1]", "got list, not an object"),
-        ('{"ratio": 0.5}', "name=None must be"), ('{"name": "a", "family": 3}', "family=3 must be"),
-        ('{"name": "a", "contender": "theirs"}', "must be 'ours' or 'port'"),
-        ('{"name": "a", "contender": "port", "tile": 16}', "unexpected keyword argument 'tile'"),
-        ('{"name": "a", "ratio": 0.5}\n{"name": "a", "ratio": 0.3}', "two different configurations are called 'a'"),
-    ):  # fmt: skip
-        path.write_text(line)
-        with pytest.raises(UserError, match=re.escape(words)):
-            parse("--suite", str(path))
+    *_, with_option = parse(*careful, "--max-downsample", "1")
+    assert with_option == make_merged(ToMeConfig(ratio=0.3, tile=8, max_downsample=1), "careful, max_downsample 1")
+    with pytest.raises(UserError, match="two different configurations are called 'careful'"):
+        parse("--configs", str(tmp_path / "careful.json"), str(tmp_path / "other" / "careful.json"))
     assert [(each.name, each.steps) for each in parse("--ratios", "--fewer-steps", "1", "9")[1:]] == [
         ("1 step", 1), ("9 steps", 9)
     ]  # fmt: skip
-    assert parse("--ratios", "0", "--cache", "0.5")[1:] == [ours(ToMeConfig(0.0, cache=0.5))]
+    assert parse("--ratios", "0", "--cache", "0.5")[1:] == [make_merged(ToMeConfig(0.0, cache=0.5))]
+    with pytest.raises(UserError, match="--tile has no effect without merging"):
+        parse("--ratios", "--fewer-steps", "1", "--tile", "16")
     with pytest.raises(UserError, match="--fewer-steps 10 must be at least 1 and below 10"):
         parse("--fewer-steps", "10")
 
 
-@pytest.mark.parametrize("configuration", [unmerged(), port(0.5), HALF], ids=lambda each: each.contender)
-def test_the_clock_of_blocks_covers_all_their_hooks(
-    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipe, now = tiny.pipeline(), [0]
-    (block, *_) = find_blocks(pipe.unet)
-
-    def pause(*_: Any) -> None:
-        now[0] += 1
-
-    block.block.register_forward_pre_hook(pause)
-    configuration.apply(pipe)
-    block.block.register_forward_post_hook(pause)
-    pipe.unet.conv_out.register_forward_pre_hook(pause)  # of another layer
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])  # time passes in the hooks alone
-    hooks = [list(layer._forward_pre_hooks) for layer in pipe.unet.sublayers()]
-    with time_blocks(pipe) as seconds:
-        tiny.run_unet(pipe.unet)
-    assert seconds[block.level] == 2
-    assert [list(layer._forward_pre_hooks) for layer in pipe.unet.sublayers()] == hooks
-
-
 def make_row(configuration: Configuration, speed: float, psnrs: list[float] | None, num_images: int) -> Row:
-    seconds, ssim, flip = {"1": 5.0, "2": 9.0}, None if psnrs is None else 0.9, None if psnrs is None else 0.1
+    ssim, flip = None if psnrs is None else 0.9, None if psnrs is None else 0.1
     samples = [
-        Sample("p", seed, 10 / speed, 10.0, seconds | {"1": 5 / speed**2}, seconds, None if seed else 5, 7,
-               None if psnrs is None else psnrs[seed], ssim, flip)
+        Sample("p", seed, 10 / speed, 10.0, None if seed else 5, 7, None if psnrs is None else psnrs[seed], ssim, flip)
         for seed in range(num_images)
-    ]  # fmt: skip
-    return Row.from_samples(configuration, samples, [1])
+    ]
+    return Row.from_samples(configuration, samples)
 
 
 def summarize(num_images: int = 8, gap: float = 10.0) -> list[Row]:
     difficulty = np.random.default_rng(0).normal(30, 5, num_images)  # of the images, far larger than the noise
     noise = 0.1 * (-1) ** np.arange(num_images)
     return [
-        make_row(unmerged(), 1.0, None, num_images), make_row(HALF, 1.5, difficulty.tolist(), num_images),
+        make_row(make_unmerged(), 1.0, None, num_images), make_row(HALF, 1.5, difficulty.tolist(), num_images),
         make_row(MOST, 2.0, (difficulty - gap + noise).tolist(), num_images),
     ]  # fmt: skip
 
 
 def test_rows_are_medians_and_the_frontier() -> None:
-    plain, half, most = rows = summarize()
+    plain, half, _ = rows = summarize()
     assert (plain.medians[SPEED_UP].median, half.medians[SPEED_UP].median) == (1, 1.5)
-    assert most.medians[BLOCK_SPEED_UP].median == 4
     assert (plain.psnr, plain.peaks) == (math.inf, {"denoising_peak_bytes": None, "peak_bytes": 7})
     values = json.loads(json.dumps(half.to_dict(), allow_nan=False))
     assert values["psnr_db"]["interval"] is not None
     assert [Sample(**each) for each in values["samples"]] == half.samples
-    slower = make_row(port(0.5), 1.4, [20.0] * 8, 8)
-    assert [row[1] for row in make_table([*rows, slower]).rows] == ["blocks and whole"] * 3 + [""]
+    slower = make_row(TILES, 1.4, [20.0] * 8, 8)
+    assert [row[1] for row in make_table([*rows, slower]).rows] == ["yes"] * 3 + [""]
 
 
 def test_differences_are_found_image_by_image() -> None:
@@ -153,8 +109,8 @@ def test_differences_are_found_image_by_image() -> None:
     rows = summarize(gap=1.0)
     assert rows[1].medians[PSNR].interval[0] < rows[2].medians[PSNR].interval[1]
     table = make_differences(rows)
-    assert table.headings == ("differences", "less", "speed-up of blocks", "speed-up", "PSNR (dB)", "SSIM", "FLIP")
-    ((first, second, _, _, psnr, ssim, _),) = table.rows
+    assert table.headings == ("differences", "less", "speed-up", "PSNR (dB)", "SSIM", "FLIP")
+    ((first, second, _, psnr, ssim, _),) = table.rows
     assert (first, second, psnr[:3], ssim) == ("ratio 0.5", "ratio 0.7", "+1.", "~+0.000")
     ((*_, psnr, _, _),) = make_differences(summarize(gap=0.0)).rows
     assert psnr.startswith("~")
@@ -167,10 +123,10 @@ def test_the_plot_omits_identical_images() -> None:
     blue, orange = (0x1F, 0x77, 0xB4), (0xFF, 0x7F, 0x0E)
 
     def plot_colors(*rows: Row) -> set[tuple[int, int, int]]:
-        plot = plot_report(Report("Title", run, {"memory": "all"}, rows, [1]))
+        plot = plot_report(Report("Title", run, {"memory": "all"}, rows))
         return {color for _, color in plot.getcolors(10**6)} & {blue, orange}
 
-    other = Row(port(0.5), half.samples, half.values, half.medians)
+    other = Row(TILES, half.samples, half.values, half.medians)
     assert plot_colors(plain, half, most, other) == {blue, orange}
     assert plot_colors(plain, half) == {blue}
     assert plot_colors(plain) == set()

@@ -12,7 +12,7 @@ import pytest
 
 from ppdiffusers_tome.tools.measure.memory import Meter, highest_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
-from ppdiffusers_tome.tools.measure.stats import Median, Spread, find_frontier
+from ppdiffusers_tome.tools.measure.stats import Median, find_frontier
 from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.tuning import measurement
 
@@ -84,4 +84,3 @@ def test_formats() -> None:
     median = Median.from_values([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert median.format("{:.1f}".format).startswith("3.5 [")
     assert Median.from_values([2.0] * 6).format("{:.1f}".format) == "2.0"
-    assert Spread.from_values([1.0, 3.0, 2.0]).format("{:.0f}".format) == "2 (1 to 3)"

@@ -38,7 +38,7 @@ NEWEST = "0.30"
 _WHEEL, _SOURCE = TESTED[-2:]
 _PAGE = f"""# Coverage
 
-Every pipeline that ppdiffusers {_WHEEL} exports; `ppdiffusers-tome doctor --markdown` prints a row for each.
+Every pipeline that ppdiffusers {_WHEEL} exports; `ppdiffusers-tome doctor` prints a row for each.
 The blocks of a denoiser are read from a tiny real model of its kind, with the function that `apply_tome` uses.
 The level is how many times smaller than the latent the finest grid of tokens is.
 `max_downsample=None`, the default, merges at that level.

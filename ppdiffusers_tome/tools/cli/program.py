@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.console.extras import require_extra
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
 from ppdiffusers_tome.tools.console.process import prepare_process
-from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    add_commands(parser, commands(), "command")
+    add_commands(parser, commands())
     args = None
     try:
         args = parse(parser, argv)

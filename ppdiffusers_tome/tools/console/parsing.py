@@ -29,19 +29,19 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}{suggestion}; see {self.prog} --help")
 
 
-def add_commands(parser: Parser, commands: Mapping[str, ModuleType], what: str) -> None:
+def add_commands(parser: Parser, commands: Mapping[str, ModuleType]) -> None:
     """Add the command of each module: its ``HELP``, ``add_arguments(parser)``, ``run(args)``, maybe ``EXAMPLES``."""
-    parser.set_defaults(parser=parser, missing=f"no {what} was given; the {what}s are {', '.join(commands)}")
-    chosen = parser.add_subparsers(metavar=what.upper(), title=f"{what}s", prog=parser.prog)
+    parser.set_defaults(parser=parser, command=None, commands=[*commands])
+    chosen = parser.add_subparsers(metavar="COMMAND", title="commands", prog=parser.prog)
     for name, module in commands.items():
         epilog = getattr(module, "EXAMPLES", None)
-        added = chosen.add_parser(name, help=module.HELP, description=module.HELP, epilog=epilog)
-        added.set_defaults(parser=added, command=module, missing=None)
+        added = chosen.add_parser(
+            name, help=module.HELP, description=module.HELP, epilog=epilog, usage=f"{parser.prog} {name} [options]"
+        )
+        added.set_defaults(parser=added, command=module)
         module.add_arguments(added)
-        if hasattr(module, "run"):  # a command that only groups others has none
-            added.usage = "%(prog)s [options]"
-            added.add_argument("--no-keep-memory", dest="keep_memory", action="store_false",
-                               help="return freed memory at once, for shared CPUs")
+        added.add_argument("--no-keep-memory", dest="keep_memory", action="store_false",
+                           help="return freed memory at once, for shared CPUs")
 
 
 def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -63,8 +63,8 @@ def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
         suggestion = did_you_mean(unknown[0].partition("=")[0], re.findall(r"--[\w-]+", chosen.format_help()))
         name = chosen.prog.partition(" ")[2] or chosen.prog
         chosen.error(f"{truncated_repr(unknown[0])} is not an argument of {name}{suggestion}")
-    if args.missing is not None:
-        chosen.error(args.missing)
+    if args.command is None:
+        chosen.error(f"no command was given; the commands are {', '.join(args.commands)}")
     args.given = {word.partition("=")[0] for word in arguments if word.startswith("--")}
     return args
 

@@ -1,12 +1,19 @@
-"""The bundled models: a small Stable Diffusion, its ControlNet, a diffusion transformer."""
+"""The bundled models: a small Stable Diffusion, its ControlNet, a diffusion transformer, and a model of emoji."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-MODEL, CONTROLNET, DIT = (Path(__file__).parent / name for name in ("model", "controlnet", "dit"))
-PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")  # the commands' default
+MODEL, CONTROLNET, DIT, EMOJI = (Path(__file__).parent / name for name in ("model", "controlnet", "dit", "emoji"))
+# The commands' defaults.
+PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
+EMOJI_PROMPTS = ("face", "bird", "car")
+EMOJI_CLASSES = (
+    "face", "cat face", "heart", "hand", "person", "gesture", "worker", "fantasy", "athlete", "mammal", "bird", "fish",
+    "bug", "flower", "plant", "fruit", "vegetable", "dessert", "drink", "building", "car", "ship", "clock", "clothes",
+    "music", "book", "mail", "zodiac", "arrow", "button", "digit", "shape", "flag",
+)  # fmt: skip
 
 
 def load_dit(**keywords: Any) -> Any:

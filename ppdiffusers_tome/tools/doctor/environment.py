@@ -15,7 +15,7 @@ from typing import Any
 
 from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.tools.doctor.imports import STEPS
-from ppdiffusers_tome.tools.doctor.operators import explain_faults
+from ppdiffusers_tome.tools.doctor.methods import explain_faults
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor
 from ppdiffusers_tome.tools.measure.units import format_bytes
@@ -86,7 +86,7 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
             if "[Errno " in result["error"]:  # libraries make folders as they are imported
                 remedy = "set HOME to a folder that you may write to, such as HOME=/tmp"
             problems.append(remedy)
-    problems += explain_faults(imports.get("operators", {}))
+    problems += explain_faults(imports.get("methods", {}))
     problems += _find_version_problems()
     untested = never_tested(imports.get("ppdiffusers", {}).get("version", ""))
     if untested is not None:

@@ -1,6 +1,4 @@
-"""Imports of Paddle and its dependents, in another process that may crash.
-
-The same process runs the operators of a merge.
+"""Imports of Paddle and its dependents, and what is known of each.
 
 Importing this needs the standard library alone: any other package may be what is broken.
 """
@@ -9,75 +7,40 @@ from __future__ import annotations
 
 import getpass
 import importlib
-import json
+import io
 import os
 import platform
 import re
-import signal
-import subprocess
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 STEPS = ("paddle", "paddlenlp", "ppdiffusers")  # each imports those before it
-_SECONDS = 300  # a first import, from a slow disk or on a busy machine, takes minutes
-ENDED = "the process ended"  # what is known of an operator while it runs
-_ANSWER = "ppdiffusers-tome: "  # precedes an answer among the lines that libraries print
-# The other process looks for modules where this one does: neither in the working directory nor elsewhere.
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ppdiffusers_tome.tools.doctor.imports import import_all; import_all()"
-)
 _IMPORTERS = (__file__, importlib.__file__)
 _PACKAGE_FOLDER = re.compile(r".*[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]")
 _PATH = re.compile(r"(['\"])((?:[A-Za-z]:)?[/\\].*?)\1|((?:[A-Za-z]:\\|(?<![\w.])/)[^\s'\"():,;]+)")
 
 
-def try_imports() -> dict[str, dict[str, str]]:
-    """Import ``STEPS`` up to the first failure, then run a merge's operators.
+def try_imports() -> Iterator[tuple[str, dict[str, str]]]:
+    """Import ``STEPS`` up to the first failure, then run all methods.
 
-    Returns:
-        For each step that was tried its ``version``, or an ``error`` of one line without private paths, with the
-        file and line that it was ``raised in`` if Python knows them; for Paddle also its build and devices. After
-        all of them ``operators``: how those of a merge run on the device.
+    Yields:
+        Each step with its ``version``, or an ``error`` of one line without private paths, and the file and line that it
+        was ``raised in`` if Python knows them; for Paddle also its build and devices. After all of them ``methods``:
+        how the merging methods run on the device.
     """
-    command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, timeout=_SECONDS
-        )
-        printed, end = done.stdout, f"the process ended with status {done.returncode}"
-        if done.returncode < 0:
-            end = f"the process was ended by {signal.Signals(-done.returncode).name}"
-    except subprocess.TimeoutExpired as error:
-        printed, end = error.stdout or b"", f"it took more than {_SECONDS} s"
-    results: dict[str, dict[str, str]] = {}
-    for line in printed.decode("utf-8", "replace").splitlines():
-        if line.startswith(_ANSWER):
-            results.update(json.loads(line.removeprefix(_ANSWER)))
-    for case, fault in results.get("operators", {}).items():
-        if fault == ENDED:
-            results["operators"][case] = end
-    if len(results) < len(STEPS) and not any("error" in result for result in results.values()):
-        results[STEPS[len(results)]] = {"error": end}
-    return results
-
-
-def import_all() -> None:
-    """Print each result of ``try_imports`` at once; the next may crash."""
     for step in STEPS:
-        result = _import(step)
-        print(f"\n{_ANSWER}{json.dumps({step: result})}", flush=True)
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            result = _import(step)
+        yield step, result
         if "error" in result:
             return
-    from ppdiffusers_tome.tools.doctor.operators import check_operators
+    from ppdiffusers_tome.tools.doctor.methods import check_methods
 
-    for found in check_operators():
-        private = {name: remove_private(value) for name, value in found.items()}
-        print(f"\n{_ANSWER}{json.dumps({'operators': private})}", flush=True)
+    yield "methods", {name: remove_private(value) for name, value in check_methods().items()}
 
 
 def remove_private(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Configurations to compare: unmerged, with fewer steps, ppdiffusers' port, and this package with settings.
+"""Configurations to compare: unmerged, with fewer steps, and merged with settings.
 
 Imports no Paddle.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,13 @@ from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.types import format_setting, truncated_repr
+from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, parse_tome_config
 from ppdiffusers_tome.tools.measure.units import counted
 
-UNMERGED, PORT, OURS = "unmerged", "port", "ours"
+UNMERGED = "unmerged"
 RATIOS = (0.25, 0.5, 0.7)
-_EXAMPLE = '{"name": "half", "contender": "ours", "ratio": 0.5}'
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,12 @@ class Configuration:
 
     Attributes:
         name: unique in an evaluation.
-        contender: ``unmerged``, ``port`` or ``ours``.
-        tome: the settings, of which the port has ratio and max_downsample; None for the unmerged pipeline.
+        tome: the settings; None for the unmerged pipeline.
         family: configurations of one family share a line of the plot.
         steps: of the denoising, where they are fewer than those of all others.
     """
 
     name: str
-    contender: str
     tome: ToMeConfig | None
     family: str
     steps: int | None = None
@@ -51,12 +48,9 @@ class Configuration:
             NothingToMergeError: the pipeline has no block that merges with these settings.
         """
         from ppdiffusers_tome.api import apply_tome, remove_tome
-        from ppdiffusers_tome.tools.bench.variants import apply_port
 
-        remove_tome(pipe)  # which removes the port, too
-        if self.tome is not None and self.contender == PORT:
-            apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
-        elif self.tome is not None:
+        remove_tome(pipe)
+        if self.tome is not None:
             apply_tome(pipe, config=self.tome)
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,34 +59,18 @@ class Configuration:
         return json.loads(json.dumps({**vars(self), "tome": tome}))
 
 
-def unmerged() -> Configuration:
+def make_unmerged() -> Configuration:
     """Return the unmerged pipeline, with which all others are compared."""
-    return Configuration(UNMERGED, UNMERGED, None, UNMERGED)
+    return Configuration(UNMERGED, None, UNMERGED)
 
 
-def ours(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
-    """Return this package with settings, by default named after them."""
-    return Configuration(name or config.summary, OURS, config, family or _name_family(OURS, config))
+def make_merged(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
+    """Return a configuration with settings, by default named after them.
 
-
-def port(
-    ratio: float, max_downsample: int | None = None, name: str | None = None, family: str | None = None
-) -> Configuration:
-    """Return ppdiffusers' own port of tomesd.
-
-    Raises:
-        ToMeError: it has no such setting.
+    Of one family are those that have all but the ratio and the seed in common.
     """
-    config = ToMeConfig(ratio=ratio, max_downsample=max_downsample)
-    if not isinstance(config.to_dict()["ratio"], float):
-        raise UserError(f"ratio={ratio!r} must be one number for the port, such as 0.5")
-    default_name = config.summary.replace("ratio", PORT, 1)
-    return Configuration(name or default_name, PORT, config, family or _name_family(PORT, config))
-
-
-def _name_family(contender: str, config: ToMeConfig) -> str:
-    """Name the settings without ratio and seed, such as ``ours, tile 16``."""
-    return ", ".join([contender, *replace(config, ratio=0.0, seed=0).summary.split(", ")[1:]])
+    settings = replace(config, ratio=0.0, seed=0).summary.split(", ")[1:]
+    return Configuration(name or config.summary, config, family or ", ".join(["merged", *settings]))
 
 
 def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,12 +78,8 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
                        help=f"fractions to merge (default, if nothing else is given: {' '.join(map(str, RATIOS))})")
-    group.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X",
-                       help="the same for ppdiffusers' own port of tomesd")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings, with the options of token merging")
-    group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
-                       help="files with one configuration per line, as in docs/en/reference/file-formats.md")
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
                        help="also unmerged with so many steps, for the same time")
 
@@ -123,42 +97,28 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     overrides = get_tome_overrides(args)
     ratios: Sequence[float | None] | None = args.ratios
     if ratios is None:
-        has_others = args.port_ratios or args.configs or args.suite
-        ratios = [None] if args.config is not None else [] if has_others else RATIOS  # None: that of --config
-    _refuse_unused(args, overrides, has_ratios=bool(ratios))
-    merged = [parse_tome_config(args, ratio) for ratio in ratios]
-    compared = [ours(tome) for tome in merged if not changes_nothing(tome)]
-    compared += [port(ratio, overrides.get("max_downsample")) for ratio in args.port_ratios]
+        ratios = [None] if args.config is not None else [] if args.configs else RATIOS  # None: that of --config
+    unused = [] if ratios or args.configs else [name_option(name) for name in overrides]
+    if args.config is not None and not ratios:
+        unused.append("--config")
+    if unused:
+        raise UserError(f"{unused[0]} has no effect without merging; give --ratios or --configs, too, or omit it")
+    configs = [parse_tome_config(args, ratio) for ratio in ratios]
+    compared = [make_merged(config) for config in configs if not changes_nothing(config)]
     compared += [_read_config(path, overrides) for path in args.configs]
-    compared += [each for path in args.suite for each in read_suite(path)]
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
-        compared.append(replace(unmerged(), name=counted(number, "step"), family="fewer steps", steps=number))
+        compared.append(replace(make_unmerged(), name=counted(number, "step"), family="fewer steps", steps=number))
     if not compared:
         raise UserError("nothing is to be compared with the unmerged pipeline; give --ratios, such as --ratios 0.5")
-    by_name = {UNMERGED: unmerged()}
+    by_name = {UNMERGED: make_unmerged()}
     for configuration in compared:
         if by_name.setdefault(configuration.name, configuration) != configuration:
             raise UserError(
-                f"two different configurations are called {configuration.name!r}; rename one of the files of "
-                "--configs, or its name in --suite"
+                f"two different configurations are called {configuration.name!r}; rename one of the files of --configs"
             )
     return list(by_name.values())
-
-
-def _refuse_unused(args: argparse.Namespace, overrides: Mapping[str, Any], *, has_ratios: bool) -> None:
-    """Refuse settings that nothing of what is compared would have."""
-    unused = set() if has_ratios or args.configs else {name_option(name) for name in overrides}
-    if args.port_ratios:
-        unused -= {name_option("max_downsample")}
-    if args.config is not None and not has_ratios:
-        unused.add("--config")
-    for option in sorted(unused):
-        raise UserError(
-            f"{option} has no effect on --port-ratios and --suite, whose lines name their own settings; give --ratios "
-            "or --configs, too, or omit it"
-        )
 
 
 def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
@@ -171,38 +131,4 @@ def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
     if overrides:
         family, values = None, config.to_dict()
         changes = "".join(f", {name} {format_setting(values[name])}" for name in overrides)
-    return ours(config, f"{Path(path).stem}{changes}", family)
-
-
-def read_suite(path: Path) -> Iterable[Configuration]:
-    """Read a file with one configuration per line, as docs/en/reference/file-formats.md describes it.
-
-    Raises:
-        UserError: the file cannot be read, or a line of it is no configuration.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"--suite {path} cannot be read ({error}); give a file with a JSON object per line") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                yield _parse_line(json.loads(line))
-            except (ValueError, TypeError, RecursionError) as error:  # of JSON, and ToMe's own
-                raise UserError(f"--suite {path}, line {number}: {error}") from error
-
-
-def _parse_line(values: Any) -> Configuration:
-    if not isinstance(values, dict):
-        raise ValueError(f"got {type(values).__name__}, not an object such as {_EXAMPLE}")
-    settings: dict[str, Any] = {"contender": OURS, "family": None, "name": None} | values
-    name, contender, family = (settings.pop(key) for key in ("name", "contender", "family"))
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"name={truncated_repr(name)} must be a name for the table, as in {_EXAMPLE}")
-    if family is not None and (not isinstance(family, str) or not family.strip()):
-        raise ValueError(f"family={truncated_repr(family)} must be a name for a line of the plot, or missing")
-    if contender == OURS:
-        return ours(ToMeConfig.from_dict(settings), name, family)
-    if contender == PORT:
-        return port(**{"ratio": ToMeConfig().ratio, **settings, "name": name, "family": family})
-    raise ValueError(f"contender={truncated_repr(contender)} must be '{OURS}' or '{PORT}'; '{UNMERGED}' always runs")
+    return make_merged(config, f"{Path(path).stem}{changes}", family)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED
-from ppdiffusers_tome.tools.evaluate.report import BLOCK_SPEED_UP, FLIP, PSNR, SPEED_UP, Report, Row, mark_frontier
+from ppdiffusers_tome.tools.evaluate.report import FLIP, PSNR, SPEED_UP, Report, Row, mark_frontier
 from ppdiffusers_tome.tools.figures.plots import DPI, FAINT, INK, plot_style, render
 from ppdiffusers_tome.tools.measure.stats import Median
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDTH, _HEIGHT, _LEGEND_LINE = 1280, 880, 22  # pixels
+_WIDTH, _HEIGHT, _LEGEND_LINE = 960, 880, 22  # pixels
 _NUM_COLORS, _MARKERS = 10, "os^DvP"  # of matplotlib's cycle; after it colors repeat with the next marker
 _LEGEND_COLUMNS, _MAX_LEGEND_LINE, _MAX_NAME_LINE = 2, 60, 24  # lines in characters
 
@@ -25,7 +25,7 @@ _LEGEND_COLUMNS, _MAX_LEGEND_LINE, _MAX_NAME_LINE = 2, 60, 24  # lines in charac
 def plot_report(report: Report) -> Image.Image:
     """Plot medians with intervals, a line for each family.
 
-    Configurations whose images are identical to the unmerged ones are omitted, as their PSNR is infinite. In the panels
+    Configurations whose images are identical to the unmerged ones are omitted, as their PSNR is infinite. In the panel
     of PSNR the frontier is ringed, named and joined by a dashed line.
     """
     from matplotlib.figure import Figure
@@ -42,26 +42,24 @@ def plot_report(report: Report) -> Image.Image:
         figure = Figure((_WIDTH / DPI, (_HEIGHT + num_lines * _LEGEND_LINE) / DPI), DPI)
         figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.1)  # inches
         figure.suptitle("\n".join([report.title, *textwrap.wrap(note, _WIDTH // 8)]), x=0.01, ha="left", size=10)
-        panels = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=(5, 3))
-        for column, speed_up in enumerate((BLOCK_SPEED_UP, SPEED_UP)):
-            for axes, measure in zip(panels[:, column], (PSNR, FLIP), strict=True):
-                _draw_families(axes, families, speed_up, measure)
-            _draw_frontier(panels[0][column], report.rows, speed_up)
-        panels[0][0].set_ylabel("PSNR to the unmerged image (dB)")
-        panels[1][0].set(ylabel="FLIP (less is better)", xlabel="speed-up of the blocks that merge")
-        panels[1][1].set_xlabel("speed-up of the whole image")
-        panels[1][0].invert_yaxis()  # upwards is better in all panels
+        above, below = figure.subplots(2, sharex=True, height_ratios=(5, 3))
+        for axes, measure in ((above, PSNR), (below, FLIP)):
+            _draw_families(axes, families, measure)
+        _draw_frontier(above, report.rows)
+        above.set_ylabel("PSNR to the unmerged image (dB)")
+        below.set(ylabel="FLIP (less is better)", xlabel="speed-up")
+        below.invert_yaxis()  # upwards is better in both panels
         if families:
-            figure.legend(*panels[0][1].get_legend_handles_labels(), loc="outside lower left", ncols=_LEGEND_COLUMNS)
+            figure.legend(*above.get_legend_handles_labels(), loc="outside lower left", ncols=_LEGEND_COLUMNS)
         return render(figure)
 
 
-def _draw_families(axes: Axes, families: dict[str, list[Row]], speed_up: str, measure: str) -> None:
+def _draw_families(axes: Axes, families: dict[str, list[Row]], measure: str) -> None:
     axes.xaxis.set_major_formatter("{x:g}x")
     axes.margins(0.16, 0.12)  # room for names
     axes.axvline(1, color=FAINT, linewidth=1)
     for number, (family, rows) in enumerate(families.items()):
-        xs, ys = ([row.medians[name] for row in rows if speed_up in row.medians] for name in (speed_up, measure))
+        xs, ys = ([row.medians[name] for row in rows] for name in (SPEED_UP, measure))
         marker = _MARKERS[number // _NUM_COLORS % len(_MARKERS)]
         axes.errorbar([x.median for x in xs], [y.median for y in ys], _compute_bars(ys), _compute_bars(xs),
                       color=f"C{number % _NUM_COLORS}", marker=marker, markersize=5, elinewidth=0.8, capsize=2,
@@ -78,11 +76,11 @@ def _compute_bars(values: Sequence[Median]) -> list[list[float]]:
     return bars
 
 
-def _draw_frontier(axes: Axes, rows: Sequence[Row], speed_up: str) -> None:
+def _draw_frontier(axes: Axes, rows: Sequence[Row]) -> None:
     """Ring, join and name the frontier, above and below in turns."""
-    marked = zip(rows, mark_frontier(rows, speed_up), strict=True)
+    marked = zip(rows, mark_frontier(rows), strict=True)
     points = sorted(
-        (row.medians[speed_up].median, row.psnr, row.configuration.name)
+        (row.medians[SPEED_UP].median, row.psnr, row.configuration.name)
         for row, is_best in marked if is_best and row.configuration.name != UNMERGED and math.isfinite(row.psnr)
     )  # fmt: skip
     axes.plot([x for x, *_ in points], [y for _, y, _ in points], "o--", color=INK, markersize=10,

@@ -22,13 +22,10 @@ from ppdiffusers_tome.tools.measure.units import counted, format_bytes, format_s
 if TYPE_CHECKING:
     from PIL import Image
 
-BLOCK_SECONDS, BLOCK_SPEED_UP = "block_seconds", "block_speed_up"
 SECONDS, SPEED_UP, PSNR, SSIM, FLIP = "seconds", "speed_up", "psnr_db", "ssim", "flip"
 _Format = Callable[[float], str]
 # Measures with their headings, and the formats of their values and differences.
 MEASURES: Mapping[str, tuple[str, _Format, _Format | None]] = {
-    BLOCK_SECONDS: ("seconds in blocks", format_seconds, None),
-    BLOCK_SPEED_UP: ("speed-up of blocks", "{:.2f}x".format, "{:+.2f}x".format),
     SECONDS: ("seconds", format_seconds, None),
     SPEED_UP: ("speed-up", "{:.2f}x".format, "{:+.2f}x".format),
     PSNR: ("PSNR (dB)", format_psnr, "{:+.1f}".format),
@@ -44,7 +41,7 @@ class Row:
     Attributes:
         configuration: generated them.
         samples: of each image.
-        values: of each image, by measure; the unmerged images have no similarity, and blocks may not be timed.
+        values: of each image, by measure; the unmerged images have no similarity.
         medians: of the values, by measure.
     """
 
@@ -54,16 +51,12 @@ class Row:
     medians: Mapping[str, Median]
 
     @classmethod
-    def from_samples(cls, configuration: Configuration, samples: Sequence[Sample], levels: Sequence[int] = ()) -> Row:
-        """Summarize samples; blocks at ``levels`` count, none if they were not timed."""
+    def from_samples(cls, configuration: Configuration, samples: Sequence[Sample]) -> Row:
+        """Summarize samples."""
         values = {
             SECONDS: [sample.seconds for sample in samples],
             SPEED_UP: [sample.unmerged_seconds / sample.seconds for sample in samples],
         }
-        if levels:
-            values[BLOCK_SECONDS] = [sum(sample.block_seconds[str(level)] for level in levels) for sample in samples]
-            unmerged = [sum(sample.unmerged_block_seconds[str(level)] for level in levels) for sample in samples]
-            values[BLOCK_SPEED_UP] = [slow / fast for slow, fast in zip(unmerged, values[BLOCK_SECONDS], strict=True)]
         similarities = [sample.similarity for sample in samples if sample.similarity is not None]
         if similarities:
             values[PSNR] = [similarity.psnr for similarity in similarities]
@@ -101,14 +94,12 @@ class Report:
         run: the description of pipeline and settings that all images share, with all prompts and seeds.
         machine: the description of the machine.
         rows: of the configurations, family by family.
-        levels: at which any configuration merges; none if blocks were not timed.
     """
 
     title: str
     run: Mapping[str, Any]
     machine: Mapping[str, Any]
     rows: Sequence[Row]
-    levels: Sequence[int] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -127,14 +118,8 @@ class Report:
             "PSNR (median, and the lowest in parentheses) and SSIM (median): to the unmerged image from the same noise",
             f"FLIP (median): the difference to the eye, 0 to 1, less is better; LDR-FLIP at {FLIP_PPD} pixels per "
             "degree",
-            "frontier: no other configuration has as much PSNR and as much speed-up (of the blocks, of the whole) and "
-            "more of at least one",
+            "frontier: no other configuration has as much PSNR and as much speed-up, and more of at least one",
         ]
-        if self.levels:
-            notes.append(
-                f"seconds in blocks: inside the transformer blocks at level {' and '.join(map(str, self.levels))}, "
-                "where tokens merge, with matching, merging and unmerging"
-            )
         if any(row.configuration.steps is not None for row in self.rows):
             notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the time")
         if num_images < MIN_VALUES:
@@ -157,17 +142,15 @@ class Report:
         tables = [make_table(self.rows)]
         if len(self.rows) > 2 and len(self.rows[0].samples) >= MIN_VALUES:
             tables.append(make_differences(self.rows))
-        made_with = {"run": self.run, "on": self.machine, "levels": self.levels}
+        made_with = {"run": self.run, "on": self.machine}
         write_image(paths[0], figure, made_with, overwrite=True)
         content = {**made_with, "intervals": METHOD, "configurations": [row.to_dict() for row in self.rows]}
         Page(self.title, self.notes, tables).write(paths, content)
 
 
-def mark_frontier(rows: Sequence[Row], speed_up: str) -> list[bool]:
+def mark_frontier(rows: Sequence[Row]) -> list[bool]:
     """Return True for each row on the frontier of PSNR and speed-up."""
-    if not all(speed_up in row.medians for row in rows):
-        return [False] * len(rows)
-    return find_frontier([(row.medians[speed_up].median, row.psnr) for row in rows])
+    return find_frontier([(row.medians[SPEED_UP].median, row.psnr) for row in rows])
 
 
 def make_table(rows: Sequence[Row]) -> Table:
@@ -175,11 +158,9 @@ def make_table(rows: Sequence[Row]) -> Table:
     measures = [name for name in MEASURES if any(name in row.medians for row in rows)]
     headings = ["configuration", "frontier", *(MEASURES[name][0] for name in measures)]
     table = Table([*headings, "peak memory, denoising", "peak memory, all"], left=2)
-    frontiers = zip(mark_frontier(rows, BLOCK_SPEED_UP), mark_frontier(rows, SPEED_UP), strict=True)
-    for row, (in_blocks, in_whole) in zip(rows, frontiers, strict=True):
-        frontier = " and ".join(["blocks"] * in_blocks + ["whole"] * in_whole)
+    for row, is_best in zip(rows, mark_frontier(rows), strict=True):
         cells = [_format(row, name) for name in measures]
-        table.add(row.configuration.name, frontier, *cells, *map(format_bytes, row.peaks.values()))
+        table.add(row.configuration.name, "yes" if is_best else "", *cells, *map(format_bytes, row.peaks.values()))
     return table
 
 

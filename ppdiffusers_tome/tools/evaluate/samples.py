@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,6 @@ class Sample:
     Attributes:
         prompt, seed: of its case.
         seconds, unmerged_seconds: of the whole call, and of the last unmerged one before it.
-        block_seconds, unmerged_block_seconds: inside the blocks that could merge, by level.
         denoising_peak_bytes, peak_bytes: the most memory in use, until the last denoising step and with decoding;
             None if it could not be measured.
         psnr_db, ssim, flip: to the unmerged image; None for that image itself. An infinite PSNR is None, too.
@@ -52,8 +51,6 @@ class Sample:
     seed: int
     seconds: float
     unmerged_seconds: float
-    block_seconds: Mapping[str, float]
-    unmerged_block_seconds: Mapping[str, float]
     denoising_peak_bytes: int | None
     peak_bytes: int | None
     psnr_db: float | None

@@ -16,7 +16,7 @@ from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, BUNDLED_DIT
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
 # Options that are not called like their setting: `--seed` is the image's.
@@ -46,7 +46,7 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
 
 def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
     """Add which pipeline to use; with ``class_labels`` DiTPipelines are accepted, too."""
-    names = f"{BUNDLED} (default){f', {BUNDLED_DIT}' if class_labels else ''}"
+    names = f"{BUNDLED} (default){f', {BUNDLED_DIT}' if class_labels else ''}, {BUNDLED_EMOJI}"
     group.add_argument("--model", default=BUNDLED, metavar="MODEL", help=f"folder, hub name, {names}")
     add_trust_argument(group)
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.demo_model import EMOJI, EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
-from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.patching.recorder import MergeRecord
     from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
     from ppdiffusers_tome.tools.generation.edges import EdgeSource
@@ -116,17 +115,6 @@ class LoadedPipeline:
         )  # fmt: skip
         return GeneratedImage(image, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
 
-    def generate_traced(
-        self, prompt: str, number: int, edges: Image.Image | None, *, after_call: Callable[[], None] = lambda: None
-    ) -> tuple[GeneratedImage, list[MergeRecord]]:
-        """Generate an image and trace how its tokens merge; ToMe must be applied."""
-        from ppdiffusers_tome.patching.recorder import record_merging
-
-        # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
-        with record_merging(self.pipe, image=-1 if self.labels is None else 0) as records:
-            image = self.generate(prompt, number, edges, after_call=after_call)
-        return image, records
-
     def check(self, prompt: str) -> None:
         """Raise a ``UserError`` for what this pipeline does not take."""
         if self.settings.negative_prompt is not None and self.guidance_scale <= 1:
@@ -156,6 +144,11 @@ class LoadedPipeline:
             found["unknown_subject"] = (
                 f"prompt {truncated_repr(prompt)} names none of the photographs that the bundled model knows: "
                 f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
+            )
+        if settings.model.folder == EMOJI and not any(name in prompt.lower() for name in EMOJI_CLASSES):
+            found["unknown_subject"] = (
+                f"prompt {truncated_repr(prompt)} names nothing that the bundled model of emoji knows: "
+                f"{', '.join(EMOJI_CLASSES)}; write for example '{EMOJI_CLASSES[0]}'"
             )
         if settings.model.bundled and self.size != get_native_size(self.pipe):
             (height, width), native = self.size, "x".join(map(str, get_native_size(self.pipe)))
@@ -217,7 +210,7 @@ def load_for_prompts(
 
 def load_from_settings(settings: Settings) -> LoadedPipeline:
     """Load a pipeline without any warnings about prompts and sizes."""
-    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
+    from ppdiffusers_tome.tools.generation.model_loader import check_device, load_pipeline, set_attention
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 

@@ -77,6 +77,18 @@ def load_pipeline(
     return _load(cls, "--model", model, dtype, **loaded)
 
 
+def check_device(dtype: str, *, xformers: bool) -> None:
+    """Check that this device can compute in a dtype, and with memory efficient attention."""
+    import paddle
+
+    option = "--xformers" if xformers else f"--dtype {dtype}"
+    if paddle.get_device() == "cpu" and (xformers or dtype != "float32"):
+        raise UserError(
+            f"{option} needs a GPU: Paddle's CPU has no kernels for it; use --dtype float32 without --xformers, or "
+            "a GPU with paddlepaddle-gpu"
+        )
+
+
 def set_attention(pipe: Any, *, xformers: bool, chunked: bool) -> None:
     """Choose how a pipeline computes attention."""
     from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention

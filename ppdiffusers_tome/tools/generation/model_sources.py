@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, MODEL
+from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, EMOJI, EMOJI_PROMPTS, MODEL, PROMPTS
 
-BUNDLED, BUNDLED_DIT = "bundled", "bundled-dit"
+BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI = "bundled", "bundled-dit", "bundled-emoji"
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -26,9 +26,10 @@ class ModelSource:
     Attributes:
         name: as the user called it; ``label`` is for what others may see.
         folder: its folder; None for a hub's model, which is downloaded.
-        bundled: True for a model of this package.
+        bundled: True for a model of this package that knows a few photographs.
         vae: the folder of its VAE where that is not inside its own folder.
         trusts_code: run the Python files that its index names.
+        prompts: the default of commands.
     """
 
     name: str
@@ -36,17 +37,19 @@ class ModelSource:
     bundled: bool = False
     vae: Path | None = None
     trusts_code: bool = False
+    prompts: tuple[str, ...] = PROMPTS
 
     @property
     def label(self) -> str:
         """The name in images and tables: of a folder its last part, as the others may name the user."""
-        is_path = self.folder is not None and self.name not in (BUNDLED, BUNDLED_DIT)
+        is_path = self.folder is not None and self.name not in (BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI)
         return Path(os.path.abspath(os.path.expanduser(self.name))).name if is_path else self.name
 
 
 def find_model(name: str, *, trusts_code: bool = False) -> ModelSource:
     """Find a pipeline: bundled, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``."""
-    source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
+    bundled = {BUNDLED: MODEL, BUNDLED_DIT: DIT, BUNDLED_EMOJI: EMOJI}
+    source = _find(name, "--model", bundled, "a pipeline's", "model_index.json")
     return replace(source, trusts_code=trusts_code)
 
 
@@ -67,6 +70,8 @@ def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index
         raise UserError(f"{option} {name} {fault}; give {owner} folder, {accepted}")
     if folder.resolve() in [path.resolve() for path in bundled.values()]:
         vae = MODEL / "vae" if folder.resolve() == DIT.resolve() else None
+        if folder.resolve() == EMOJI.resolve():
+            return ModelSource(name, folder, prompts=EMOJI_PROMPTS)
         return ModelSource(name, folder, bundled=True, vae=vae)
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.tools.measure.units import counted
@@ -25,7 +25,6 @@ class GeneratedImage:
         peak_bytes: the most memory in use during the call, with the weights; None if it could not be measured.
         denoising_peak_bytes: the same until the end of the last denoising step.
         similarity: to the unmerged image; None for that image itself, or without a comparison.
-        block_seconds: by level, of the blocks that can merge, with the merging; empty if they were not timed.
     """
 
     image: Image.Image
@@ -33,7 +32,6 @@ class GeneratedImage:
     peak_bytes: int | None
     denoising_peak_bytes: int | None
     similarity: Similarity | None = None
-    block_seconds: Mapping[int, float] = field(default_factory=dict)
 
     def compare_with(self, unmerged: Image.Image | np.ndarray) -> GeneratedImage:
         """Return the same with its similarity to the unmerged image, uint8 ``[height, width, 3]``."""

@@ -1,4 +1,4 @@
-"""Free and total memory, within the limits of Linux's control groups."""
+"""Free and total memory, within the limits of Linux's control groups, and errors about it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from ppdiffusers_tome.tuning.measurement import device_memory
 from ppdiffusers_tome.tuning.measurement import highest_peak as highest_peak
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+_WORDS = (
+    "ResourceExhausted", "Out of memory", "out of memory", "bad_alloc", "Cannot allocate memory", "ALLOC_FAILED",
+    "MemoryError",
+)  # fmt: skip
 
 
 def get_free_memory() -> int:
@@ -25,6 +29,11 @@ def get_total_memory() -> int:
     import psutil
 
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _read_cgroups())])
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error is about memory."""
+    return isinstance(error, MemoryError) or any(word in str(error) for word in _WORDS)
 
 
 def explain_peak() -> str:

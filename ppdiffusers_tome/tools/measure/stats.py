@@ -1,4 +1,4 @@
-"""Medians of measurements: their spread, how certain they are, and the best of them."""
+"""Medians of measurements: how certain they are, and the best of them."""
 
 from __future__ import annotations
 
@@ -18,33 +18,19 @@ _INFINITE = 1e12  # stands for infinity in the bootstrap; medians halfway to it 
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Median, lowest and highest of a value."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def from_values(cls, values: Sequence[float]) -> Spread:
-        """Summarize one value or more."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    def format(self, format_value: Callable[[float], str]) -> str:
-        """Return ``2.00x (1.90x to 2.20x)``."""
-        return f"{format_value(self.median)} ({format_value(self.low)} to {format_value(self.high)})"
-
-
-@dataclass(frozen=True)
-class Median(Spread):
+class Median:
     """A median over images and its confidence interval.
 
     Values may be infinite, as the PSNR of identical images.
 
     Attributes:
+        median, low, high: of the values.
         interval: holds the median of the population with a confidence of ``LEVEL``; None for fewer than ``MIN_VALUES``.
     """
 
+    median: float
+    low: float
+    high: float
     interval: tuple[float, float] | None = None
 
     @classmethod

@@ -19,7 +19,7 @@ def describe_machine() -> dict[str, Any]:
     import ppdiffusers
 
     return {
-        "device": paddle.device.cuda.get_device_name() if paddle.get_device().startswith("gpu") else "CPU",
+        "device": get_device_name(),
         **describe_processor(),
         "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
         "MKL on AMD": os.environ.get("MKL_DEBUG_CPU_TYPE", "as it chooses"),
@@ -28,6 +28,14 @@ def describe_machine() -> dict[str, Any]:
         "paddle": paddle.__version__,
         "ppdiffusers": ppdiffusers.__version__,
     }
+
+
+def get_device_name() -> str:
+    """Return ``CPU`` or the GPU's name."""
+    import paddle
+
+    device = paddle.get_device()
+    return paddle.device.cuda.get_device_name() if device.startswith("gpu") else device.upper()
 
 
 def describe_processor() -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """A page that compares an image without and with token merging.
 
-``requests`` checks what a user enters, ``studio`` generates, ``html`` renders the results, ``i18n`` has the words in
-English and Chinese, ``page`` is the layout in Gradio, ``server`` guards what is served.
+``studio`` checks what a user enters and generates, ``html`` renders the results, ``i18n`` has the words in English and
+Chinese, ``page`` is the layout in Gradio, ``server`` guards what is served.
 """

@@ -9,9 +9,9 @@ LANGUAGES = ("en", "zh")
 # fmt: off
 WORDS = {
     "header": ("# Token merging, before and after\nThe same image from the same noise, without and with token "
-               "merging. Model: {model} · {device} · {dtype} · [中文](?language=zh)",
+               "merging. Model: {model} · {device} · {dtype}",
                "# Token 合并前后对比\n同一噪声、同一张图，对比不合并与合并 token 的结果。模型：{model} · {device} · "
-               "{dtype} · [English](?language=en)"),
+               "{dtype}"),
     "prompt": ("Prompt", "提示词"),
     "examples": ("Examples", "示例"),
     "class": ("Class", "类别"),
@@ -51,7 +51,6 @@ WORDS = {
     "unmerged_image": ("Generating without token merging", "正在生成：不合并 token"),
     "merged_image": ("Generating with token merging", "正在生成：合并 token"),
     "calls": ("steps", "步"),
-    "cancelled": ("Cancelled.", "已取消。"),
     "unmerged": ("unmerged", "不合并"),
     "merged": ("merged", "合并"),
     "slider": ("Slider between the unmerged and the merged image", "在不合并与合并的图之间滑动"),
@@ -79,10 +78,7 @@ WORDS = {
                     "缓存跳过大部分层的步数：{detail}。步数较少时不跳过。"),
     "error": ("Not possible", "无法生成"),
     "no_prompt": ("The prompt is empty; describe the image.", "提示词为空，请写明要生成的内容。"),
-    "bad_number": ("{field} {value} does not work; give a number from {least} to {most}.",
-                   "{field} {value} 无效，请填 {least} 到 {most} 之间的数。"),
-    "bad_multiple": ("{field} {value} does not work; give a multiple of {multiple}, such as {nearest}.",
-                     "{field} {value} 无效，请填 {multiple} 的倍数，例如 {nearest}。"),
+    "no_number": ("A number is missing; fill in every field.", "有数字没有填写，请填写所有项。"),
     "no_image": ("The file cannot be read; choose an image of at most {most} megapixels, of {formats}.",
                  "无法读取文件，请选择不超过 {most} 百万像素的图片，格式为：{formats}。"),
     "lost_photo": ("The page no longer has your image; choose it again.", "页面没有你的图片了，请重新选择。"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.play.requests import MAX_BYTES
+from ppdiffusers_tome.tools.play.i18n import choose_language
+from ppdiffusers_tome.tools.play.studio import MAX_BYTES
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -31,8 +32,10 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def make_server(blocks: Blocks, listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
-    """Return a ``uvicorn.Server`` of the page.
+def make_server(pages: Mapping[str, Blocks], listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
+    """Return a ``uvicorn.Server`` of the pages by language.
+
+    Its first address leads to the page in the browser's language.
 
     A page for this machine alone, or behind proxies, answers to no other names than ``localhost``, its address, its
     host and those of the proxies: any site can point its own name at 127.0.0.1, and its pages would then count as this
@@ -42,11 +45,20 @@ def make_server(blocks: Blocks, listening: socket.socket, host: str, proxies: Se
     from fastapi import FastAPI
     from gradio import mount_gradio_app
     from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request
+    from starlette.responses import RedirectResponse
 
-    app = mount_gradio_app(
-        FastAPI(openapi_url=None), blocks, "/", show_api=False, show_error=False, ssr_mode=False,
-        max_file_size=MAX_BYTES, root_path=os.environ.get("GRADIO_ROOT_PATH"),
-    )  # fmt: skip
+    def lead_to_language(request: Request) -> RedirectResponse:
+        found = choose_language(request.headers.get("accept-language", ""))
+        return RedirectResponse(f"{found if found in pages else next(iter(pages))}/")
+
+    app, root = FastAPI(openapi_url=None), os.environ.get("GRADIO_ROOT_PATH")
+    app.add_route("/", lead_to_language)
+    for language, blocks in pages.items():
+        mount_gradio_app(
+            app, blocks, f"/{language}", show_api=False, show_error=False, ssr_mode=False, max_file_size=MAX_BYTES,
+            root_path=root and f"{root.rstrip('/')}/{language}",
+        )  # fmt: skip
     address = listening.getsockname()[0]
     if proxies or ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         # "[" is what the middleware reads of [::1].

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -11,18 +12,30 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from ppdiffusers_tome import applied_tome
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.generation import loaded_pipeline
+from ppdiffusers_tome.tools.generation import loaded_pipeline, settings
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, check_text, make_warm_up_config
-from ppdiffusers_tome.tools.play import requests
-from ppdiffusers_tome.tools.play.requests import RefusedError, check_number, check_tome
+from ppdiffusers_tome.tools.images import read_image
 
+OWN = "own"  # settings of token merging from the form, instead of a preset
+# Browsers represent whole numbers exactly up to this one; a rounded seed would generate another image.
+MAX_SEED = min(settings.MAX_SEED, 2**53 - 1)
+MAX_STEPS = 200  # or one user could keep all others waiting for hours
+MAX_BYTES = 20 * 2**20
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
+_MAX_SIDE = 2048  # of a photo
 T = TypeVar("T")
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
+
+
+class RefusedError(Exception):
+    """A request that the page refuses: a key of ``i18n.WORDS``, and what replaces its placeholders."""
+
+    def __init__(self, reason: str, **values: Any) -> None:
+        super().__init__(reason, values)
+        self.reason, self.values = reason, values
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class Comparison:
 
     Attributes:
         merged: with its similarity to the unmerged image.
-        is_reused: whether an earlier comparison generated it.
+        is_reused: whether an earlier comparison generated the unmerged image.
         oddities: details of what a user should know, by keys of ``i18n.WORDS``.
     """
 
@@ -53,8 +66,27 @@ class Comparison:
     oddities: dict[str, str]
 
 
+def read_photo(content: bytes) -> Image.Image:
+    """Decode an image file as people see it, in RGB.
+
+    It is scaled down to 2048 pixels a side.
+
+    Raises:
+        RefusedError: it is no image of ``FORMATS``, or it has so many pixels that Pillow warns.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            photo = read_image(content, formats=FORMATS)
+    except Exception as error:  # decoders of broken files raise anything
+        most = (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
+        raise RefusedError("no_image", formats=", ".join(FORMATS), most=most) from error
+    photo.thumbnail((_MAX_SIDE, _MAX_SIDE))
+    return photo
+
+
 class Studio:
-    """A loaded pipeline that generates one comparison at a time.
+    """A loaded pipeline that generates one image at a time.
 
     Args:
         settings: what to load; with a ControlNet, images are generated with edges and without.
@@ -70,7 +102,7 @@ class Studio:
         UserError: the pipeline cannot be loaded, or this device cannot run it.
     """
 
-    def __init__(self, settings: Settings, prompts: list[str], *, default: bool) -> None:
+    def __init__(self, settings: settings.Settings, prompts: list[str], *, default: bool) -> None:
         loaded, (self.prompt,) = loaded_pipeline.load_for_prompts(settings, prompts, default=default)
         loaded.pipe.set_progress_bar_config(disable=True)
         self.plain, self.guided = loaded, None
@@ -89,46 +121,46 @@ class Studio:
         self._worker.shutdown(cancel_futures=True)
 
     def find_edges(self, photo: Image.Image, form: Mapping[str, Any]) -> Image.Image:
-        """Find the edges of a photo, white on black, as a form says.
-
-        Raises:
-            RefusedError: a number is out of range.
-        """
-        low, high = (check_number(form, field, 0, 1000) for field in ("low", "high"))
-        return detect_edges(fit_image(photo, *_check_size(form)), low, high)
+        """Find the edges of a photo, white on black, as a form says."""
+        _check_numbers(form)
+        return detect_edges(fit_image(photo, form["height"], form["width"]), form["low"], form["high"])
 
     def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
         """Turn a form into a request that fits into memory.
 
+        Gradio holds its fields to their ranges.
+
         Raises:
-            RefusedError: a field cannot be used, or the photo of the form is gone.
+            RefusedError: a field is empty, or the photo of the form is gone.
             ToMeError: the settings of token merging or the class cannot be used, or the image is too large.
         """
         if form["has_photo"] and photo is None:  # Gradio drops the state of a page after an hour without a connection
             raise RefusedError("lost_photo")
-        base = self.plain if photo is None or self.guided is None else self.guided
-        height, width = _check_size(form)
-        settings = replace(
-            base.settings, seed=int(check_number(form, "seed", 0, requests.MAX_SEED, 1)),
-            steps=int(check_number(form, "steps", 1, requests.MAX_STEPS, 1)), height=height, width=width,
-            guidance_scale=check_number(form, "guidance", 0, 100),
-            controlnet_scale=check_number(form, "strength", 0, 10),
-            negative_prompt=str(form["negative_prompt"] or "").strip() or None,
-        )  # fmt: skip
-        loaded, prompt, tome = replace(base, settings=settings), str(form["prompt"] or "").strip(), check_tome(form)
+        numbers = {name: form[name] for name in ("seed", "steps", "height", "width")}
+        numbers |= {"guidance_scale": form["guidance"], "controlnet_scale": form["strength"]}
+        prompt, negative_prompt = (str(form[name] or "").strip() for name in ("prompt", "negative_prompt"))
         if not prompt:
             raise RefusedError("no_prompt")
-        for text in (prompt, settings.negative_prompt or ""):
-            check_text("prompt", text)
+        _check_numbers(form)
+        for text in (prompt, negative_prompt):
+            settings.check_text("prompt", text)
+        edges = self.find_edges(photo, form) if photo is not None and self.guided is not None else None
+        base = self.plain if self.guided is None or edges is None else self.guided
+        own = replace(base.settings, **numbers, negative_prompt=negative_prompt or None)
+        loaded = replace(base, settings=own)
         loaded.check(prompt)
-        replace(settings, tome=ToMeConfig(0.0)).check_memory()
-        edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None
+        replace(own, tome=ToMeConfig(0.0)).check_memory()
+        # Never ``named``, which reads files.
+        tome = ToMeConfig(form["ratio"], method=form["method"]) if form["preset"] == OWN else None
+        tome = replace(tome or ToMeConfig.preset(form["preset"]), cache=form["cache"], end=form["end"])
         return Request(loaded, prompt, edges, tome)
 
-    def generate_unmerged(
+    def compare(
         self, request: Request, previous: Comparison | None, report: Report
-    ) -> tuple[GeneratedImage, bool]:
-        """Generate the unmerged image; return it, and whether it is that of ``previous``.
+    ) -> Iterator[GeneratedImage | Comparison]:
+        """Yield the unmerged image, then the comparison.
+
+        If only the merging differs from ``previous``, its unmerged image is taken.
 
         Args:
             request: from ``prepare``.
@@ -138,31 +170,29 @@ class Studio:
         Raises:
             CancelledError: the request was cancelled, or the studio closed; a running step ends before.
         """
-        last = None if previous is None else previous.request
-        if previous and last and (last.loaded, last.prompt, last.edges) == (
-            request.loaded, request.prompt, request.edges
-        ):  # fmt: skip
-            return previous.unmerged, True
-        return self._run(self._generate, request, None, self._stop_if_cancelled(request, report)), False
 
-    def compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
-        """Generate the merged image beside the unmerged one; see ``generate_unmerged``."""
-        report_or_cancel = self._stop_if_cancelled(request, report)
-        return self._run(self._compare, request, unmerged, is_reused, report_or_cancel)
-
-    def _stop_if_cancelled(self, request: Request, report: Report) -> Report:
         def report_or_cancel(stage: str, done: int, calls: int) -> None:
             if request.cancelled.is_set() or self._is_closed:
                 raise CancelledError
             report(stage, done, calls)
 
-        return report_or_cancel
+        last = None if previous is None else previous.request
+        if previous and last and (last.loaded, last.prompt, last.edges) == (
+            request.loaded, request.prompt, request.edges
+        ):  # fmt: skip
+            unmerged, is_reused = previous.unmerged, True
+        else:
+            unmerged, is_reused = self._run(self._generate, request, None, report_or_cancel), False
+        yield unmerged
+        yield self._run(self._compare, request, unmerged, is_reused, report_or_cancel)
 
     def _run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Work on the one thread, in the context where Gradio looks for the user of a progress bar."""
         return self._worker.submit(copy_context().run, work, *arguments).result()
 
     def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
+        from ppdiffusers_tome import applied_tome
+
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
         oddities = request.loaded.describe_oddities(request.prompt)
         if request.edges is not None and request.edges.getbbox() is None:
@@ -177,7 +207,7 @@ class Studio:
         loaded, edges = request.loaded, request.edges
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
         if key not in self._warm:
-            loaded.apply(make_warm_up_config(tome))
+            loaded.apply(settings.make_warm_up_config(tome))
             loaded.generate(request.prompt, 0, edges, steps=1, after_call=_count_calls(report, "warm_up", 1))
             self._warm.add(key)
         loaded.apply(tome)
@@ -185,9 +215,12 @@ class Studio:
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
 
 
-def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:
-    height, width = (check_number(form, field, SIZE_MULTIPLE, 2**16, SIZE_MULTIPLE) for field in ("height", "width"))
-    return int(height), int(width)
+def _check_numbers(form: Mapping[str, Any]) -> None:
+    """Check that no number is missing, and that a VAE makes such sizes."""
+    if None in [form[name] for name in ("seed", "steps", "guidance", "height", "width", "low", "high", "strength")]:
+        raise RefusedError("no_number")
+    for name in ("height", "width"):
+        settings.check_size(name, form[name])
 
 
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:

@@ -43,7 +43,6 @@ play --prompt a --prompt b | 2 prompts were given
 play --steps 201 | --steps 201 exceeds
 play --allow-host play.* | --allow-host play.* must be a name
 doctor --model bundled --height 100000 --width 100000 | alone takes at least
-doctor --json | --json is for --environment
 doctor --environment --model bundled | --model: not allowed with argument --environment
 export --tolerance 0 | --tolerance 0.0 must be above 0
 export --end 0.5 | start or end cannot be exported

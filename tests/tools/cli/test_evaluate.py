@@ -23,8 +23,8 @@ from tools.cli.conftest import PROMPT, SMALL, pixels_of
 
 ROCKET = "a photo of a rocket"
 TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
-BOTH = ["--ratios", "0.5", "--port-ratios", "0.5"]
-NAMES = ["unmerged", "ratio 0.5", "port 0.5"]
+BOTH = ["--ratios", "0.5", "--configs", "quality"]
+NAMES = ["unmerged", "ratio 0.5", "quality"]
 
 
 def evaluate(folder: Path, *arguments: str) -> int:
@@ -71,14 +71,13 @@ def test_everything_is_measured_and_written(whole: Path) -> None:
     rows = read_rows(whole)
     assert list(rows) == NAMES
     for row in rows.values():
-        assert row["seconds"]["median"] > row["block_seconds"]["median"] > 0
+        assert row["seconds"]["median"] > 0
         assert [sample["prompt"] for sample in row["samples"]] == [PROMPT, ROCKET]
-        assert all(set(sample["block_seconds"]) == {"1", "2", "4", "8"} for sample in row["samples"])
-    assert rows["unmerged"]["block_speed_up"] == {"median": 1, "low": 1, "high": 1, "interval": None}
+    assert rows["unmerged"]["speed_up"] == {"median": 1, "low": 1, "high": 1, "interval": None}
     assert rows["unmerged"]["psnr_db"] is None
     assert all(10 < rows[name]["psnr_db"]["median"] < 60 for name in NAMES[1:])
     # The configuration after the unmerged image changes from case to case.
-    assert [name for name, _, _ in read_keys(whole)] == [*NAMES, "unmerged", "port 0.5", "ratio 0.5"]
+    assert [name for name, _, _ in read_keys(whole)] == [*NAMES, "unmerged", "quality", "ratio 0.5"]
     table = (whole / "evaluate.md").read_text()
     assert "bundled model, 64x64 pixels, 1 step," in table
     assert all(f"| {name} | " in table for name in NAMES)
@@ -114,15 +113,14 @@ def test_a_stopped_run_resumes(whole: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_more_is_added_to_the_results(whole: Path, copy: Path, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.jsonl"
-    suite.write_text('{"name": "tiles", "family": "in tiles", "ratio": 0.5, "tile": 4}\n')
+    ToMeConfig(ratio=0.5, tile=4).save(tmp_path / "tiles.json")
     ToMeConfig(ratio=0.25).save(tmp_path / "quarter.json")
-    more = ["--suite", str(suite), "--configs", str(tmp_path / "quarter.json"), "--seeds", "0", "3"]
+    more = [str(tmp_path / "tiles.json"), str(tmp_path / "quarter.json"), "--seeds", "0", "3"]
     assert evaluate(copy, "--prompt", PROMPT, *BOTH, *more) == 0
     added = read_keys(copy)[6:]
     assert [seed for _, _, seed in added] == [0] * 2 + [3] * 5
     assert {name for name, _, _ in added[:2]} == {"quarter", "tiles"}
-    assert list(read_rows(copy)) == ["unmerged", "ratio 0.5", "quarter", "port 0.5", "tiles"]  # by family
+    assert list(read_rows(copy)) == ["unmerged", "ratio 0.5", "quarter", "quality", "tiles"]  # by family
     before, after = read_similarity(whole), read_similarity(copy)
     assert after["ratio 0.5", PROMPT, 0] == before["ratio 0.5", PROMPT, 0] != after["ratio 0.5", PROMPT, 3]
 
@@ -132,9 +130,8 @@ def test_results_of_other_settings_are_refused_and_overwritten_on_demand(
 ) -> None:
     assert evaluate(copy, *TWO, *BOTH, "--steps", "2") == 2
     assert "was measured with steps=1 and this run has 2" in capsys.readouterr().err
-    suite = tmp_path / "suite.jsonl"
-    suite.write_text('{"name": "ratio 0.5", "ratio": 0.5, "tile": 16}\n')
-    assert evaluate(copy, *TWO, "--suite", str(suite)) == 2
+    ToMeConfig(tile=16).save(tmp_path / "ratio 0.5.json")
+    assert evaluate(copy, *TWO, "--configs", str(tmp_path / "ratio 0.5.json")) == 2
     assert "another configuration called 'ratio 0.5'" in capsys.readouterr().err
     assert read_keys(copy) == read_keys(whole)
     with (copy / "evaluate.jsonl").open("a") as file:
@@ -177,10 +174,9 @@ def test_prompts_come_from_files_or_are_all_subjects(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--port-ratios", "-1"], "ratio=-1.0 must be at least 0"),
+        (["--ratios", "-1"], "ratio=-1.0 must be at least 0"),
         (["--ratios"], "nothing is to be compared with the unmerged pipeline"),
         (["--configs", "nowhere.json"], "--configs nowhere.json cannot be read"),
-        (["--suite", "nowhere.jsonl"], "--suite nowhere.jsonl cannot be read"),
         (["--seeds", "-1"], "--seeds -1 must be from 0 to 2**62"),
         (["--model", "some/model"], "there is no prompt"),
         (["--prompts", "/dev/null"], "--prompts /dev/null holds no prompt"),

@@ -6,7 +6,6 @@ functions, must differ from what it makes without the option; otherwise it refus
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -15,7 +14,6 @@ from collections.abc import Iterator
 import paddle
 import pytest
 
-from ppdiffusers_tome.tools.bench import workloads
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
@@ -32,9 +30,7 @@ CASES = {
     "compare": (),
     "compare --configs balanced": (),
     "compare --config balanced": (),
-    "compare --port-ratios 0.5": (),
-    "compare --suite SUITE": ("--cache", "--end", "--config", "--tile", "--max-downsample"),
-    "compare --fewer-steps 1": ("--cache", "--end", "--config"),
+    "compare --ratios --fewer-steps 1": ("--cache", "--end", "--config", "--tile"),
     "evaluate": (),
     "evaluate --configs balanced fast --ratios 0.5": ("--cache", "--end", "--config"),
     "tune": (),
@@ -42,12 +38,8 @@ CASES = {
     "export": (),
     "play --port 0": (),
     "doctor": (),
-    "doctor --markdown": (),
     "doctor --environment": (),
     "doctor --model bundled": (),
-    "bench results": (),
-    "bench results --variants preset-fast": ("--ratios",),
-    "bench gpu --on-cpu-as-a-check": (),
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp", "--no-reuse-blocks"}  # as without them
@@ -57,10 +49,10 @@ LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-k
 VALUES = {
     "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
     "--model": "bundled-dit", "--controlnet": "CONTROLNET", "--batch-size": "2",
-    "--dtype": "float16", "--dtypes": "float16", "--config": "fast", "--configs": "fast", "--suite": "SUITE",
-    "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--port-ratios": "0.25", "--method": "tofu",
+    "--dtype": "float16", "--config": "fast", "--configs": "fast",
+    "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--method": "tofu",
     "--cache": "0,1,3", "--min-similarity": "0.5", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
-    "--sx": "4", "--sy": "4", "--reuse-steps": "2", "--variants": "port", "--sizes": "192", "--batches": "2",
+    "--sx": "4", "--sy": "4", "--reuse-steps": "2",
     "--seeds": "3", "--max-downsample": "2", "--cache-slope": "0", "--fewer-steps": "2", "--scheduler": "euler",
     "--guidance-scale": "2.5", "--canny-low": "50", "--canny-high": "150", "--controlnet-scale": "0.5",
 }  # fmt: skip
@@ -75,9 +67,7 @@ class LoadedError(BaseException):
 def plan(tmp_path, photo, monkeypatch):
     """Run a command up to its model; return its exit code, or what its functions have made of the arguments."""
     (tmp_path / "prompts.txt").write_text(f"{PROMPT}\n")
-    (tmp_path / "suite.jsonl").write_text(json.dumps({"name": "x", "ratio": 0.5}))
-    names = {"FILE": "prompts.txt", "SUITE": "suite.jsonl"}
-    files = {"PHOTO": photo, "CONTROLNET": CONTROLNET, **{key: tmp_path / name for key, name in names.items()}}
+    files = {"PHOTO": photo, "CONTROLNET": CONTROLNET, "FILE": tmp_path / "prompts.txt"}
     monkeypatch.chdir(tmp_path)
     made: list[str] = []
 
@@ -91,11 +81,9 @@ def plan(tmp_path, photo, monkeypatch):
         raise LoadedError
 
     monkeypatch.setattr(model_loader, "load_pipeline", stop)
-    monkeypatch.setattr(workloads, "random_model", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.try_imports", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.inspect_installed", stop)
-    monkeypatch.setattr("ppdiffusers_tome.tools.bench.runner._measure", stop)
-    monkeypatch.setattr("ppdiffusers_tome.tools.generation.loaded_pipeline.check_device", lambda *_, **__: None)
+    monkeypatch.setattr("ppdiffusers_tome.tools.generation.model_loader.check_device", lambda *_, **__: None)
 
     def run(arguments: list[str]) -> int | str:
         made.clear()
@@ -111,11 +99,8 @@ def plan(tmp_path, photo, monkeypatch):
 
 def list_options(command: str) -> Iterator[tuple[str, list[str]]]:
     """Yield every option of a command with the words that give it another value than its default."""
-    name, *rest = command.split()
-    parser, module = Parser(prog="x"), commands()[name]
-    module.add_arguments(parser)
-    if name == "bench":
-        parser = parser._subparsers._group_actions[0].choices[rest[0]]
+    parser = Parser(prog="x")
+    commands()[command.split()[0]].add_arguments(parser)
     for action in parser._actions:
         for option in action.option_strings:
             if option.startswith("--"):

@@ -25,7 +25,6 @@ def main() -> None:
             tab = browser.new_page(viewport={"width": 1180, "height": 900})
             tab.goto(page.stdout.readline().split()[0], timeout=WAIT)
             tab.click("#tome-generate", timeout=WAIT)
-            tab.wait_for_selector("#tome-cancel:disabled", timeout=WAIT)
             tab.wait_for_selector(".tome-pair", timeout=WAIT)
             tab.wait_for_timeout(1000)
             tab.screenshot(path=ROOT / "docs" / "images" / "play.png", full_page=True)

@@ -66,19 +66,17 @@ def test_both_images_are_compared_under_a_slider(
         slider.press("ArrowRight")
     assert tab.locator(".tome-pair").evaluate("pair => pair.style.getPropertyValue('--at')") == "52%"
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
-    tab.wait_for_selector("#tome-cancel:disabled", timeout=WAIT)
-    assert tab.locator("#tome-generate").is_enabled()
 
 
 def test_a_photo_that_the_page_lost_is_asked_for_again(
-    open_page: Callable[..., Any], page: Any, bright_square: Image.Image
+    open_page: Callable[..., Any], pages: Any, bright_square: Image.Image
 ) -> None:
     tab = open_page(DESKTOP)
     tab.locator("#tome-guide .label-wrap").click()
     file = {"name": "a.png", "mimeType": "image/png", "buffer": encode_image(bright_square)}
     tab.locator("#tome-guide input[type=file]").set_input_files(file)
     tab.wait_for_selector(".tome-photo", timeout=WAIT)
-    page.blocks.state_holder.session_data.clear()  # as Gradio does after an hour without a connection
+    pages["en"].state_holder.session_data.clear()  # as Gradio does after an hour without a connection
     tab.click("#tome-generate")
     tab.wait_for_selector("text=The page no longer has your image", timeout=WAIT)
 
@@ -91,12 +89,10 @@ def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., 
     first.wait_for_selector("text=Generating without token merging", timeout=WAIT)
     second.click("#tome-generate")
     first.click("#tome-cancel")
-    first.wait_for_selector("text=Cancelled.", timeout=WAIT)
     second.wait_for_selector(".tome-pair", timeout=WAIT)
     first.get_by_label("Steps", exact=True).fill("201")
-    first.wait_for_selector("#tome-generate:enabled", timeout=WAIT)
     first.click("#tome-generate")
-    first.wait_for_selector("text=Steps 201 does not work", timeout=WAIT)
+    first.wait_for_selector("text=greater than maximum value 200", timeout=WAIT)
     first.get_by_label("Steps", exact=True).fill("1")
     first.click("#tome-generate")
     first.wait_for_selector(".tome-pair", timeout=WAIT)

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,38 +24,36 @@ from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.play import i18n
-from ppdiffusers_tome.tools.play.requests import read_photo
-from ppdiffusers_tome.tools.play.studio import Studio
+from ppdiffusers_tome.tools.play.studio import Studio, read_photo
 from tools.cli.conftest import SMALL
 from tools.play.conftest import encode_image, make_form
 
 pytestmark = pytest.mark.once
-JOIN = "/gradio_api/queue/join"
 
 
 class User:
     """An open page, by Gradio's protocol; gradio_client cannot read the schema of an upload."""
 
     def __init__(self, address: str, studio: Studio, language: str = "en") -> None:
-        self.address, self.studio, self.language, self.session = address, studio, language, os.urandom(8).hex()
-        functions = json.loads(request(address, "GET", "/config")[1])["dependencies"]
+        self.address, self.studio, self.session, self.path = address, studio, os.urandom(8).hex(), f"/{language}"
+        self.gradio = f"{self.path}/gradio_api"
+        functions = json.loads(request(address, "GET", f"{self.path}/config")[1])["dependencies"]
         self._numbers = {function["api_name"]: function["id"] for function in functions}
-        self.call("_translate")
 
     def start(self, name: str, *data: Any) -> None:
         body = {"data": data, "fn_index": self._numbers[name], "session_hash": self.session}
-        headers = {"Content-Type": "application/json", "Accept-Language": self.language}
-        assert request(self.address, "POST", JOIN, json.dumps(body).encode(), **headers)[0] == 200
+        join, headers = f"{self.gradio}/queue/join", {"Content-Type": "application/json"}
+        assert request(self.address, "POST", join, json.dumps(body).encode(), **headers)[0] == 200
 
     def finish(self) -> Any:
-        events = request(self.address, "GET", f"/gradio_api/queue/data?session_hash={self.session}")[1].decode()
+        events = request(self.address, "GET", f"{self.gradio}/queue/data?session_hash={self.session}")[1].decode()
         (done,) = [event for event in map(json.loads, re.findall("^data: (.*)$", events, re.MULTILINE))
                    if event["msg"] == "process_completed"]  # fmt: skip
         return done["output"]["data"] if done["success"] else done["output"]["error"]
 
     def watch(self) -> list[Any]:
         """Return everything that is shown one after the other."""
-        events = request(self.address, "GET", f"/gradio_api/queue/data?session_hash={self.session}")[1].decode()
+        events = request(self.address, "GET", f"{self.gradio}/queue/data?session_hash={self.session}")[1].decode()
         shown = map(json.loads, re.findall("^data: (.*)$", events, re.MULTILINE))
         messages = ("process_generating", "process_completed")
         return [event["output"]["data"] for event in shown if event["msg"] in messages]
@@ -63,19 +62,18 @@ class User:
         self.start(name, *data)
         return self.finish()
 
-    def prepare(self, **fields: Any) -> Any:
-        return self.call("_prepare", None, None, *make_form(self.studio, **fields).values())
+    def press(self, **fields: Any) -> Any:
+        """Press the button, and return what the page shows and keeps, or the error."""
+        return self.call("_generate", None, None, *make_form(self.studio, **fields).values())
 
     def generate(self, **fields: Any) -> str:
-        """Press the button, and return what the page shows."""
-        self.prepare(**fields)
-        return str(self.call("_generate", None, None, None)[0])
+        return str(self.press(**fields)[0])
 
     def upload(self, content: bytes) -> Any:
         body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + content + b"\r\n--x--"
         headers = {"Content-Type": "multipart/form-data; boundary=x"}
-        (path,) = json.loads(request(self.address, "POST", "/gradio_api/upload", body, **headers)[1])
-        return self.call("_read_photo", None, {"path": path, "meta": {"_type": "gradio.FileData"}})
+        (path,) = json.loads(request(self.address, "POST", f"{self.gradio}/upload", body, **headers)[1])
+        return self.call("_read_photo", {"path": path, "meta": {"_type": "gradio.FileData"}})
 
 
 @pytest.fixture
@@ -88,7 +86,7 @@ def find_images(html: str) -> list[np.ndarray]:
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) for data in found]
 
 
-def test_a_comparison_has_two_images_and_figures(user: Callable[..., User]) -> None:
+def test_a_comparison_has_two_images_and_figures(user: Callable[..., User], studio: Studio) -> None:
     me = user()
     html = me.generate(seed=1, cache=0.3)
     merged, unmerged = find_images(html)
@@ -96,38 +94,45 @@ def test_a_comparison_has_two_images_and_figures(user: Callable[..., User]) -> N
     assert not np.array_equal(merged, unmerged)
     for words in ("speed-up", "PSNR", "SSIM", "seconds", "peak memory", "ratio 0.5", "cache 0.3"):
         assert words in html
-    me.prepare(seed=5)
-    me.start("_generate", None, None, None)
+    me.start("_generate", None, None, *make_form(studio, seed=5).values())
     first, *_, last = me.watch()  # the unmerged image is there before the merged one
     assert ["tome-first" in str(first), "tome-pair" in str(last)] == [True, True]
     me.generate(seed=1)
     again = me.generate(seed=1, ratio=0.3)
     assert "that of the comparison before" in again
     assert np.array_equal(find_images(again)[1], unmerged)
-    me.prepare(seed=2)
-    me.call("_cancel", None)  # while it waits
-    assert "tome-pair" not in str(me.call("_generate", None, None, None))
     other = user("zh").generate(seed=1, prompt="<img src=x>")
     assert "加速比" in other
     assert "沿用" not in other, "one user's images are not another's"
     assert "<img src=x" not in other
 
 
+def test_cancelling_ends_a_running_comparison(
+    user: Callable[..., User], studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, compare, begun = user(), studio.compare, threading.Event()
+    monkeypatch.setattr(studio, "compare", lambda *given: begun.set() or compare(*given))
+    me.start("_generate", None, None, *make_form(studio, steps=200, seed=8).values())
+    assert begun.wait(60)
+    me.start("_cancel")
+    assert "tome-pair" not in str(me.watch())
+    assert "tome-pair" in user().generate(seed=8)
+
+
 @pytest.mark.parametrize(
     ("language", "fields", "words"),
     [
-        ("en", {"prompt": "  "}, "The prompt is empty"), ("zh", {"height": 105}, "高度 105 无效"),
-        ("en", {"width": 100}, "Width 100 does not work; give a multiple of 8, such as 96"),
+        ("en", {"prompt": "  "}, "The prompt is empty"), ("zh", {"height": 105}, "height 105 must be"),
         ("zh", {"height": 60_000, "width": 60_000}, "height 60000 and width 60000"),
         ("en", {"ratio": 0.75}, "could not be generated: ratio=0.75 must"), ("zh", {"has_photo": True}, "请重新选择"),
-        ("en", {"cache": 0.8}, "give a number from 0 to 0.7"), ("en", {"end": 0}, "give a number from 0.1 to 1"),
-        *(("en", {"seed": seed}, "give a number from 0 to") for seed in (None, -1, 2**53)),
+        ("en", {"cache": 1.5}, "cache=1.5 must"), ("en", {"end": -1}, "end=-1"), ("zh", {"seed": None}, "有数字没有"),
+        ("en", {"seed": -1}, "less than minimum value 0"), ("en", {"steps": 201}, "greater than maximum value 200"),
     ],
 )  # fmt: skip
 def test_refusals_are_in_the_users_language(
     user: Callable[..., User], language: str, fields: dict[str, Any], words: str
 ) -> None:
-    assert words in user(language).prepare(**fields)
+    assert words in user(language).press(**fields)
 
 
 def test_failures_are_in_words_and_the_next_comparison_works(
@@ -140,8 +145,7 @@ def test_failures_are_in_words_and_the_next_comparison_works(
     for fault, words in ((raise_memory_error, "not enough memory"), (None, "the reason is on the terminal")):
         with monkeypatch.context() as patch:
             patch.setattr(studio.plain.pipe, "encode_prompt", fault)
-            me.prepare(seed=9)
-            assert words in me.call("_generate", None, None, None)
+            assert words in me.press(seed=9)
     assert "Traceback" in capfd.readouterr().err
     assert "tome-pair" in me.generate(seed=9)
 
@@ -149,7 +153,7 @@ def test_failures_are_in_words_and_the_next_comparison_works(
 def test_a_photo_guides_its_user_alone(user: Callable[..., User], studio: Studio, bright_square: Image.Image) -> None:
     me, you = user(), user()
     me.upload(encode_image(bright_square))
-    photo, edges = find_images(me.call("_preview", None, None, *make_form(studio).values())[0])
+    photo, edges = find_images(me.call("_preview", None, *make_form(studio).values())[0])
     assert np.array_equal(photo, np.asarray(bright_square))
     assert edges.max() == 255
     guided, free = (find_images(each.generate(seed=4))[1] for each in (me, you))
@@ -165,7 +169,8 @@ def test_words_have_the_same_placeholders_in_both_languages_and_are_used() -> No
     for key, texts in i18n.WORDS.items():
         english, chinese = ({name for _, name, _, _ in Formatter().parse(text) if name} for text in texts)
         assert english == chinese, key
-        assert source.count(f'"{key}"') + source.count(f"'{key}'") > 1, f"{key} is used"
+        used = key.removesuffix("_info")  # of a slider, beside its name
+        assert source.count(f'"{used}"') + source.count(f"'{used}'") > 1, f"{key} is used"
     accepted = ("", "zh-CN,zh;q=0.9,en;q=0.8", "fr,zh-TW;q=0.7,en;q=0.2", "fr", "x" * 9**5)
     assert list(map(i18n.choose_language, accepted)) == ["en", "zh", "zh", "en", "en"]
 
@@ -185,8 +190,8 @@ def request(
 
 def test_names_of_other_sites_lead_nowhere_and_files_are_not_served_or_read(address: str, studio: Studio) -> None:
     for host in ("localhost:8000", "127.0.0.1", "[::1]:7860", "play.example.org:80", "evil.example:7860"):
-        assert request(address, "GET", "/config", Host=host)[0] == (400 if "evil" in host else 200)
-    for path in ("/gradio_api/file=/etc/passwd", "/static/../../../../../etc/passwd"):
+        assert request(address, "GET", "/en/config", Host=host)[0] == (400 if "evil" in host else 200)
+    for path in ("/en/gradio_api/file=/etc/passwd", "/zh/static/../../../../../etc/passwd"):
         assert request(address, "GET", path)[0] in (403, 404)
     with pytest.raises(ToMeError, match="there is no preset"):
         studio.prepare(make_form(studio, preset=__file__), None)
@@ -204,9 +209,11 @@ def test_the_command_serves_until_it_is_interrupted_and_leaves_no_file(tmp_path:
             assert program.stdout is not None
             line = program.stdout.readline()
             address = line.split()[0].removeprefix("http://").rstrip("/")
-            assert request(address, "GET", "/", Host="any.example")[0] == 200
+            status, _, headers = request(address, "GET", "/", Host="any.example", Accept_Language="zh-CN,en;q=0.5")
+            assert (status, headers["Location"]) == (307, "zh/")
+            assert request(address, "GET", "/zh/", Host="any.example")[0] == 200
             heartbeat = http.client.HTTPConnection(address, timeout=60)
-            heartbeat.request("GET", "/gradio_api/heartbeat/somebody")
+            heartbeat.request("GET", "/en/gradio_api/heartbeat/somebody")
             assert heartbeat.getresponse().read(5) == b"data:", "a page is open"
             program.send_signal(signal.SIGINT)
             assert program.wait(timeout=60) == 130

@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.play.requests import RefusedError
-from ppdiffusers_tome.tools.play.studio import Comparison, Studio
+from ppdiffusers_tome.tools.play.studio import Comparison, RefusedError, Studio
 from tools.cli.conftest import write_dit
 from tools.play.conftest import make_form, make_studio, wait_until
 
@@ -30,7 +29,9 @@ def compare(
         if stages is not None:
             stages.append(stage)
 
-    return studio.compare(request, *studio.generate_unmerged(request, None, report), report)
+    _, comparison = studio.compare(request, None, report)
+    assert isinstance(comparison, Comparison)
+    return comparison
 
 
 def images_equal(first: Image.Image, second: Image.Image) -> bool:
@@ -80,7 +81,7 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     pytest.importorskip("gradio")
     from ppdiffusers_tome.tools.play.page import Page
 
-    assert Page(studio, (), "zh").blocks.fns, "its page has other fields"
+    assert Page(studio, "zh").blocks.fns, "its page has other fields"
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(CancelledError):

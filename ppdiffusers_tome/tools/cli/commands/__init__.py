@@ -2,8 +2,7 @@
 
 A command has ``HELP`` (a sentence), ``add_arguments(parser)`` and ``run(args) -> None | int``, and may have
 ``EXAMPLES`` and ``EXTRA`` (the extra with its packages, "cli" by default). It imports neither Paddle nor anything else
-that is slow before ``run``, as ``ppdiffusers-tome --help`` imports every command. A command that only groups others has
-no ``run``.
+that is slow before ``run``, as ``ppdiffusers-tome --help`` imports every command.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.tools.console.output import quiet_libraries
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.evaluate.configurations import add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.evaluate.report import PSNR, SECONDS, SPEED_UP, Report
 from ppdiffusers_tome.tools.evaluate.runner import Evaluation
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)
-    configurations, prompts = parse_compared(args, settings.steps), check_prompts(args.prompt, PROMPTS)
+    configurations, prompts = parse_compared(args, settings.steps), check_prompts(args.prompt, settings.model.prompts)
     stem = "compare" if settings.controlnet is None else "compare-controlnet"
     paths = prepare_results(args, stem, f"{stem}.png")
     with quiet_libraries():
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         edges = None if settings.edges is None else loaded.load_edges(settings.edges)
         cases = [Case(prompt, settings.seed + number) for number, prompt in enumerate(prompts)]
         images = ImageFolder(args.output / stem, keeps_all=True)
-        evaluation = Evaluation(loaded, configurations, images, times_blocks=False, edges=edges)
+        evaluation = Evaluation(loaded, configurations, images, edges)
         title = "Token merging" if edges is None else "Token merging with a ControlNet"
         report = evaluation.run(title, cases, args.output / f"{stem}.jsonl", overwrite=args.overwrite)
         report.write(paths, _make_sheet(report, edges, images))

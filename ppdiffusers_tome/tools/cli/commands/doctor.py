@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
@@ -29,18 +28,18 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_tome_arguments,
     add_trust_argument,
 )
-from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
+from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports.
 with --model: the tokens at every level, how many merge, the memory that an image needs, computed from shapes, and a
 call of the denoiser timed on this machine, merged and unmerged.
-with --environment: versions, devices, threads and memory, for a bug report, and the operators of a merge run on the
-device and compared with numpy. It names no folders, users or machines, and also tells why Paddle or ppdiffusers
+with --environment: versions, devices, threads and memory, for a bug report, and every merging method run on the
+device. It names no folders, users or machines, and also tells why Paddle or ppdiffusers
 cannot be imported.
 
   ppdiffusers-tome doctor --model bundled --ratio 0.5
@@ -50,10 +49,8 @@ cannot be imported.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--markdown", action="store_true", help="the table of pipelines alone, in Markdown")
     what.add_argument("--environment", action="store_true", help="what a bug report needs")
     what.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
-    parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
     group = parser.add_argument_group("with --model")
     add_trust_argument(group)
     add_size_arguments(group)
@@ -64,38 +61,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if args.model is None:
-        others = args.given - {"--markdown", "--environment", "--json", "--no-keep-memory"}
+        others = args.given - {"--environment", "--no-keep-memory"}
         refuse_options(args, sorted(others), "is for --model; name a model, such as --model bundled")
-    if not args.environment:
-        refuse_options(args, ["--json"], "is for --environment; give both, or neither")
     if args.environment:
-        _print_environment(as_json=args.json)
+        _print_environment()
     elif args.model is None:
-        _print_coverage(markdown=args.markdown)
+        _print_coverage()
     else:
         _print_estimates(args)
 
 
-def _print_environment(*, as_json: bool) -> None:
-    report = describe_environment(get_original_environment())
-    if as_json:
-        print(json.dumps({**report, "imports": try_imports()}, indent=2))
-        return
+def _print_environment() -> None:
     # At once, as importing takes a while. Not by ``print_line``, whose library may be what is broken.
-    print(format_report(report), flush=True)
-    imports = try_imports()
-    print(format_report(imports), "", *find_problems(imports), sep="\n")
+    print(format_report(describe_environment(get_original_environment())), flush=True)
+    imports = {}
+    for name, result in try_imports():
+        imports[name] = result
+        print(format_report({name: result}), flush=True)  # what comes next may end the process
+    print("", *find_problems(imports), sep="\n")
 
 
-def _print_coverage(*, markdown: bool) -> None:
+def _print_coverage() -> None:
     with quiet_libraries():
         import ppdiffusers.pipelines
 
-        table = make_table(inspect_installed(ppdiffusers.pipelines))
-        if markdown:
-            print(table.markdown(), end="")
-            return
-        table.print()
+        make_table(inspect_installed(ppdiffusers.pipelines)).print()
         if warning := never_tested(ppdiffusers.__version__):
             print_line(f"\n{warning}")
 
@@ -113,7 +103,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
         from ppdiffusers_tome.api import apply_tome
         from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging, find_latent_size
 
-        check_device(args.dtype, xformers=args.xformers)
+        model_loader.check_device(args.dtype, xformers=args.xformers)
         pipe = model_loader.load_pipeline(source, dtype=args.dtype, any_kind=True)
         pipe.set_progress_bar_config(disable=True)
         model_loader.set_attention(pipe, xformers=args.xformers, chunked=args.chunked_attention)

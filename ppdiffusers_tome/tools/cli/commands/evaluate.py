@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.prompts_file import read_entries
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
-from ppdiffusers_tome.tools.evaluate.configurations import add_compared_arguments, parse_compared
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.evaluate.runner import Evaluation
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
@@ -22,7 +23,7 @@ EXAMPLES = """writes evaluate.md, evaluate.json and evaluate.png (similarity aga
 references/, and evaluate.jsonl image by image: stopped, the same command resumes where it was, and one with more
 prompts, seeds or configurations adds to the results.
 
-  ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --port-ratios 0.3 0.5 0.7 --seeds 0 1
+  ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --seeds 0 1
   ppdiffusers-tome evaluate --configs quality balanced fast --fewer-steps 8 6
   ppdiffusers-tome evaluate --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompts prompts.txt --seeds 0 1 \\
       --ratios 0.3 0.5 --save-images
@@ -45,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # each configuration has its own
-    configurations = parse_compared(args, settings.steps)
+    evaluate(args, settings, parse_compared(args, settings.steps))
+
+
+def evaluate(args: argparse.Namespace, settings: Settings, configurations: Sequence[Configuration]) -> None:
+    """Generate all prompts with all configurations, the unmerged one first, and write the results."""
     for seed in args.seeds:
         check_seed("--seeds", seed)
     prompts = _parse_prompts(args, settings)
@@ -55,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
 
         cases = [Case(prompt, seed) for prompt in prompts for seed in dict.fromkeys(args.seeds)]
         loaded, _ = load_for_prompts(settings, prompts)
-        evaluation = Evaluation(loaded, configurations, ImageFolder(args.output, args.save_images), times_blocks=True)
+        evaluation = Evaluation(loaded, configurations, ImageFolder(args.output, args.save_images))
         title, ledger_path = "Fidelity and speed of token merging", args.output / "evaluate.jsonl"
         report = evaluation.run(title, cases, ledger_path, overwrite=args.overwrite)
         report.write(paths, plot_report(report))

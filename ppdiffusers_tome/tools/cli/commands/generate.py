@@ -15,11 +15,11 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings
 from ppdiffusers_tome.tools.images import slugify, write_image
 from ppdiffusers_tome.tools.measure.memory import explain_peak, highest_peak
+from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
 HELP = "Generate images from prompts with token merging."

@@ -11,7 +11,6 @@ import tempfile
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
@@ -57,14 +56,12 @@ def run(args: argparse.Namespace) -> None:
     ):
         # Read as Gradio is imported: its uploads, and that it must not call anybody.
         os.environ.update(GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
-        from ppdiffusers_tome.tools.play.page import Page
+        from ppdiffusers_tome.tools.play.page import make_pages
         from ppdiffusers_tome.tools.play.server import make_server
         from ppdiffusers_tome.tools.play.studio import Studio
 
         studio = Studio(settings, prompts, default=args.prompt is None)
-        is_bundled = settings.model.bundled and studio.plain.labels is None
-        page = Page(studio, PROMPTS if is_bundled else (), args.language)
-        server = make_server(page.blocks, listening, args.host, args.allow_host)
+        server = make_server(make_pages(studio, args.language), listening, args.host, args.allow_host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
         if not address.is_loopback:
@@ -91,10 +88,10 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     for name in args.allow_host:
         if not _HOST_NAME.fullmatch(name):
             raise UserError(f"--allow-host {name} must be a name such as play.example.org, or *.example.org")
-    prompts = check_prompts(args.prompt, PROMPTS[:1])
+    prompts = check_prompts(args.prompt, settings.model.prompts[:1])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
-    from ppdiffusers_tome.tools.play.requests import MAX_SEED, MAX_STEPS
+    from ppdiffusers_tome.tools.play.studio import MAX_SEED, MAX_STEPS
 
     for name, value, most in (("--steps", settings.steps, MAX_STEPS), ("--seed", settings.seed, MAX_SEED)):
         if value > most:

@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.export.layout import list_exported
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.files import refuse_existing, write_text
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -30,7 +28,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.generation.settings import check_prompts, get_tome_overrides, parse_settings
-from ppdiffusers_tome.tools.measure.json_lines import read_lines
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
@@ -74,12 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
-    prompts, kept = check_prompts(args.prompt, PROMPTS[:2]), common_settings(args.config, get_tome_overrides(args))
+    prompts = check_prompts(args.prompt, settings.model.prompts[:2])
+    kept = common_settings(args.config, get_tome_overrides(args))
     list_candidates(settings=kept, steps=settings.steps)  # an error before anything is loaded
     wanted = (args.target_psnr, args.target_speedup, args.max_memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
-    refuse_existing(settings_file, args.overwrite or _was_tried(settings_file, args.output / "tune.jsonl"))
+    is_own = _is_own(settings_file, paths[-1])
+    refuse_existing(settings_file, args.overwrite or is_own)
     with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
         run = {**loaded.describe_run(), "kept": kept}
@@ -88,8 +87,8 @@ def run(args: argparse.Namespace) -> None:
         if tuned.pays:
             write_text(settings_file, tuned.config.to_json(), overwrite=True)
             paths.insert(0, settings_file)
-        else:
-            _remove_earlier(settings_file, args.output / "tune.jsonl")
+        elif is_own:
+            settings_file.unlink()
         results = {"run": run, "verdict": tuned.verdict, "trials": [_to_dict(trial) for trial in tuned.trials],
                    "config": tuned.config.to_dict() if tuned.pays else None, "steps": tuned.steps}  # fmt: skip
         Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)]).write(paths, results)
@@ -120,10 +119,8 @@ def _tune(
     }  # fmt: skip
     candidates = list_candidates(settings=run["kept"], steps=settings.steps)
     choosing = (prompts * NUM_CHOOSING)[:NUM_CHOOSING]
-    with (
-        Ledger(ledger_path, identity, overwrite=overwrite) as ledger,
-        tqdm(desc="images", position=0, disable=None) as bar,
-    ):
+    ledger = Ledger(ledger_path, identity, overwrite=overwrite)
+    with tqdm(desc="images", position=0, disable=None) as bar:
         stored = ledger.get(["steps"])
         known_steps = None if stored is None else {int(count): _restore_steps(each) for count, each in stored.items()}
         fitted = fit_cache(candidates, known_steps or {}, type(loaded.pipe.scheduler).__name__)
@@ -153,23 +150,10 @@ def _tune(
         )  # fmt: skip
 
 
-def _remove_earlier(settings_file: Path, ledger_path: Path) -> None:
-    """Remove the settings of an earlier target, not those that an export lists as its own."""
-    if _was_tried(settings_file, ledger_path):
-        settings_file.unlink(missing_ok=True)
-
-
-def _was_tried(settings_file: Path, ledger_path: Path) -> bool:
-    """Return whether a search tried the settings in a file.
-
-    Another file, such as that of an export in the same folder, is the user's.
-    """
-    if settings_file.name in list_exported(settings_file.parent):
-        return False
-    with suppress(ToMeError):
-        config = json.loads(ToMeConfig.load(settings_file).to_json())
-        results = [line.get("result") for line in read_lines(ledger_path)]
-        return any(isinstance(result, dict) and result.get("config") == config for result in results)
+def _is_own(settings_file: Path, results: Path) -> bool:
+    """Return whether an earlier run wrote the settings, not a user or an export."""
+    with suppress(ToMeError, OSError, ValueError, KeyError, TypeError):
+        return json.loads(results.read_bytes())["config"] == json.loads(ToMeConfig.load(settings_file).to_json())
     return False
 
 

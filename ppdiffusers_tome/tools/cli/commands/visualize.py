@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.files import prepare_folder, write_json
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -49,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings, prompts = parse_settings(args, args.ratio), check_prompts(args.prompt, PROMPTS[1:2])
+    settings = parse_settings(args, args.ratio)
+    prompts = check_prompts(args.prompt, settings.model.prompts[1:2])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
     if settings.tome.ratio == 0 or not METHODS[settings.tome.method].compares:
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> None:
         )
     paths = prepare_folder(args.output, ["visualize.png", "visualize.json"], overwrite=args.overwrite)
     with quiet_libraries():
+        from ppdiffusers_tome.patching.recorder import record_merging
         from ppdiffusers_tome.tools.figures.merged_sheets import describe_records, make_groups_sheet
 
         loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
@@ -66,7 +67,9 @@ def run(args: argparse.Namespace) -> None:
         num_calls = loaded.count_calls()
         calls, blocks = _select_calls(args.at, num_calls), _select_blocks(loaded, args.blocks)
         edges = None if settings.edges is None else loaded.load_edges(settings.edges)
-        traced, records = loaded.generate_traced(prompt, 0, edges)
+        # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
+        with record_merging(loaded.pipe, image=-1 if loaded.labels is None else 0) as records:
+            traced = loaded.generate(prompt, 0, edges)
         by_block = {block: [record for record in records if record.block == block] for block in blocks}
         by_block = {block: of_block for block, of_block in by_block.items() if of_block}
         if not by_block:
@@ -83,10 +86,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
     """Return the calls of the denoiser to show, numbered from 0."""
-    from ppdiffusers_tome.tools.figures.merging import spread_calls
-
     if wanted is None:
-        return spread_calls(num_calls, _NUM_CALLS)
+        return sorted({round(place * (num_calls - 1) / (_NUM_CALLS - 1)) for place in range(_NUM_CALLS)})
     for call in wanted:
         if not 1 <= call <= num_calls:
             raise UserError(f"--at {call} must be from 1 to {num_calls}, the calls of the denoiser for this image")
@@ -94,13 +95,15 @@ def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
 
 
 def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlock]:
-    """Return the blocks to show."""
+    """Return the blocks to show; without any, the first of each denoiser and level."""
     from ppdiffusers_tome.patching.recorder import merging_blocks
-    from ppdiffusers_tome.tools.figures.merging import first_blocks_by_level
 
     blocks = merging_blocks(loaded.pipe)
     if wanted is None:
-        return first_blocks_by_level(blocks)
+        first: dict[tuple[str, int], MergingBlock] = {}
+        for block in blocks:
+            first.setdefault((block.denoiser, block.level), block)
+        return list(first.values())
     names = {f"{block.denoiser}.{block.path}": block for block in blocks}
     parts = [""] if ALL in wanted else wanted
     for part in parts:

@@ -29,6 +29,7 @@ RANDOM_UNETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 RANDOM_SD3 = "sd3-random"
+RANDOM_MODELS = (*RANDOM_UNETS, RANDOM_SD3)
 _SD3 = {  # transformer/config.json of stabilityai/stable-diffusion-3-medium-diffusers
     "sample_size": 128, "patch_size": 2, "in_channels": 16, "out_channels": 16, "num_layers": 24,
     "attention_head_dim": 64, "num_attention_heads": 24, "joint_attention_dim": 4096, "caption_projection_dim": 1536,
@@ -41,7 +42,7 @@ def random_model(name: str, *, dtype: str = "float32") -> Any:
     """Build a model in evaluation mode, its weights the same every time.
 
     Args:
-        name: of ``RANDOM_UNETS``, or ``RANDOM_SD3``.
+        name: of ``RANDOM_MODELS``.
         dtype: ``float32``, ``float16`` or ``bfloat16``; the model is made in the first and cast.
     """
     import paddle

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.random_models import RANDOM_SD3, random_model
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.random_models import RANDOM_SD3, random_model
-from ppdiffusers_tome.tools.generation.device import check_device
+from ppdiffusers_tome.tools.generation.model_loader import check_device
 
 PLAIN, CHUNKED, XFORMERS, FLASH = ATTENTIONS = ("plain", "chunked", "xformers", "flash")
 _PADDLE_NAMES = {XFORMERS: "cutlass", FLASH: "flash"}
@@ -42,7 +42,7 @@ class Case:
     def key(self, kind: str, name: int | str) -> list[Any]:
         """Return the ledger's key of a result.
 
-        The result of a ``round`` is the seconds by variant. ``too large`` exists for a variant that ran out of memory.
+        The result of a ``round`` is the seconds by label. ``too large`` exists for a label that ran out of memory.
         """
         return [asdict(self), kind, name]
 

@@ -1,15 +1,35 @@
-"""Seconds of work, and turns that share what slows the machine."""
+"""Seconds of work, their spread, and turns that share what slows the machine."""
 
 from __future__ import annotations
 
 import gc
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest of a value."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def from_values(cls, values: Sequence[float]) -> Spread:
+        """Summarize one value or more."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    def format(self, format_value: Callable[[float], str]) -> str:
+        """Return ``2.00x (1.90x to 2.20x)``."""
+        return f"{format_value(self.median)} ({format_value(self.low)} to {format_value(self.high)})"
 
 
 def measure_seconds(work: Callable[[], Any]) -> float:

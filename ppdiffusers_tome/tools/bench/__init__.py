@@ -1,1 +1,0 @@
-"""Benchmarks of token merging, which ``ppdiffusers-tome bench`` runs."""

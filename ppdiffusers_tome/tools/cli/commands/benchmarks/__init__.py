@@ -1,1 +1,0 @@
-"""The benchmarks of the program, a file each."""
