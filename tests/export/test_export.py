@@ -19,9 +19,9 @@ from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
 from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files, load_exported
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
 from ppdiffusers_tome.export.requirements import require_onnx
-from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.patching.layer_class import walk_overrides
+from ppdiffusers_tome.patching.overrides.block import GridOverride
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # Settings that decide how matching is computed; between them every way there is.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -118,11 +118,13 @@ def test_a_controlnet_is_exported_with_its_unet(tmp_path: Path) -> None:
 
 
 def test_an_open_size_is_refused_while_it_is_recorded() -> None:
-    call = DenoiserCall(DenoiserState(ToMeConfig()))
+    overrides = walk_overrides(apply_tome(tiny.small_unet(), 0.5))
+    grid = next(override for override in overrides if isinstance(override, GridOverride))
     paddle.enable_static()
     try:
+        latent = paddle.static.data("latent", [2, 8, -1, 16])
         with pytest.raises(ToMeValueError, match="a dynamic height or width cannot become part of a program"):
-            call.set_layout(None, Layout(Grid(-1, 16)))
+            grid.run(DenoiserCall(grid.state), latent)
     finally:
         paddle.disable_static()
 

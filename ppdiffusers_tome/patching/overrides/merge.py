@@ -122,7 +122,9 @@ class PointOverride(Override):
             return self.call_original(*args, **kwargs)
         block.point = point_call = PointCall(block, reduction, self.point, self.combine)
         try:
-            inputs, keywords = args, self._reduce_keywords(point_call, kwargs, tokens.dtype)
+            inputs, keywords = args, kwargs
+            if self.point.rotary or self.point.mask:
+                keywords = self._reduce_keywords(point_call, kwargs, tokens.dtype)
             if reduction.keeps_queries or self.point.merges_inside:
                 output = self.call_original(*inputs, **keywords)
             else:
@@ -154,9 +156,9 @@ class PointOverride(Override):
         misfit = "" if point.merges_inside else find_misfit(self.layer, point, reduction, tokens)
         if misfit:
             return "sublayer", misfit
-        context = kwargs.get("encoder_hidden_states") if point.has_prepared_mask else None
+        context = kwargs.get("encoder_hidden_states") if reduction.keeps_queries else None
         has_other_keys = context is not None and context.shape[1] != reduction.num_tokens
-        if has_other_keys and reduction.keeps_queries and not point.merges_inside:
+        if has_other_keys and point.has_prepared_mask and not point.merges_inside:
             return "keys", f"{name} got keys of other tokens than its block's, so it runs unmerged"
         for key, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
             is_own = value is tokens or key == "encoder_hidden_states"
