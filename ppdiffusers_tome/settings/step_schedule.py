@@ -57,7 +57,7 @@ def choose_computed_steps(
     if count >= num_steps:
         return frozenset(range(num_steps))
     skipped = num_steps - count
-    if skipped <= HIGHEST_SHARE * num_steps:
+    if cache <= HIGHEST_SHARE:
         last = min(num_steps - 2, round(_LAST_SKIPPED[family] * (num_steps - 1)))
         return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * skipped, -2))
     points = _DENSITIES[family]
