@@ -112,23 +112,22 @@ def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
 
 def find_blocks(model: Layer) -> list[MergeableBlock]:
     """Find every block that an adapter describes. Levels count from ``model``."""
-    blocks, seen = [], set()
+    found: dict[int, MergeableBlock] = {}  # a block may be inside of several parents
     denoisers = _list_denoisers(model)
-    for path, layer in _walk(model):
-        matching = _list_adapters(type(layer))  # type: ignore[arg-type]
-        for name, block in layer.named_sublayers() if matching else ():  # in the order of the model
-            for adapter in matching:
-                if is_a(block, adapter.block_class) and id(block) not in seen and adapter.can_merge(block):
-                    seen.add(id(block))
-                    parent = block if adapter.block_is_parent else layer
-                    block_path = f"{path}.{name}".lstrip(".")
-                    # A block that is its own parent may be in any part of the layer that contains it.
-                    located = block_path if adapter.block_is_parent else path
-                    stage, level = _locate_in_unet(model, located, adapter.unets)
-                    denoiser = denoisers.get(_innermost(path, denoisers), model)
-                    level *= adapter.downsample(parent)
-                    blocks.append(MergeableBlock(block_path, block, parent, denoiser, adapter, level, stage))
-    return blocks
+    for path, parent in _walk(model):
+        fitting = _list_adapters(type(parent))  # type: ignore[arg-type]
+        for name, block in parent.named_sublayers() if fitting else ():  # in the order of the model
+            adapter = next((each for each in fitting if is_a(block, each.block_class) and each.can_merge(block)), None)
+            if adapter is None or id(block) in found:
+                continue
+            block_path = f"{path}.{name}".lstrip(".")
+            # A block that is its own parent may be in any part of the layer that contains it.
+            around, located = (block, block_path) if adapter.block_is_parent else (parent, path)
+            stage, level = _locate_in_unet(model, located, adapter.unets)
+            denoiser = denoisers.get(_innermost(path, denoisers), model)
+            level *= adapter.downsample(around)
+            found[id(block)] = MergeableBlock(block_path, block, around, denoiser, adapter, level, stage)
+    return list(found.values())
 
 
 def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[MergeableBlock]:

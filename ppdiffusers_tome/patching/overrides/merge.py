@@ -151,23 +151,23 @@ class PointOverride(Override):
             )
         if tokens is None:
             return "arguments", f"{name} was called without its first argument, so it runs unmerged"
-        if not point.merges_inside:
-            misfit = find_misfit(self.layer, point, reduction, tokens)
-            if misfit:
-                return "sublayer", misfit
-            context = kwargs.get("encoder_hidden_states") if point.has_prepared_mask else None
-            if reduction.keeps_queries and context is not None and context.shape[1] != reduction.num_tokens:
-                return "keys", f"{name} got keys of other tokens than its block's, so it runs unmerged"
+        misfit = "" if point.merges_inside else find_misfit(self.layer, point, reduction, tokens)
+        if misfit:
+            return "sublayer", misfit
+        context = kwargs.get("encoder_hidden_states") if point.has_prepared_mask else None
+        has_other_keys = context is not None and context.shape[1] != reduction.num_tokens
+        if has_other_keys and reduction.keeps_queries and not point.merges_inside:
+            return "keys", f"{name} got keys of other tokens than its block's, so it runs unmerged"
         for key, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
             is_own = value is tokens or key == "encoder_hidden_states"
             has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
             if has_rows and not is_own:
                 return "rows", f"{name} got {key} with a row for each token, so it runs unmerged"
-        embedding, mask = kwargs.get(point.rotary), kwargs.get(point.mask)
-        if embedding is not None:
+        if kwargs.get(point.rotary) is not None:
             absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
             if absent:
                 return "bypass", self._describe_bypass(absent)
+        mask = kwargs.get(point.mask)
         if mask is not None and not (mask.ndim == 4 and mask.shape[2] == 1):
             return "mask", (
                 f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged"
