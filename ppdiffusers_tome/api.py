@@ -113,10 +113,9 @@ def apply_tome(
             logarithm of the size is added to the scores. None (default): only with ``keys`` and ``pool``.
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
             before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps, from 0, such
-            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. With a fraction, the first and the last two steps are computed,
-            and those between are spread by the model's family: few of the first fifth in a UNet or a class-conditional
-            transformer, most of the first third in one with a text. It needs a pipeline, which knows the number of
-            steps, and 9 steps or more.
+            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. With a fraction up to 0.2, every second step is skipped late in
+            the denoising; of a greater one the steps are spread by the model's family, and that is logged. It needs a
+            pipeline, which knows the number of steps, and 9 steps or more.
         cache_slope: the share of the slope between the last two computed steps that a skipped step follows, 0 to 2
             (default 0.75): 1 extrapolates linearly, 0 reuses the last computed step; or a list of one share for each of
             ``cache_steps`` steps.

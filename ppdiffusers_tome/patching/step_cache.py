@@ -153,6 +153,7 @@ class StepCache:
         family: the denoiser's, see ``FAMILIES``.
         scheduler: the class name of the pipeline's main scheduler, or "".
         advice: what to do where no schedule tells the steps; None where one does.
+        predicts_noise: True where the scheduler says that the denoiser predicts noise.
 
     Attributes:
         histories: the values of layers in earlier steps.
@@ -161,8 +162,10 @@ class StepCache:
     """
 
     def __init__(
-        self, config: ToMeConfig, family: str = UNET, scheduler: str = "", advice: str | None = None
-    ) -> None:
+        self, config: ToMeConfig, family: str = UNET, scheduler: str = "", advice: str | None = None, *,
+        predicts_noise: bool = False,
+    ) -> None:  # fmt: skip
+        self._predicts_noise = predicts_noise
         self._config, self._family, self._scheduler, self._advice = config, family, scheduler, advice
         self.histories = StepMemory(math.inf)
         self.report = StepReport()
@@ -230,7 +233,9 @@ class StepCache:
     def _plan_steps(self, num_steps: int) -> None:
         """Choose the computed steps of a run that begins."""
         config, self.num_steps = self._config, num_steps
-        self.computed_steps = choose_computed_steps(num_steps, config.cache, self._family, config.cache_steps)
+        self.computed_steps = choose_computed_steps(
+            num_steps, config.cache, self._family, config.cache_steps, predicts_noise=self._predicts_noise
+        )
         self._slopes = spread_slopes(num_steps, config.cache_slope)
 
     def _keeps(self, number: int) -> bool:

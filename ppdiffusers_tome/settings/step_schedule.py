@@ -13,27 +13,31 @@ HIGHEST_SHARE = 0.2  # of skipped steps, up to which no regime of docs/en/result
 FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
     "UNet", "class-conditional transformer", "transformer of images or videos from text",
 )  # fmt: skip
-# Up to that share every second step is skipped, the last one at this progress (0 to 1): early steps decide what the
-# image shows where guidance is needed, and in the last steps of real models most changes.
-_LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.94, TEXT_TRANSFORMER: 0.86}
-# How densely steps are computed if more are skipped, as points of progress (0 to 1) and density, interpolated linearly.
-# UNets and class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter,
-# and those with a text, also by the errors that others measured on DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258).
+# Of a model that predicts noise, every second step up to that share is skipped, the last one at this progress (0 to 1).
+# An error of predicted noise counts in the image by the ratio of noise and signal, so early steps are the worst to
+# skip; and in the last steps of real models most changes.
+_LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.89, TEXT_TRANSFORMER: 0.86}
+# How densely other steps are computed, as points of progress and density, interpolated linearly. UNets and
+# class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter, and those
+# with a text, also by the errors that others measured on DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258).
 _DENSITIES: dict[str, tuple[tuple[float, float], ...]] = {
-    UNET: ((0.0, 1.0), (0.3, 0.6), (0.6, 0.25), (1.0, 0.2)),
+    UNET: ((0.0, 0.15), (0.2, 0.3), (0.28, 1.0), (0.6, 1.0), (0.7, 0.5), (1.0, 0.6)),
     CLASS_TRANSFORMER: ((0.0, 0.1), (0.1, 0.1), (0.2, 0.52), (0.5, 0.38), (0.85, 0.28), (0.93, 0.85), (1.0, 0.85)),
     TEXT_TRANSFORMER: ((0.0, 1.0), (0.34, 1.0), (0.38, 0.25), (0.85, 0.25), (0.95, 1.0), (1.0, 1.0)),
 }
+_NOISE_UNET_DENSITY = ((0.0, 1.0), (0.3, 0.6), (0.6, 0.25), (1.0, 0.2))
 
 
 @lru_cache(maxsize=64)
 def choose_computed_steps(
-    num_steps: int, cache: float | tuple[int, ...], family: str = UNET, cache_steps: int | None = None
-) -> frozenset[int]:
+    num_steps: int, cache: float | tuple[int, ...], family: str = UNET, cache_steps: int | None = None, *,
+    predicts_noise: bool = False,
+) -> frozenset[int]:  # fmt: skip
     """Choose the steps of a denoising that are computed.
 
-    The first and the last are always computed. Up to ``HIGHEST_SHARE``, every second step is skipped late in the
-    denoising. Of a higher share the last two are computed, and the steps between spread by the density of the family.
+    The first and the last are always computed. Of a model that predicts noise every second step is skipped late in the
+    denoising, up to ``HIGHEST_SHARE``; otherwise the last two are computed, and the steps between are spread by the
+    density of the family.
 
     Args:
         num_steps: of the denoising.
@@ -42,9 +46,10 @@ def choose_computed_steps(
         family: one of ``FAMILIES``, for a fraction.
         cache_steps: the steps of the denoising that a list is for. In one of another length the listed steps keep their
             places, as fractions of the denoising, and the fraction of skipped steps stays.
+        predicts_noise: True of a model that predicts noise, False of one that predicts a velocity or the image.
 
     Example:
-        >>> sorted(choose_computed_steps(20, 0.2))
+        >>> sorted(choose_computed_steps(20, 0.2, predicts_noise=True))
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 18, 19]
         >>> sorted(choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19), cache_steps=20))
         [0, 1, 7, 9]
@@ -57,10 +62,10 @@ def choose_computed_steps(
     if count >= num_steps:
         return frozenset(range(num_steps))
     skipped = num_steps - count
-    if skipped <= HIGHEST_SHARE * num_steps:
+    if predicts_noise and cache <= HIGHEST_SHARE:
         last = min(num_steps - 2, round(_LAST_SKIPPED[family] * (num_steps - 1)))
         return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * skipped, -2))
-    points = _DENSITIES[family]
+    points = _NOISE_UNET_DENSITY if predicts_noise and family == UNET else _DENSITIES[family]
     between = [_interpolate(points, step / (num_steps - 1)) for step in range(1, num_steps - 2)]
     return frozenset([0, num_steps - 2, num_steps - 1, *(step + 1 for step in _spread(count - 3, between))])
 

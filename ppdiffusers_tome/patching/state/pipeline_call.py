@@ -38,7 +38,7 @@ class Denoising:
 
     Args:
         config, family: the denoiser's settings and its kind, see ``FAMILIES``.
-        scheduler: the class name of the pipeline's main scheduler, or "".
+        scheduler: the pipeline's main scheduler; None where it has none.
 
     Attributes:
         tracker: of the steps.
@@ -53,13 +53,17 @@ class Denoising:
 
     def __init__(
         self, tracker: SchedulerTracker | TimestepTracker, config: ToMeConfig, family: str = UNET, *,
-        is_of_pipeline: bool = True, scheduler: str = "",
+        is_of_pipeline: bool = True, scheduler: Any = None,
     ) -> None:  # fmt: skip
         self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
         self.advice = "this pipeline shows none" if is_of_pipeline else "call the model through its pipeline"
         self.matchings = StepMemory(config.reuse_steps)
         has_schedule = isinstance(tracker, SchedulerTracker)
-        self.cache = StepCache(config, family, scheduler, None if has_schedule else self.advice)
+        self.cache = StepCache(
+            config, family, "" if scheduler is None else type(scheduler).__name__,
+            None if has_schedule else self.advice,
+            predicts_noise=getattr(getattr(scheduler, "config", None), "prediction_type", None) == "epsilon",
+        )  # fmt: skip
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.has_merged: bool | None = None
         self.progress: set[float] = set()
@@ -115,7 +119,7 @@ class PipelineCall:
                     SchedulerTracker(schedules, self._count_steps) if schedules()
                     else TimestepTracker(state.max_timestep)
                 )  # fmt: skip
-                scheduler = type(getattr(self._pipe, "scheduler", None)).__name__
+                scheduler = getattr(self._pipe, "scheduler", None)
                 denoising = Denoising(tracker, state.config, state.family, scheduler=scheduler)
             self._denoisings[state] = denoising
         return self._denoisings[state]
