@@ -151,13 +151,21 @@ class TestSteps:
         pipe = sampler()
         plain = pipe(call, 24, begin=12)
         apply_tome(pipe, ratio=0, cache=0.4)
-        assert equal_steps(plain, pipe(call, 24, begin=12)) == sorted(choose_computed_steps(12, 0.4))
+        assert equal_steps(plain, pipe(call, 24, begin=12)) == sorted(choose_computed_steps(12, 0.4, predicts_noise=True))
+
+    @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
+    def test_steps_depend_on_what_the_scheduler_says_that_the_model_predicts(self, prediction: str) -> None:
+        pipe = sampler(scheduler=ppdiffusers.DDIMScheduler(prediction_type=prediction))
+        plain = pipe(call, 20)
+        apply_tome(pipe, ratio=0, cache=0.2)
+        expected = choose_computed_steps(20, 0.2, predicts_noise=prediction == "epsilon")
+        assert equal_steps(plain, pipe(call, 20)) == sorted(expected)
 
     def test_scheduler_of_second_order_counts_its_calls(self) -> None:
         pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())
         plain = pipe(call, 10)
         apply_tome(pipe, ratio=0, cache=0.4)
-        assert equal_steps(plain, pipe(call, 10)) == sorted(choose_computed_steps(19, 0.4))
+        assert equal_steps(plain, pipe(call, 10)) == sorted(choose_computed_steps(19, 0.4, predicts_noise=True))
 
     def test_two_calls_a_step_have_their_own_histories(self) -> None:
         prompts = [tiny.text(2), tiny.array((2, 5, 12), seed=9)]
@@ -290,7 +298,7 @@ class TestRuns:
         pipe = Cut(tiny.unet(), tiny.scheduler())
         plain = pipe(call, 20)[:16]
         cached = apply_tome(pipe, ratio=0, cache=0.5)(call, 20)[:16]
-        assert equal_steps(plain, cached) == sorted(choose_computed_steps(16, 0.5))
+        assert equal_steps(plain, cached) == sorted(choose_computed_steps(16, 0.5, predicts_noise=True))
 
     @pytest.mark.parametrize("slope", [0.0, 1.0])
     def test_what_no_later_step_uses_is_not_kept(self, slope: float) -> None:
