@@ -1,1 +1,1 @@
-"""Whatever a person runs. Nothing outside imports it, but the package's face: ``tune`` and the program."""
+"""The command line, the page and what they share. Nothing outside imports it, but ``tune`` and the program."""

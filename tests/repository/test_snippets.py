@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import partialmethod
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ppdiffusers_tome.tools.demo_model import CONTROLNET, MODEL
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, square_image
 from repository.pages import DOCS, README, ROOT, sections
 
-NAMES = ("StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img", "PaddleInferStableDiffusion")
+NAMES = ("DiT", "StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img", "PaddleInferStableDiffusion")
 FOLDERS = ("get-started", "guides", "reference")
 BLOCKS = {
     f"{page.relative_to(ROOT).as_posix()}-{number}": block
@@ -26,9 +27,17 @@ BLOCKS = {
 }
 
 
+def _take_two_steps(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def call_briefly(*arguments: Any, **keywords: Any) -> Any:
+        return call(*arguments, **(keywords | {"num_inference_steps": 2}))
+
+    return call_briefly
+
+
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Put the bundled models in the place of hub names, and two steps and 64 pixels where the block says nothing."""
+    """Put the bundled models in the place of hub names, two steps in all images, and 64 pixels by default."""
     load_pipeline, load_model = ppdiffusers.DiffusionPipeline.from_pretrained, ppdiffusers.ModelMixin.from_pretrained
 
     def load(cls: type, name: str, **parts: Any) -> Any:
@@ -47,7 +56,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("FluxPipeline", "WanPipeline"):
         monkeypatch.setattr(ppdiffusers, name, ppdiffusers.StableDiffusionPipeline, raising=False)
     for cls in (getattr(ppdiffusers, f"{name}Pipeline") for name in NAMES):
-        monkeypatch.setattr(cls, "__call__", partialmethod(cls.__call__, num_inference_steps=2))
+        monkeypatch.setattr(cls, "__call__", _take_two_steps(cls.__call__))
         monkeypatch.setattr(cls, "enable_xformers_memory_efficient_attention", lambda self: None, raising=False)
     monkeypatch.chdir(tmp_path)
     square_image(SUBJECTS[0], 128).save("photo.png")

@@ -19,7 +19,7 @@ from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, parse_tome_config
-from ppdiffusers_tome.tools.measure.units import counted
+from ppdiffusers_tome.tools.measure.units import format_count
 
 UNMERGED = "unmerged"
 RATIOS = (0.25, 0.5, 0.7)
@@ -109,7 +109,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
-        compared.append(replace(make_unmerged(), name=counted(number, "step"), family="fewer steps", steps=number))
+        compared.append(replace(make_unmerged(), name=format_count(number, "step"), family="fewer steps", steps=number))
     if not compared:
         raise UserError("nothing is to be compared with the unmerged pipeline; give --ratios, such as --ratios 0.5")
     by_name = {UNMERGED: make_unmerged()}

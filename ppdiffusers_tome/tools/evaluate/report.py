@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.memory import highest_peak
 from ppdiffusers_tome.tools.measure.similarity import FLIP_PPD, format_psnr
 from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median, find_frontier
-from ppdiffusers_tome.tools.measure.units import counted, format_bytes, format_seconds
+from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -107,7 +107,7 @@ class Report:
         num_images, seeds = len(self.rows[0].samples), self.run["seeds"]
         notes = [
             format_run(self.run),
-            f"images of each configuration: {num_images}, from {counted(len(self.run['prompts']), 'prompt')} and "
+            f"images of each configuration: {num_images}, from {format_count(len(self.run['prompts']), 'prompt')} and "
             f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
             ", ".join(f"{name} {value}" for name, value in self.machine.items() if name != "memory"),
             "seconds: the whole call of the pipeline, decoding included, after a warm-up; medians over the images",
@@ -124,7 +124,7 @@ class Report:
             notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the time")
         if num_images < MIN_VALUES:
             return [
-                *notes, f"no difference is significant with {counted(num_images, 'image')}: a median has an interval "
+                *notes, f"no difference is significant with {format_count(num_images, 'image')}: a median has an interval "
                 f"from {MIN_VALUES} images on; add prompts or seeds",
             ]  # fmt: skip
         return [

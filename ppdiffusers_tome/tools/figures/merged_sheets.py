@@ -11,7 +11,7 @@ from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
 from ppdiffusers_tome.tools.figures.merging import compute_merge_frequency, draw_groups, draw_merge_frequency
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.results import format_run
-from ppdiffusers_tome.tools.measure.units import counted
+from ppdiffusers_tome.tools.measure.units import format_count
 
 
 def make_groups_sheet(
@@ -69,7 +69,7 @@ def _make_groups_cell(image: Image.Image, record: MergeRecord | None) -> Cell:
         return Cell(image, "ran unmerged")
     unmerged = int((record.sizes == 1).sum())
     groups = len(record.sizes) - unmerged
-    caption = f"{counted(groups, 'group')}, largest {record.sizes.max()}; {unmerged} not merged"
+    caption = f"{format_count(groups, 'group')}, largest {record.sizes.max()}; {unmerged} not merged"
     return Cell(draw_groups(image, record), caption)
 
 

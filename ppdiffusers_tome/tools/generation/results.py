@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.measure.units import counted
+from ppdiffusers_tome.tools.measure.units import format_count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +45,6 @@ class GeneratedImage:
 def format_run(run: Mapping[str, Any]) -> str:
     """Format what ``LoadedPipeline.describe_run`` returns as one line."""
     return (
-        f"{run['model']} model, {run['width']}x{run['height']} pixels, {counted(run['steps'], 'step')}, "
+        f"{run['model']} model, {run['width']}x{run['height']} pixels, {format_count(run['steps'], 'step')}, "
         f"{run['scheduler']}, guidance {run['guidance_scale']:g}, {run['dtype']}"
     )

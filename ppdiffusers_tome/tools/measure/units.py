@@ -27,6 +27,6 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds:.3g} s"
 
 
-def counted(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     """Return ``1 step``, ``2 steps``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
