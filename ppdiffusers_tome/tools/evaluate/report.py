@@ -124,8 +124,8 @@ class Report:
             notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the time")
         if num_images < MIN_VALUES:
             return [
-                *notes, f"no difference is significant with {format_count(num_images, 'image')}: a median has an interval "
-                f"from {MIN_VALUES} images on; add prompts or seeds",
+                *notes, f"no difference is significant with {format_count(num_images, 'image')}: a median has an "
+                f"interval from {MIN_VALUES} images on; add prompts or seeds",
             ]  # fmt: skip
         return [
             *notes, f"in brackets: {METHOD}; none where both ends are written the same",
