@@ -50,7 +50,7 @@ def readme() -> str:
 setup(
     name="ppdiffusers-tome",
     version=VERSION,
-    description="Token Merging for diffusion models on PaddlePaddle: faster, lighter, almost no visible change",
+    description="Token Merging for diffusion models on PaddlePaddle: faster or lighter on memory, without training",
     long_description=readme(),
     long_description_content_type="text/markdown",
     author="The ppdiffusers_tome authors",

@@ -1,4 +1,4 @@
-"""Stable Diffusion with token merging: faster, with almost no visible change.
+"""Stable Diffusion with token merging: faster, in less memory.
 
     python stable_diffusion.py                # Stable Diffusion 1.5, downloaded once; best on a GPU
     python stable_diffusion.py --offline      # the small model that comes with ppdiffusers_tome; runs on any CPU

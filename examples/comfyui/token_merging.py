@@ -56,7 +56,7 @@ class PaddleTokenMerging:
     OUTPUT_TOOLTIPS = ("For samplers.", "The settings, and the number of merging blocks of each denoiser.")
     FUNCTION = "merge"
     CATEGORY = "🚢 paddlemix/ppdiffusers/token merging"
-    DESCRIPTION = "Merges similar tokens while denoising: faster, less memory, almost no visible change."
+    DESCRIPTION = "Merges similar tokens while denoising: faster, in less memory."
 
     @classmethod
     def VALIDATE_INPUTS(cls, settings, ratio, method, start, end, cache=0.0):  # noqa: N802  ComfyUI's name

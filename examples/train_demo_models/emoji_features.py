@@ -1,15 +1,15 @@
-"""Features by which pictures of emoji are compared: colors in 16x16 cells, and the strength of the edges in each."""
+"""Features by which images of emoji are compared: colors in 16x16 cells, and the strength of the edges in each."""
 
 from __future__ import annotations
 
 import numpy as np
 
 CELLS = 16
-EDGE_WEIGHT = 2.0  # against 0, it raises the held-out pictures that are recognised by the nearest from 0.77 to 0.80
+EDGE_WEIGHT = 2.0  # against 0, it raises the held-out images that are recognised by the nearest from 0.77 to 0.80
 
 
 def compute_features(images: np.ndarray) -> np.ndarray:
-    """Return features ``[images, 1024]``, float32, of pictures, uint8 ``[images, 128, 128, 3]``."""
+    """Return features ``[images, 1024]``, float32, of images, uint8 ``[images, 128, 128, 3]``."""
     return np.stack([_compute(image.astype(np.float32) / 255) for image in images])
 
 

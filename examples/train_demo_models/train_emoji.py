@@ -134,7 +134,7 @@ class Training:
         self._losses.clear()
 
 
-def to_tensor(images: torch.Tensor) -> torch.Tensor:
+def make_tensor(images: torch.Tensor) -> torch.Tensor:
     """Return images uint8 ``[count, height, width, 3]`` as float32 ``[count, 3, height, width]`` in [-1, 1]."""
     return (images.permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 
@@ -164,7 +164,7 @@ def train_vae(args: argparse.Namespace, images: torch.Tensor) -> None:
         side, count = (64, 128) if progress < 0.5 else (128, 64)
         y, x = torch.randint(0, 128 - side + 1, (2,)).tolist()
         chosen = torch.randint(0, len(images), (count,), device=args.device)
-        return run_model(to_tensor(images[chosen, y : y + side, x : x + side]))
+        return run_model(make_tensor(images[chosen, y : y + side, x : x + side]))
 
     training.run(compute_loss)
     with torch.no_grad():
@@ -186,7 +186,7 @@ def centre_latents(vae: AutoencoderKL, mean: torch.Tensor) -> None:
 
 def encode(vae: AutoencoderKL, images: torch.Tensor) -> torch.Tensor:
     """Return the latents of images uint8, float32 ``[count, 4, 32, 32]``, not scaled."""
-    return torch.cat([vae.encode(to_tensor(some)).latent_dist.mean for some in images.split(256)])
+    return torch.cat([vae.encode(make_tensor(some)).latent_dist.mean for some in images.split(256)])
 
 
 def make_view(images: torch.Tensor, can_turn: torch.Tensor) -> torch.Tensor:
@@ -351,6 +351,8 @@ def main() -> None:
         images = torch.from_numpy(file["images"][is_trained]).to(args.device)
         labels = torch.from_numpy(file["labels"][is_trained].astype(np.int64)).to(args.device)
         args.classes = file["classes"].tolist()
+    if args.part == "vae" and args.minutes is None:
+        parser.error("an autoencoder needs --minutes")
     if args.part == "vae":
         train_vae(args, images)
         return

@@ -220,7 +220,7 @@ def _log_advice(config: ToMeConfig, blocks: list[MergeableBlock]) -> None:
     preset = config.preset_name
     for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
         family, name = find_family(denoiser), type(denoiser).__name__
-        if family != UNET and preset in ("balanced", "fast"):
+        if family != UNET and preset is not None:
             _log_once(
                 f"the preset {preset!r} is not advised for {name}, a {family}: fewer steps keep more of its images in "
                 "the same time; ratio 0 with cache=0.2 keeps more than they do (docs/en/guides/settings.md)"

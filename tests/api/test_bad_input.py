@@ -378,8 +378,9 @@ def test_preset_that_a_transformer_should_not_have_is_logged_once(monkeypatch):
         apply_tome(tiny.dit(), config)
         apply_tome(tiny.unet(), config)
     apply_tome(tiny.dit(), "balanced", cache=0.2)
-    (line,) = said
-    assert "'balanced' is not advised for Transformer2DModel" in line
+    assert [line.split(",")[0].removeprefix("ToMe: ") for line in said] == [
+        f"the preset {name!r} is not advised for Transformer2DModel" for name in ("balanced", "quality")
+    ]
 
 
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])

@@ -242,7 +242,7 @@ def measure_images(
             row = {**case, "prompt": prompt, "seed": seed, "name": variant.name, "group": variant.group, **where,
                    "psnr": round(psnr(reference, pixels), 2), "likeness": compute_likeness(model, pixels, prompt),
                    "unmerged likeness": likeness,
-                   "kinds": count_kinds(variant, FAMILIES[model])}  # fmt: skip
+                   "kinds": count_kinds(variant, FAMILIES[model], predicts_noise=model.startswith("emoji"))}  # fmt: skip
             append_row(path, row)
 
 
@@ -263,14 +263,16 @@ def compute_likeness(model: str, pixels: Any, prompt: str) -> float | None:
     return round(max(similarities.values()) if subject is None else similarities[subject.name], 3)
 
 
-def count_kinds(variant: Variant, family: str) -> dict[str, int]:
+def count_kinds(variant: Variant, family: str, *, predicts_noise: bool) -> dict[str, int]:
     """Count the steps of each kind: whole, merged with which settings, skipped."""
     config, steps = variant.config, variant.steps
     if config is None:
         return {"whole": steps}
     computed = frozenset(range(steps))
     if config.cache:
-        computed = choose_computed_steps(steps, config.cache, family, config.cache_steps)
+        computed = choose_computed_steps(
+            steps, config.cache, family, config.cache_steps, predicts_noise=predicts_noise
+        )
     merged = sum(config.ratio_at(1, step / steps) > 0 for step in computed)
     tokens = replace(config.without_cache, start=0.0, end=1.0).summary
     kinds = {"whole": len(computed) - merged, tokens: merged, "skipped": steps - len(computed)}
@@ -293,7 +295,7 @@ def measure_costs(model: str, rounds: int) -> None:
             times.clear()
             loaded.apply(variant)
             start = time.perf_counter()
-            loaded.generate(PROMPTS[model][0], variant.steps)
+            loaded.generate(PROMPTS[model][0], variant.steps, size=512 if model.startswith("bundled") else SIZES[model])
             rest = time.perf_counter() - start - sum(times)
             if number == 0:  # the first image of each kind is slower
                 continue

@@ -23,6 +23,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.state.pipeline_call import predicts_noise
 from ppdiffusers_tome.patching.step_cache import CoarseOverride, History, StackOverride, count_bytes
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
@@ -30,6 +31,7 @@ from ppdiffusers_tome.settings.step_schedule import (
     HIGHEST_SHARE,
     MIN_STEPS,
     TEXT_TRANSFORMER,
+    UNET,
     choose_computed_steps,
 )
 from zoo import specimens
@@ -155,12 +157,24 @@ class TestSteps:
         assert equal_steps(plain, pipe(call, 24, begin=12)) == expected
 
     @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
-    def test_steps_depend_on_what_the_scheduler_says_that_the_model_predicts(self, prediction: str) -> None:
+    def test_steps_depend_on_what_the_scheduler_takes_the_output_for(self, prediction: str) -> None:
         pipe = sampler(scheduler=ppdiffusers.DDIMScheduler(prediction_type=prediction))
         plain = pipe(call, 20)
         apply_tome(pipe, ratio=0, cache=0.2)
         expected = choose_computed_steps(20, 0.2, predicts_noise=prediction == "epsilon")
         assert equal_steps(plain, pipe(call, 20)) == sorted(expected)
+
+    @pytest.mark.parametrize(
+        ("name", "family", "is_noise"),
+        [
+            ("PNDMScheduler", UNET, True), ("IPNDMScheduler", UNET, True), ("RePaintScheduler", UNET, True),
+            ("EDMEulerScheduler", UNET, False), ("FlowMatchEulerDiscreteScheduler", TEXT_TRANSFORMER, False),
+        ],
+    )  # fmt: skip
+    def test_schedulers_that_do_not_say_it_or_mean_something_else(
+        self, name: str, family: str, is_noise: bool
+    ) -> None:
+        assert predicts_noise(getattr(ppdiffusers, name)(), family) == is_noise
 
     def test_scheduler_of_second_order_counts_its_calls(self) -> None:
         pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())

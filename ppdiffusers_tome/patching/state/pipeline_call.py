@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,8 @@ class Denoising:
 
     Args:
         config, family: the denoiser's settings and its kind, see ``FAMILIES``.
-        scheduler: the pipeline's main scheduler; None where it has none.
+        scheduler: the class name of the pipeline's main scheduler, or "".
+        predicts_noise: True where the denoiser predicts noise.
 
     Attributes:
         tracker: of the steps.
@@ -53,17 +54,14 @@ class Denoising:
 
     def __init__(
         self, tracker: SchedulerTracker | TimestepTracker, config: ToMeConfig, family: str = UNET, *,
-        is_of_pipeline: bool = True, scheduler: Any = None,
+        is_of_pipeline: bool = True, scheduler: str = "", predicts_noise: bool = False,
     ) -> None:  # fmt: skip
         self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
         self.advice = "this pipeline shows none" if is_of_pipeline else "call the model through its pipeline"
         self.matchings = StepMemory(config.reuse_steps)
         has_schedule = isinstance(tracker, SchedulerTracker)
-        self.cache = StepCache(
-            config, family, "" if scheduler is None else type(scheduler).__name__,
-            None if has_schedule else self.advice,
-            predicts_noise=getattr(getattr(scheduler, "config", None), "prediction_type", None) == "epsilon",
-        )  # fmt: skip
+        advice = None if has_schedule else self.advice
+        self.cache = StepCache(config, family, scheduler, advice, predicts_noise=predicts_noise)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.has_merged: bool | None = None
         self.progress: set[float] = set()
@@ -119,8 +117,11 @@ class PipelineCall:
                     SchedulerTracker(schedules, self._count_steps) if schedules()
                     else TimestepTracker(state.max_timestep)
                 )  # fmt: skip
-                scheduler = getattr(self._pipe, "scheduler", None)
-                denoising = Denoising(tracker, state.config, state.family, scheduler=scheduler)
+                scheduler = type(getattr(self._pipe, "scheduler", None)).__name__
+                denoising = Denoising(
+                    tracker, state.config, state.family, scheduler=scheduler,
+                    predicts_noise=predicts_noise(next(self._list_schedulers(name), None), state.family),
+                )  # fmt: skip
             self._denoisings[state] = denoising
         return self._denoisings[state]
 
@@ -151,7 +152,17 @@ class PipelineCall:
         return vars(self._pipe).get("_num_timesteps")
 
     def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
-        """List the timesteps of all schedulers that the pipeline has now.
+        """List the timesteps of all schedulers that the pipeline has now, that of the denoiser first."""
+        timesteps_by_id = {}
+        for scheduler in self._list_schedulers(denoiser):
+            timesteps = scheduler.timesteps
+            known = self._timesteps.get(id(timesteps))
+            timesteps_by_id[id(timesteps)] = known or (timesteps, _read_timesteps(scheduler, timesteps))
+        self._timesteps = timesteps_by_id
+        return [steps for _, steps in timesteps_by_id.values() if steps]
+
+    def _list_schedulers(self, denoiser: str) -> Iterator[Any]:
+        """Yield the schedulers that the pipeline has now, with timesteps.
 
         A scheduler named like the denoiser is first, as unCLIP's ``prior_scheduler``, ``decoder_scheduler`` and
         ``super_res_scheduler`` may all begin with the same timestep; ``scheduler`` is next.
@@ -162,14 +173,9 @@ class PipelineCall:
             stem = name.removesuffix("_scheduler")
             return 0 if stem != name and denoiser.startswith(stem) else 1 if name == "scheduler" else 2
 
-        timesteps_by_id = {}
         for scheduler in (attributes[name] for name in sorted(attributes, key=rank)):
             if hasattr(scheduler, "set_timesteps") and getattr(scheduler, "timesteps", None) is not None:
-                timesteps = scheduler.timesteps
-                known = self._timesteps.get(id(timesteps))
-                timesteps_by_id[id(timesteps)] = known or (timesteps, _read_timesteps(scheduler, timesteps))
-        self._timesteps = timesteps_by_id
-        return [steps for _, steps in timesteps_by_id.values() if steps]
+                yield scheduler
 
 
 def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,6 +242,17 @@ def _generate() -> Iterator[None]:
 
 
 _TRACKED = {track_call(lambda pipe: None).__code__, track_call(_generate).__code__}
+
+
+def predicts_noise(scheduler: Any, family: str) -> bool:
+    """Return whether a scheduler takes its denoiser's output for noise.
+
+    One that does not say so is for noise if it is a UNet's (RePaint, Würstchen). EDM's schedulers say ``epsilon`` of a
+    denoiser whose scaled output is part of the image (Karras et al. 2022, section 5).
+    """
+    config = getattr(scheduler, "config", None)
+    kind = config.get("prediction_type") if isinstance(config, Mapping) else getattr(config, "prediction_type", None)
+    return (family == UNET if kind is None else kind == "epsilon") and not type(scheduler).__name__.startswith("EDM")
 
 
 def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:

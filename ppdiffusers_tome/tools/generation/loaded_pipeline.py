@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
-from ppdiffusers_tome.tools.demo_model import EMOJI, EMOJI_CLASSES
+from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
@@ -145,7 +146,7 @@ class LoadedPipeline:
                 f"prompt {truncated_repr(prompt)} names none of the photographs that the bundled model knows: "
                 f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
             )
-        if settings.model.folder == EMOJI and not any(name in prompt.lower() for name in EMOJI_CLASSES):
+        if settings.model.is_emoji and not re.search(rf"\b({'|'.join(EMOJI_CLASSES)})\b", prompt.lower()):
             found["unknown_subject"] = (
                 f"prompt {truncated_repr(prompt)} names nothing that the bundled model of emoji knows: "
                 f"{', '.join(EMOJI_CLASSES)}; write for example '{EMOJI_CLASSES[0]}'"

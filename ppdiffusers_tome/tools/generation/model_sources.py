@@ -40,6 +40,11 @@ class ModelSource:
     prompts: tuple[str, ...] = PROMPTS
 
     @property
+    def is_emoji(self) -> bool:
+        """True for this package's model of emoji."""
+        return self.prompts == EMOJI_PROMPTS
+
+    @property
     def label(self) -> str:
         """The name in images and tables: of a folder its last part, as the others may name the user."""
         is_path = self.folder is not None and self.name not in (BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI)

@@ -17,6 +17,7 @@ WORDS = {
     "class": ("Class", "类别"),
     "merging": ("Token merging", "Token 合并"),
     "own": ("custom", "自定义"),
+    "none": ("none", "不合并"),
     "method": ("Method", "方法"),
     "ratio": ("Ratio", "合并率"),
     "ratio_info": ("fraction of the tokens that merge", "合并掉的 token 所占的比例"),

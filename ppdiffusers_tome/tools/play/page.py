@@ -17,7 +17,6 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.demo_model import EMOJI
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
 from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
@@ -29,6 +28,7 @@ from ppdiffusers_tome.tools.play.studio import (
     MAX_BYTES,
     MAX_SEED,
     MAX_STEPS,
+    NONE,
     OWN,
     Comparison,
     RefusedError,
@@ -79,7 +79,7 @@ class Page:
         self.blocks.queue(default_concurrency_limit=None, max_size=_MAX_WAITING, api_open=False)
         settings, words, examples = studio.plain.settings, self._words, []
         first = f"<p>{words('first')}</p>"
-        if studio.plain.labels is None and (settings.model.bundled or settings.model.folder == EMOJI):
+        if studio.plain.labels is None and (settings.model.bundled or settings.model.is_emoji):
             examples = [[prompt] for prompt in settings.model.prompts]
         if examples and settings.model.bundled:
             first += f"<p>{words('known', subjects=', '.join(subject.words for subject in SUBJECTS))}</p>"
@@ -108,7 +108,7 @@ class Page:
                 loaded.labels.list_names(), value=self._studio.prompt, allow_custom_value=True, label=words("class")
             )
         names = sorted(presets(), key=lambda name: ToMeConfig.named(name).highest_ratio(1))
-        choices = [*((name, name) for name in names), (words("own"), OWN)]
+        choices = [(words("none"), NONE), *((name, name) for name in names), (words("own"), OWN)]
         form["preset"] = gr.Radio(choices, value="balanced", elem_id="tome-preset", label=words("merging"))
         with gr.Column(visible=False, elem_id="tome-own") as own:  # a group would cut off the list of methods
             choices = [(about.get(name, f"{name}: {method.about}"), name) for name, method in METHODS.items()]

@@ -20,6 +20,7 @@ from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.images import read_image
 
 OWN = "own"  # settings of token merging from the form, instead of a preset
+NONE = "none"  # nothing merges; the cache over steps alone
 # Browsers represent whole numbers exactly up to this one; a rounded seed would generate another image.
 MAX_SEED = min(settings.MAX_SEED, 2**53 - 1)
 MAX_STEPS = 200  # or one user could keep all others waiting for hours
@@ -151,8 +152,11 @@ class Studio:
         loaded.check(prompt)
         replace(own, tome=ToMeConfig(0.0)).check_memory()
         # Never ``named``, which reads files.
-        tome = ToMeConfig(form["ratio"], method=form["method"]) if form["preset"] == OWN else None
-        tome = replace(tome or ToMeConfig.preset(form["preset"]), cache=form["cache"], end=form["end"])
+        if form["preset"] == OWN:
+            tome = ToMeConfig(form["ratio"], method=form["method"])
+        else:
+            tome = ToMeConfig(0.0) if form["preset"] == NONE else ToMeConfig.preset(form["preset"])
+        tome = replace(tome, cache=form["cache"], end=form["end"])
         return Request(loaded, prompt, edges, tome)
 
     def compare(

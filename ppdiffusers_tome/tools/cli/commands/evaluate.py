@@ -9,6 +9,7 @@ from pathlib import Path
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.prompts_file import read_entries
 from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.evaluate.runner import Evaluation
@@ -79,4 +80,6 @@ def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one per line")
     if not prompts and settings.model.bundled:
         prompts = [prompt_of(subject) for subject in SUBJECTS]
+    if not prompts and settings.model.is_emoji:
+        prompts = list(EMOJI_CLASSES)
     return check_prompts(list(dict.fromkeys(prompts)))
