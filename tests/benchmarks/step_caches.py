@@ -242,7 +242,7 @@ def measure_images(
             row = {**case, "prompt": prompt, "seed": seed, "name": variant.name, "group": variant.group, **where,
                    "psnr": round(psnr(reference, pixels), 2), "likeness": compute_likeness(model, pixels, prompt),
                    "unmerged likeness": likeness,
-                   "kinds": count_kinds(variant, FAMILIES[model], predicts_noise=model.startswith("emoji"))}  # fmt: skip
+                   "kinds": count_kinds(variant, model)}  # fmt: skip
             append_row(path, row)
 
 
@@ -263,7 +263,7 @@ def compute_likeness(model: str, pixels: Any, prompt: str) -> float | None:
     return round(max(similarities.values()) if subject is None else similarities[subject.name], 3)
 
 
-def count_kinds(variant: Variant, family: str, *, predicts_noise: bool) -> dict[str, int]:
+def count_kinds(variant: Variant, model: str) -> dict[str, int]:
     """Count the steps of each kind: whole, merged with which settings, skipped."""
     config, steps = variant.config, variant.steps
     if config is None:
@@ -271,7 +271,7 @@ def count_kinds(variant: Variant, family: str, *, predicts_noise: bool) -> dict[
     computed = frozenset(range(steps))
     if config.cache:
         computed = choose_computed_steps(
-            steps, config.cache, family, config.cache_steps, predicts_noise=predicts_noise
+            steps, config.cache, FAMILIES[model], config.cache_steps, predicts_noise=model.startswith("emoji")
         )
     merged = sum(config.ratio_at(1, step / steps) > 0 for step in computed)
     tokens = replace(config.without_cache, start=0.0, end=1.0).summary

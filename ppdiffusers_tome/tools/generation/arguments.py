@@ -33,8 +33,8 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
     group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
     add_model_argument(group, class_labels=True)
-    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled, bundled-dit 10)")
-    group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; classes 4; bundled, bundled-dit 1.5")
+    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled photographs: 10)")
+    group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; classes 4; photographs 1.5")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
     add_size_arguments(group)
     if several_seeds:
