@@ -41,7 +41,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     load_pipeline, load_model = ppdiffusers.DiffusionPipeline.from_pretrained, ppdiffusers.ModelMixin.from_pretrained
 
     def load(cls: type, name: str, **parts: Any) -> Any:
-        if Path(name).is_dir() and name != str(MODEL):
+        if Path(name).is_dir() and name not in (str(MODEL), str(CONTROLNET)):
             return load_pipeline.__func__(cls, name, **parts)
         parts = {key: part for key, part in parts.items() if key != "paddle_dtype"}  # a CPU has float32 alone
         if issubclass(cls, ppdiffusers.ControlNetModel):
