@@ -127,7 +127,7 @@ def compute(family: Family, pixels: int, config: ToMeConfig | None, **settings: 
         num_building, side = count_operators(), pixels // 16
         with (  # a program has no values of FLUX's ``img_ids``
             mock.patch.object(block, "require_eager"),
-            mock.patch.object(block.GridOverride, "_find_grid", return_value=Grid(side, side)),
+            mock.patch.object(block.GridOverride, "_read_values", return_value=Grid(side, side)),
         ):
             model(**family.inputs(family.rows, pixels))
         return num_building

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import paddle
+
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
@@ -59,12 +61,16 @@ class GridOverride(Override):
                 require_eager("a dynamic height or width")
             return grid
         require_eager(f"a grid given by the values of {' and '.join(map(str, adapter.grid_inputs))}", "remove_tome")
+        return self._read_values(inputs)
+
+    def _read_values(self, inputs: Sequence[paddle.Tensor]) -> Grid | None:
+        """Return the grid that values of tensors describe."""
         # The same for all blocks of a parent, independent of their prefix.
         grids, parent = self.state.denoising().grids, id(self.parent)
         versions = [tensor.inplace_version for tensor in inputs]
         known = grids.get(parent)
         if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
-            grids[parent] = inputs, versions, adapter.find_grid(self.parent, *inputs)
+            grids[parent] = inputs, versions, self.adapter.find_grid(self.parent, *inputs)
         return grids[parent][2]
 
 

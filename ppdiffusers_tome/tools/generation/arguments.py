@@ -33,7 +33,7 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
     group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
     add_model_argument(group, class_labels=True)
-    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled photographs: 10)")
+    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; classes 4; photographs 1.5")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
     add_size_arguments(group)
@@ -46,8 +46,8 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
 
 def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
     """Add which pipeline to use; with ``class_labels`` DiTPipelines are accepted, too."""
-    names = f"{BUNDLED} (default){f', {BUNDLED_DIT}' if class_labels else ''}, {BUNDLED_EMOJI}"
-    group.add_argument("--model", default=BUNDLED, metavar="MODEL", help=f"folder, hub name, {names}")
+    bundled = f"{BUNDLED}, {BUNDLED_DIT} or -emoji" if class_labels else f"{BUNDLED}, {BUNDLED_EMOJI}"
+    group.add_argument("--model", default=BUNDLED, metavar="MODEL", help=f"folder, hub name, {bundled}")
     add_trust_argument(group)
 
 
