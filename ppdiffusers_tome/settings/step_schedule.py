@@ -16,7 +16,7 @@ FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
 # Of a model that predicts noise, every second step up to that share is skipped, the last one at this progress (0 to 1).
 # An error of predicted noise counts in the image by the ratio of noise and signal, so early steps are the worst to
 # skip; and in the last steps of real models most changes.
-_LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.89, TEXT_TRANSFORMER: 0.86}
+_LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.94, TEXT_TRANSFORMER: 0.86}
 # How densely other steps are computed, as points of progress and density, interpolated linearly. UNets and
 # class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter, and those
 # with a text, also by the errors that others measured on DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258).
