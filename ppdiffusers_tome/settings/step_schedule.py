@@ -7,13 +7,13 @@ from functools import lru_cache
 from itertools import pairwise
 
 MIN_STEPS = 9  # with fewer, no step is skipped
-HIGHEST_SHARE = 0.2  # of skipped steps, up to which no regime of docs/en/results/step-caches.md lost to fewer steps
+HIGHEST_SHARE = 0.2  # of skipped steps; more loses to fewer steps in some regimes of docs/en/results/step-caches.md
 
 # The kinds of denoisers whose early and late steps matter differently.
 FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
     "UNet", "class-conditional transformer", "transformer of images or videos from text",
 )  # fmt: skip
-# Of a model that predicts noise, every second step up to that share is skipped, the last one at this progress (0 to 1).
+# Of a model that predicts noise, every second step is skipped up to HIGHEST_SHARE, the last one at this progress.
 # An error of predicted noise counts in the image by the ratio of noise and signal, so early steps are the worst to
 # skip; and in the last steps of real models most changes.
 _LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.94, TEXT_TRANSFORMER: 0.86}

@@ -152,7 +152,7 @@ class PipelineCall:
         return vars(self._pipe).get("_num_timesteps")
 
     def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
-        """List the timesteps of all schedulers that the pipeline has now, that of the denoiser first."""
+        """List the timesteps of all schedulers, that of the denoiser first."""
         timesteps_by_id = {}
         for scheduler in self._list_schedulers(denoiser):
             timesteps = scheduler.timesteps

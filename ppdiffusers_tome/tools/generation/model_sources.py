@@ -29,7 +29,7 @@ class ModelSource:
         bundled: True for a model of this package that knows a few photographs.
         vae: the folder of its VAE where that is not inside its own folder.
         trusts_code: run the Python files that its index names.
-        prompts: the default of commands.
+        is_emoji: True for this package's model of emoji.
     """
 
     name: str
@@ -37,12 +37,12 @@ class ModelSource:
     bundled: bool = False
     vae: Path | None = None
     trusts_code: bool = False
-    prompts: tuple[str, ...] = PROMPTS
+    is_emoji: bool = False
 
     @property
-    def is_emoji(self) -> bool:
-        """True for this package's model of emoji."""
-        return self.prompts == EMOJI_PROMPTS
+    def prompts(self) -> tuple[str, ...]:
+        """The default of commands."""
+        return EMOJI_PROMPTS if self.is_emoji else PROMPTS
 
     @property
     def label(self) -> str:
@@ -76,7 +76,7 @@ def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index
     if folder.resolve() in [path.resolve() for path in bundled.values()]:
         vae = MODEL / "vae" if folder.resolve() == DIT.resolve() else None
         if folder.resolve() == EMOJI.resolve():
-            return ModelSource(name, folder, prompts=EMOJI_PROMPTS)
+            return ModelSource(name, folder, is_emoji=True)
         return ModelSource(name, folder, bundled=True, vae=vae)
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")

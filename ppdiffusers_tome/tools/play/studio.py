@@ -151,10 +151,9 @@ class Studio:
         loaded = replace(base, settings=own)
         loaded.check(prompt)
         replace(own, tome=ToMeConfig(0.0)).check_memory()
-        # Never ``named``, which reads files.
         if form["preset"] == OWN:
             tome = ToMeConfig(form["ratio"], method=form["method"])
-        else:
+        else:  # never ``named``, which reads files
             tome = ToMeConfig(0.0) if form["preset"] == NONE else ToMeConfig.preset(form["preset"])
         tome = replace(tome, cache=form["cache"], end=form["end"])
         return Request(loaded, prompt, edges, tome)
