@@ -1,4 +1,4 @@
-"""Judge a model of emoji by the images that it generated: its best guidance, whether it remembers; with a sheet.
+"""Judge a model of emoji by the images that it generated: by guidance or setting, whether it remembers; with a sheet.
 
     python examples/train_demo_models/judge_emoji.py --generated runs/emoji/generated-unet.npz \
         --images runs/emoji.npz --sheet outputs/emoji.jpg
@@ -44,16 +44,16 @@ def compute_energy_distance(generated: np.ndarray, real: np.ndarray) -> float:
 
 
 def judge(generated: dict[str, np.ndarray], real: RealImages) -> list[dict[str, object]]:
-    """Return a row of figures for the held-out images, and one for each guidance."""
+    """Return a row of figures for the held-out images, and one for each guidance or setting."""
     held_out_distances, found = real.find_nearest(real.features[real.is_held_out])
     own = real.labels[real.is_held_out]
     tested = np.unique(own)
     typical = np.array([np.median(held_out_distances[own == label]) for label in tested])
     recognised = [(found == own)[own == label].mean() for label in tested]
     rows: list[dict[str, object]] = [
-        {"guidance": "held-out images", "recognised": np.mean(recognised), "nearest": np.median(typical)}
+        {"setting": "held-out images", "recognised": np.mean(recognised), "nearest": np.median(typical)}
     ]
-    for guidance, images in generated.items():
+    for name, images in generated.items():
         features = compute_features(images.reshape(-1, *images.shape[2:]))
         labels = np.repeat(np.arange(len(images)), images.shape[1])
         distances, found = real.find_nearest(features)
@@ -64,7 +64,7 @@ def judge(generated: dict[str, np.ndarray], real: RealImages) -> list[dict[str, 
             if images.shape[1] > 1
         ]
         rows.append({
-            "guidance": float(guidance),
+            "setting": name,
             "images": len(labels),
             "recognised": (found == labels).mean(),
             "as another class": (found == np.roll(labels, images.shape[1] * (len(images) // 2))).mean(),
@@ -90,16 +90,16 @@ def make_sheet(images: np.ndarray, classes: list[str]) -> Image.Image:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--generated", type=Path, required=True, help="images, as train_emoji.py writes them")
+    parser.add_argument("--generated", type=Path, required=True, help="images, by guidance or setting")
     parser.add_argument("--images", type=Path, required=True, help="the real images, as emoji.py writes them")
     parser.add_argument("--sheet", type=Path, help="to draw")
-    parser.add_argument("--guidance", default="5.0", help="of the sheet")
+    parser.add_argument("--drawn", default="5.0", help="the guidance or setting of the sheet")
     args = parser.parse_args()
     real = RealImages(args.images)
     with np.load(args.generated) as file:
         generated = {name: file[name] for name in file}
     if args.sheet:
-        make_sheet(generated[args.guidance], real.classes).save(args.sheet, quality=90)
+        make_sheet(generated[args.drawn], real.classes).save(args.sheet, quality=90)
     for row in judge(generated, real):
         print(json.dumps({
             name: value if value is None or isinstance(value, int | str) else round(float(value), 4)

@@ -13,10 +13,10 @@ HIGHEST_SHARE = 0.2  # of skipped steps; more loses to fewer steps in some regim
 FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
     "UNet", "class-conditional transformer", "transformer of images or videos from text",
 )  # fmt: skip
-# Of a model that predicts noise, every second step is skipped up to HIGHEST_SHARE, the last one at this progress.
-# An error of predicted noise counts in the image by the ratio of noise and signal, so early steps are the worst to
-# skip; and in the last steps of real models most changes.
-_LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.94, TEXT_TRANSFORMER: 0.86}
+# Of a model that predicts noise, up to a share every second step is skipped, the last one at a progress. An error of
+# predicted noise counts in the image by the ratio of noise and signal, so early steps are the worst to skip; and in the
+# last steps of real models most changes.
+_EVERY_SECOND = {UNET: (0.2, 0.86), CLASS_TRANSFORMER: (0.3, 0.945), TEXT_TRANSFORMER: (0.2, 0.86)}
 # How densely other steps are computed, as points of progress and density, interpolated linearly. UNets and
 # class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter, and those
 # with a text, also by the errors that others measured on DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258).
@@ -35,9 +35,8 @@ def choose_computed_steps(
 ) -> frozenset[int]:  # fmt: skip
     """Choose the steps of a denoising that are computed.
 
-    The first and the last are always computed. Of a model that predicts noise every second step is skipped late in the
-    denoising, up to ``HIGHEST_SHARE``; otherwise the last two are computed, and the steps between are spread by the
-    density of the family.
+    The first and the last are always computed. Of a model that predicts noise a small share is every second step, late
+    in the denoising; otherwise the last two are computed, and the steps between are spread by the density of the family.
 
     Args:
         num_steps: of the denoising.
@@ -61,10 +60,10 @@ def choose_computed_steps(
     count = count_computed_steps(num_steps, cache)
     if count >= num_steps:
         return frozenset(range(num_steps))
-    skipped = num_steps - count
-    if predicts_noise and cache <= HIGHEST_SHARE:
-        last = min(num_steps - 2, round(_LAST_SKIPPED[family] * (num_steps - 1)))
-        return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * skipped, -2))
+    highest_share, place = _EVERY_SECOND[family]
+    if predicts_noise and cache <= highest_share:
+        last = min(num_steps - 2, round(place * (num_steps - 1)))
+        return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * (num_steps - count), -2))
     points = _NOISE_UNET_DENSITY if predicts_noise and family == UNET else _DENSITIES[family]
     between = [_interpolate(points, step / (num_steps - 1)) for step in range(1, num_steps - 2)]
     return frozenset([0, num_steps - 2, num_steps - 1, *(step + 1 for step in _spread(count - 3, between))])

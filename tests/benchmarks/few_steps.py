@@ -1,6 +1,6 @@
 """Measure merging and the cache in images of 1 to 8 steps.
 
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.few_steps images bundled --scheduler ddim
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.few_steps images emoji guided --scheduler ddim
     PYTHONPATH=tests python -m benchmarks.few_steps table
 
 ``images`` adds the PSNR of each setting and prompt to docs/measured/few_steps/images.jsonl and resumes; other work on
@@ -58,11 +58,17 @@ def make_table() -> str:
     costs = {row["model"]: row["seconds"] for row in step_caches.read_rows(step_caches.FOLDER / "costs.jsonl")}
     cases: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in step_caches.read_rows(FOLDER / "images.jsonl"):
-        cases.setdefault((row["model"], row["scheduler"], str(row["of"]), row["name"]), []).append(row)
+        case = (row["model"], row["regime"], f"{row['guidance']:g}", row["scheduler"], str(row["size"]),
+                str(row["of"]), row["name"])  # fmt: skip
+        cases.setdefault(case, []).append(row)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("model", "scheduler", "steps", "setting", "image", "psnr", "lowest", "images"))
-    for (model, scheduler, steps, name), rows in cases.items():
+    writer.writerow((
+        "model", "regime", "guidance", "scheduler", "size", "steps", "setting", "speed-up of the image", "psnr",
+        "lowest", "images",
+    ))  # fmt: skip
+    for case, rows in cases.items():
+        model, steps = case[0], case[5]
         seconds, kinds, values = costs[model], rows[0]["kinds"], [row["psnr"] for row in rows]
         speed_up = "-"  # of a step that costs.jsonl lacks
         if seconds.keys() >= kinds.keys():
@@ -70,7 +76,7 @@ def make_table() -> str:
             spent = rest + sum(count * seconds[kind] for kind, count in kinds.items())
             speed_up = f"{(rest + int(steps) * seconds['whole']) / spent:.2f}"
         psnr = f"{statistics.median(values):.1f}", f"{min(values):.1f}"
-        writer.writerow((model, scheduler, steps, name, speed_up, *psnr, len(rows)))
+        writer.writerow((*case, speed_up, *psnr, len(rows)))
     return text.getvalue()
 
 
@@ -79,9 +85,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     images = commands.add_parser("images")
     images.add_argument("model", choices=list(step_caches.PROMPTS))
+    images.add_argument("regime", choices=list(step_caches.REGIMES))
     images.add_argument("--scheduler", default="ddim")
     images.add_argument("--steps", type=int, nargs="+", default=STEPS)
-    images.add_argument("--prompts", type=int, default=3)
+    images.add_argument("--images", type=int, default=step_caches.NUM_IMAGES)
     commands.add_parser("table")
     args = parser.parse_args(argv)
     if args.command == "table":
@@ -92,9 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prepare()
     for steps in args.steps:
         variants, path = list_variants(steps), FOLDER / "images.jsonl"
-        step_caches.measure_images(
-            args.model, "known", args.scheduler, steps, args.prompts, variants, path, size=512
-        )
+        step_caches.measure_images(args.model, args.regime, args.scheduler, steps, args.images, variants, path)
 
 
 if __name__ == "__main__":
