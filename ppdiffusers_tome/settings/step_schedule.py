@@ -36,7 +36,7 @@ def choose_computed_steps(
     """Choose the steps of a denoising that are computed.
 
     The first and the last are always computed. Of a model that predicts noise a small share is every second step, late
-    in the denoising; otherwise the last two are computed, and the steps between are spread by the density of the family.
+    in the denoising. Otherwise the last two are computed, and those between are spread by the density of the family.
 
     Args:
         num_steps: of the denoising.
