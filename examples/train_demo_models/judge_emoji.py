@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw
 SHEET = (
     "face", "cat face", "heart", "hand", "person", "bird", "flower", "fruit", "car", "ship", "clock", "digit",
 )  # fmt: skip
+ROWS = "face", "cat face", "heart", "bird", "flower", "fruit", "car", "clock"
 
 
 class RealImages:
@@ -88,18 +89,31 @@ def make_sheet(images: np.ndarray, classes: list[str]) -> Image.Image:
     return sheet
 
 
+def make_rows(generated: dict[str, np.ndarray], classes: list[str]) -> Image.Image:
+    """Draw one image of each of eight classes with each setting, a row a setting, with its name on the left."""
+    side, margin = next(iter(generated.values())).shape[2], 110
+    sheet = Image.new("RGB", (margin + 8 * side, len(generated) * side), "white")
+    for row, (name, images) in enumerate(generated.items()):
+        ImageDraw.Draw(sheet).text((4, row * side + side // 2), name, fill="black", anchor="lm", font_size=18)
+        for number, shown in enumerate(ROWS):
+            sheet.paste(Image.fromarray(images[classes.index(shown)][0]), (margin + number * side, row * side))
+    return sheet
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--generated", type=Path, required=True, help="images, by guidance or setting")
     parser.add_argument("--images", type=Path, required=True, help="the real images, as emoji.py writes them")
     parser.add_argument("--sheet", type=Path, help="to draw")
-    parser.add_argument("--drawn", default="5.0", help="the guidance or setting of the sheet")
+    parser.add_argument("--drawn", default=["5.0"], nargs="+", help="the guidance or setting of the sheet, or several")
     args = parser.parse_args()
     real = RealImages(args.images)
     with np.load(args.generated) as file:
         generated = {name: file[name] for name in file}
     if args.sheet:
-        make_sheet(generated[args.drawn], real.classes).save(args.sheet, quality=90)
+        drawn = {name: generated[name] for name in args.drawn}
+        sheet = make_rows(drawn, real.classes) if len(drawn) > 1 else make_sheet(*drawn.values(), real.classes)
+        sheet.save(args.sheet, quality=90)
     for row in judge(generated, real):
         print(json.dumps({
             name: value if value is None or isinstance(value, int | str) else round(float(value), 4)
