@@ -85,7 +85,7 @@ PARTS = {
     "keys 0.5, start 0.3": replace(TOKENS["keys 0.5"], start=0.3),
 }  # fmt: skip
 SHARES = (0.2, 0.3, 0.5)
-SAMPLED = ("cache 0.2", "16 steps", "balanced", "tome 0.5", "12 steps", "quality")
+SAMPLED = ("cache 0.2", "16 steps", "balanced", "tome 0.5")
 UNMERGED, FEWER = "unmerged", "fewer steps"
 
 
