@@ -45,7 +45,7 @@ class PaddleTokenMerging:
                     "FLOAT",
                     {
                         "default": 0.0, "min": 0.0, "max": 0.8, "step": 0.05,
-                        "tooltip": f"Fraction of steps that skip most layers; '{OFF}' and 0.2 keep nearly the same image.",
+                        "tooltip": f"Fraction of the steps that skip most layers; '{OFF}' and 0.2 keep the image.",
                     },
                 ),
             },
