@@ -24,7 +24,6 @@ from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged
 from ppdiffusers_tome.tools.play.i18n import translate
 from ppdiffusers_tome.tools.play.studio import (
-    FORMATS,
     GIVEN,
     MAX_BYTES,
     MAX_SEED,
@@ -57,7 +56,7 @@ def make_pages(studio: Studio, language: str | None = None) -> dict[str, gr.Bloc
 
 
 class Page:
-    """The page of a studio, whose attribute ``blocks`` Gradio serves; ``link`` leads to the other language."""
+    """The page of a studio in one language; Gradio serves its ``blocks``."""
 
     def __init__(self, studio: Studio, language: str, link: str = "") -> None:
         self._studio, self._words, self._form = studio, partial(translate, language), dict[str, Any]()
@@ -143,7 +142,7 @@ class Page:
             )
 
     def _lay_out_guide(self) -> gr.File:
-        label = self._words("photo", formats=", ".join(FORMATS), mebibytes=MAX_BYTES // 2**20)
+        label = self._words("photo", mebibytes=MAX_BYTES // 2**20)
         with gr.Accordion(self._words("guide"), open=False, visible=bool(self._studio.guided), elem_id="tome-guide"):
             file = gr.File(type="binary", file_types=["image"], height=140, label=label)
             self._form["has_photo"] = gr.Checkbox(False, visible=False)

@@ -33,10 +33,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_server(pages: Mapping[str, Blocks], listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
-    """Return a ``uvicorn.Server`` of the pages by language; its first address leads to that of the browser.
+    """Return a ``uvicorn.Server`` of the pages by language.
 
-    A page for this machine alone, or behind proxies, answers to no other names than its own and theirs: any site can
-    point its name at 127.0.0.1, and its pages would then count as this one (DNS rebinding).
+    Its first address leads to the page in the browser's language. A page for this machine alone, or behind proxies,
+    answers to no other names than its own and theirs: any site can point its name at 127.0.0.1, and its pages would
+    then count as this one (DNS rebinding).
     """
     import uvicorn
     from fastapi import FastAPI

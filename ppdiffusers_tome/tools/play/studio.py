@@ -32,7 +32,7 @@ Report = Callable[[str, int, int], None]  # the stage, and how many of how many 
 
 
 class RefusedError(Exception):
-    """A request that the page refuses: a key of ``i18n.WORDS``, and what replaces its placeholders."""
+    """A refusal: a key of ``i18n.WORDS`` and its values."""
 
     def __init__(self, reason: str, **values: Any) -> None:
         super().__init__(reason, values)
@@ -41,18 +41,18 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """An image and settings of token merging; ``cancelled`` ends it."""
+    """An image, by which requests are equal, and its settings."""
 
     loaded: loaded_pipeline.LoadedPipeline
     prompt: str
     edges: Image.Image | None
-    tome: ToMeConfig
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    tome: ToMeConfig = field(compare=False)
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)  # set, it ends the request
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both images of a request, the merged one with its similarity, and details of notes by keys of ``i18n.WORDS``."""
+    """Both images of a request, with notes by keys of ``i18n.WORDS``."""
 
     request: Request
     unmerged: GeneratedImage
@@ -61,7 +61,7 @@ class Comparison:
 
 
 def read_photo(content: bytes) -> Image.Image:
-    """Decode an image file as people see it, in RGB, of at most 2048 pixels a side.
+    """Decode an image file in RGB, at most 2048 pixels a side.
 
     Raises:
         RefusedError: it is no image of ``FORMATS``, or it has so many pixels that Pillow warns.
@@ -108,7 +108,7 @@ class Studio:
         self._worker.shutdown(cancel_futures=True)
 
     def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
-        """Turn a form, whose fields Gradio holds to their ranges, into a request that fits into memory.
+        """Turn a form into a request that fits into memory.
 
         Raises:
             RefusedError: a field is empty, or the photo of the form is gone.
@@ -119,8 +119,7 @@ class Studio:
         prompt, negative_prompt = (str(form[name] or "").strip() for name in ("prompt", "negative_prompt"))
         if not prompt or None in form.values():
             raise RefusedError("empty")
-        for text in (prompt, negative_prompt):
-            settings.check_text("prompt", text)
+        settings.check_text("prompt", prompt + negative_prompt)
         for name in ("height", "width"):
             settings.check_size(name, form[name])
         base, edges = self.plain, None
@@ -150,10 +149,7 @@ class Studio:
     def compare(
         self, request: Request, previous: Comparison | None, report: Report
     ) -> Iterator[GeneratedImage | Comparison]:
-        """Yield the unmerged image, then the comparison.
-
-        If only the settings of token merging differ from ``previous``, the last comparison of the same user, its
-        unmerged image is taken.
+        """Yield the unmerged image, which may be that of ``previous``, then the comparison.
 
         Raises:
             CancelledError: the request was cancelled, or the studio closed; a running step ends before.
@@ -164,19 +160,15 @@ class Studio:
                 raise CancelledError
             report(stage, done, calls)
 
-        last = None if previous is None else previous.request
-        if previous and last and (last.loaded, last.prompt, last.edges) == (
-            request.loaded, request.prompt, request.edges
-        ):  # fmt: skip
-            yield previous.unmerged
-            yield self._run(self._compare, request, previous.unmerged, {"reused_note": ""}, report_or_cancel)
+        if previous is not None and previous.request == request:
+            unmerged, notes = previous.unmerged, {"reused_note": ""}
         else:
-            unmerged = self._run(self._generate, request, None, report_or_cancel)
-            yield unmerged
-            yield self._run(self._compare, request, unmerged, {}, report_or_cancel)
+            unmerged, notes = self._run(self._generate, request, None, report_or_cancel), {}
+        yield unmerged
+        yield self._run(self._compare, request, unmerged, notes, report_or_cancel)
 
     def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Work on the one thread, in the context where Gradio looks for the user of a progress bar."""
+        """Work on the one thread, in the context of Gradio's progress bar."""
         return self._worker.submit(copy_context().run, work, *arguments).result()
 
     def _compare(
