@@ -99,7 +99,7 @@ def test_a_comparison_has_two_images_and_figures(user: Callable[..., User], stud
     assert ["tome-first" in str(first), "tome-pair" in str(last)] == [True, True]
     me.generate(seed=1)
     again = me.generate(seed=1, ratio=0.3)
-    assert "that of the comparison before" in again
+    assert "are those of before" in again
     assert np.array_equal(find_images(again)[1], unmerged)
     other = user("zh").generate(seed=1, prompt="<img src=x>")
     assert "加速比" in other
