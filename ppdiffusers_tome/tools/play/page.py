@@ -124,8 +124,10 @@ class Page:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
             self._add_slider("ratio", 0.05, 0.75, 0.5, step=0.05)
         self._add_slider("cache", 0, 0.7, _CACHE, visible=not is_given)
-        self._add_slider("end", 0.1, 1, 1, visible=False)
-        form["preset"].change(None, form["preset"], [own, form["cache"], form["end"]], js=_SHOW_FIELDS)
+        with gr.Column(visible=False) as part:
+            self._add_slider("start", 0, 0.9, 0)
+            self._add_slider("end", 0.1, 1, 1)
+        form["preset"].change(None, form["preset"], [own, form["cache"], part], js=_SHOW_FIELDS)
 
     def _lay_out_options(self) -> None:
         loaded, takes_text = self._studio.plain, self._studio.plain.labels is None

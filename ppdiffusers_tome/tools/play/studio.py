@@ -137,14 +137,14 @@ class Studio:
         return Request(loaded, prompt, edges, self._read_settings(form))
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
-        name, cache = form["preset"], form["cache"]
+        name, part = form["preset"], {setting: form[setting] for setting in ("cache", "start", "end")}
         if name == GIVEN:
             return self.plain.settings.tome
         if name == NONE:
-            return ToMeConfig(0.0, cache=cache)
+            return ToMeConfig(0.0, cache=form["cache"])
         if name == OWN:
-            return ToMeConfig(form["ratio"], method=form["method"], cache=cache, end=form["end"])
-        return replace(ToMeConfig.preset(name), cache=cache, end=form["end"])  # never ``named``, which reads files
+            return ToMeConfig(form["ratio"], method=form["method"], **part)
+        return replace(ToMeConfig.preset(name), **part)  # never ``named``, which reads files
 
     def compare(
         self, request: Request, previous: Comparison | None, report: Report
