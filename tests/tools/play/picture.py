@@ -34,7 +34,7 @@ def main() -> None:
             tab.evaluate("document.querySelectorAll('#tome-result tr:nth-child(-n+3) td').forEach(cell => {"
                          " if (/^[0-9]/.test(cell.textContent)) cell.textContent = '…' })")
             picture = Image.open(io.BytesIO(tab.screenshot(full_page=True))).convert("RGB")
-            picture.quantize(128).save(ROOT / "docs" / "images" / "play.png", optimize=True)
+            picture.quantize(256).save(ROOT / "docs" / "images" / "play.png", optimize=True)
         finally:
             page.terminate()
 
