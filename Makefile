@@ -1,4 +1,4 @@
-# make demo   pictures with and without token merging, text-to-image and ControlNet
+# make demo   pictures with and without token merging and the cache: text-to-image, ControlNet, transformer
 # make test   lint, types and the tests of every commit; make test-all the slow sweeps too
 #             (both Paddle versions, one after the other: .ci/run)
 # make dist   the package as it is published, into dist/: checked, installed into a fresh environment and run there
@@ -43,15 +43,19 @@ endef
 .PHONY: demo test test-all lint docs dist clean
 .DELETE_ON_ERROR:
 
+# README's settings, and the unmerged model with as many steps as the cache computes.
+DEMO := $(BIN)/ppdiffusers-tome compare --fewer-steps 8 --overwrite --configs outputs/demo/cache=0.2.json
+
 demo: $(VENV)/ready
-	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/text-to-image --overwrite \
-		--prompt "a photo of an astronaut" --prompt "a photo of a cat" --prompt "a photo of a cup of coffee"
-	$(BIN)/python -c "from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, square_image; \
+	@mkdir -p outputs/demo
+	$(BIN)/python -c "from ppdiffusers_tome import ToMeConfig; \
+		from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, square_image; \
+		ToMeConfig(0, cache=0.2).save('outputs/demo/cache=0.2.json'); \
 		square_image(SUBJECTS[4], 512).save('outputs/demo/motorcycle.png')"
-	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/controlnet --overwrite \
-		--image outputs/demo/motorcycle.png --prompt "a photo of a motorcycle"
-	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/transformer --overwrite \
-		--model bundled-dit --prompt astronaut --prompt cat
+	$(DEMO) balanced --output outputs/demo/text-to-image \
+		--prompt "a photo of an astronaut" --prompt "a photo of a cat" --prompt "a photo of a cup of coffee"
+	$(DEMO) balanced --output outputs/demo/controlnet --image outputs/demo/motorcycle.png --prompt "a photo of a motorcycle"
+	$(DEMO) --output outputs/demo/transformer --model bundled-dit --prompt astronaut --prompt cat
 
 test: lint
 	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest $(CHOSEN) $(SHARED)

@@ -58,8 +58,8 @@ if on_gpu:
 else:
     prepare_cpu()  # all cores, and what makes a CPU faster
 
-pipe.apply_tome("balanced")  # merges in the UNet and the ControlNet; ratio=0.5 for tomesd's result
+pipe.apply_tome("balanced")  # less memory, in the UNet and the ControlNet; (0, cache=0.2) for nearly the same image
 paddle.seed(0)
 image = pipe(args.prompt, edges, num_inference_steps=args.steps, guidance_scale=guidance_scale).images[0]
 image.save(args.output)
-print(f"{args.output}: merged in {dict(pipe.tome.blocks)}")
+print(f"{args.output}: {pipe.tome}")

@@ -34,8 +34,8 @@ if not paddle.get_device().startswith("gpu"):
 
 pipe = ppdiffusers.FluxPipeline.from_pretrained(args.model, paddle_dtype=paddle.bfloat16)
 if args.steps >= 9:
-    pipe.apply_tome(0, cache=0.2)  # keeps nearly the same image
-else:  # no step can be skipped: this reduces the keys and values of image tokens, never those of the prompt
+    pipe.apply_tome(0, cache=0.2)  # nearly the same image, faster
+else:  # of so few steps none can be skipped: this reduces the keys and values of image tokens, never the prompt's
     pipe.apply_tome("quality")
 paddle.seed(0)
 image = pipe(

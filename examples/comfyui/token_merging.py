@@ -26,7 +26,7 @@ class PaddleTokenMerging:
                 "sd_pipe": ("PIPELINE", {"tooltip": "A pipeline of ppdiffusers; it stays unchanged."}),
                 "settings": (
                     [*presets(), CUSTOM, OFF],
-                    {"default": "balanced", "tooltip": f"A preset; '{CUSTOM}' for those below; '{OFF}': unmerged."},
+                    {"default": "balanced", "tooltip": f"A preset; '{CUSTOM}' for those below; '{OFF}': no merging."},
                 ),
                 "ratio": (
                     "FLOAT",
@@ -45,7 +45,7 @@ class PaddleTokenMerging:
                     "FLOAT",
                     {
                         "default": 0.0, "min": 0.0, "max": 0.8, "step": 0.05,
-                        "tooltip": "Fraction of the steps to skip with a cache over steps; 0 for none.",
+                        "tooltip": f"Fraction of the steps that skip most layers; '{OFF}' and 0.2 keep the image.",
                     },
                 ),
             },
@@ -56,7 +56,7 @@ class PaddleTokenMerging:
     OUTPUT_TOOLTIPS = ("For samplers.", "The settings, and the number of merging blocks of each denoiser.")
     FUNCTION = "merge"
     CATEGORY = "🚢 paddlemix/ppdiffusers/token merging"
-    DESCRIPTION = "Merges similar tokens while denoising: faster, in less memory."
+    DESCRIPTION = "Caches over steps, or merges similar tokens: faster, or in less memory."
 
     @classmethod
     def VALIDATE_INPUTS(cls, settings, ratio, method, start, end, cache=0.0):  # noqa: N802  ComfyUI's name
@@ -81,13 +81,13 @@ class PaddleTokenMerging:
 
 
 def _make_config(settings, ratio, method, start, end, cache):
-    """Return the ToMeConfig of the inputs; None for no merging.
+    """Return the ToMeConfig of the inputs; None for neither merging nor a cache.
 
     Raises:
         ToMeError: the inputs are invalid or conflict.
     """
     if settings == OFF:
-        return None
+        return ToMeConfig(0.0, cache=cache) if cache else None
     if settings == CUSTOM:
         return ToMeConfig(ratio=ratio, method=method, start=start, end=end, cache=cache)
     return replace(ToMeConfig.preset(settings), start=start, end=end, cache=cache)

@@ -93,6 +93,9 @@ class TestOfTheNode:
             pipe, summary = OURS().merge(tiny.pipeline(), **given)
             assert pipe.tome.config == ToMeConfig(0.5, cache=cache)
             assert ("cache 0.5" in summary) == bool(cache)
+        assert OURS().merge(tiny.pipeline(), **{**usual, "settings": "off", "cache": 0.2})[0].tome.config == ToMeConfig(
+            0.0, cache=0.2
+        ), "nothing merges, and the cache is used"
 
     def test_without_the_package_one_line_says_so(self) -> None:
         code = f"""

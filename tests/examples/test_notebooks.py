@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from examples.notebooks import CHINESE, ENGLISH, ROOT, code_cells, ran, read, shown_by
+from examples.notebooks import CHINESE, ENGLISH, ROOT, code_cells, list_outputs, ran, read
 from repository.pages import Section, sections
 
 pytestmark = pytest.mark.once
@@ -57,7 +57,7 @@ def test_is_valid_small_and_without_warnings_of_a_machine(path: Path) -> None:
     nbformat.validate(book)
     assert path.stat().st_size < MOST_BYTES
     for cell in code_cells(book):
-        assert cell.outputs == shown_by(cell)
+        assert cell.outputs == list_outputs(cell)
         assert str(ROOT) not in nbformat.v4.writes(nbformat.v4.new_notebook(cells=[cell]))
         for output in cell.outputs:
             told = {"stream": output.get("text", ""), **output.get("data", {})}

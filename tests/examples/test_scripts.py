@@ -41,7 +41,7 @@ def test_examples_run_offline_and_read_photos_as_people_see_them(tmp_path, photo
         arguments = ["--offline", "--size", "64", "--steps", "2", "--output", str(output)]
         done = run_example(name, tmp_path, *arguments, *given)
         assert done.returncode == 0, done.stderr
-        assert "merged" in done.stdout
+        assert "unet" in done.stdout
         images.append(pixels_of(output))
     assert images[0].shape == (64, 64, 3)
     np.testing.assert_array_equal(*images[1:])

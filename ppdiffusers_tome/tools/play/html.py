@@ -23,49 +23,32 @@ _SLIDE = "this.parentNode.style.setProperty('--at',this.value+'%')"
 
 def render_comparison(translate: Translate, comparison: Comparison) -> str:
     """Render both images under one slider, and their figures."""
-    unmerged, merged, names = comparison.unmerged, comparison.merged, (translate("unmerged"), translate("merged"))
-    similarity = merged.similarity
-    assert similarity is not None
-    tiles = {
-        translate("speedup"): f"{unmerged.seconds / merged.seconds:.2f}x",
-        "PSNR": translate("identical") if similarity.ssim == 1 else f"{format_psnr(similarity.psnr)} dB",
-        "SSIM": f"{similarity.ssim:.3f}",
-    }
-    rows = {
-        "": names,
-        translate("seconds"): [format_seconds(image.seconds) for image in (unmerged, merged)],
-        translate("memory"): [format_bytes(image.denoising_peak_bytes) for image in (unmerged, merged)],
-    }
-    notes = [translate(key, detail=detail) for key, detail in comparison.oddities.items()]
-    notes += [translate("settings_note", settings=comparison.request.tome.summary), translate("measured_note")]
-    if comparison.is_reused:
-        notes.append(translate("reused_note"))
-    shape = f"--shape:{unmerged.image.width}/{unmerged.image.height};--wide:{max(unmerged.image.width, 640)}px"
-    table = "".join(f"<tr><th>{name}</th><td>{'</td><td>'.join(row)}</td></tr>" for name, row in rows.items())
+    images, names = (comparison.unmerged, comparison.merged), (translate("unmerged"), translate("merged"))
+    before, after = images
+    assert after.similarity is not None
+    psnr, ssim = after.similarity.psnr, after.similarity.ssim
+    rows = [
+        ("", *names),
+        (translate("seconds"), *(format_seconds(image.seconds) for image in images)),
+        (translate("speedup"), "", f"{before.seconds / after.seconds:.2f}x"),
+        (translate("memory"), *(format_bytes(image.denoising_peak_bytes) for image in images)),
+        ("PSNR", "", translate("identical") if ssim == 1 else f"{format_psnr(psnr)} dB"),
+        ("SSIM", "", f"{ssim:.3f}"),
+    ]
+    notes = [escape(translate(key, detail=detail)) for key, detail in comparison.notes.items()]
+    edges = "" if comparison.request.edges is None else _img(comparison.request.edges, translate("edges"))
+    table = "".join(f"<tr><th>{name}</th><td>{left}</td><td>{right}</td></tr>" for name, left, right in rows)
     return (
-        f'<div class="tome-pair" style="{shape}">{_img(merged.image, names[1])}{_img(unmerged.image, names[0])}'
-        f'<b>{names[0]}</b><b>{names[1]}</b><i></i><input type="range" min="0" max="100" step="0.5" value="50" '
-        f'aria-label="{translate("slider")}" oninput="{_SLIDE}"></div>'
-        f'<div class="tome-tiles">{"".join(f"<div><b>{value}</b>{name}</div>" for name, value in tiles.items())}</div>'
-        f"<table>{table}</table>{_notes(*notes)}"
+        f'<div class="tome-pair" style="--shape:{before.image.width}/{before.image.height}">'
+        f"{_img(after.image, names[1])}{_img(before.image, names[0])}<b>{names[0]}</b><b>{names[1]}</b><i></i>"
+        f'<input type="range" step="0.5" value="50" aria-label="{translate("slider")}" oninput="{_SLIDE}"></div>'
+        f"<table>{table}</table>{edges}{''.join(f'<p>{note}</p>' for note in notes)}"
     )
 
 
 def render_unmerged(translate: Translate, image: Image.Image) -> str:
-    """Render the unmerged image, which is ready before the merged one."""
-    style = f"max-width:{max(image.width, 640)}px"
-    return f'<div class="tome-first" style="{style}">{_img(image, translate("unmerged"))}</div>' + _notes(
-        translate("merged_follows")
-    )
-
-
-def render_photo(translate: Translate, photo: Image.Image, edges: Image.Image) -> str:
-    """Render an uploaded image beside its edges."""
-    return f'<div class="tome-photo">{_img(photo, translate("guide"))}{_img(edges, translate("edges"))}</div>'
-
-
-def _notes(*sentences: str) -> str:
-    return "".join(f'<p class="tome-note">{escape(sentence)}</p>' for sentence in sentences)
+    """Render the unmerged image, which is ready before the other one."""
+    return f'<div class="tome-first">{_img(image, translate("unmerged"))}</div><p>{translate("merged_follows")}</p>'
 
 
 def _img(image: Image.Image, description: str) -> str:

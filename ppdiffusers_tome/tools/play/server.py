@@ -35,20 +35,17 @@ def listen(host: str, port: int) -> socket.socket:
 def make_server(pages: Mapping[str, Blocks], listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
     """Return a ``uvicorn.Server`` of the pages by language.
 
-    Its first address leads to the page in the browser's language.
-
-    A page for this machine alone, or behind proxies, answers to no other names than ``localhost``, its address, its
-    host and those of the proxies: any site can point its own name at 127.0.0.1, and its pages would then count as this
-    one (DNS rebinding).
+    Its first address leads to the page in the browser's language. A page for this machine alone, or behind proxies,
+    answers to no other names than its own and theirs: any site can point its name at 127.0.0.1, and its pages would
+    then count as this one (DNS rebinding).
     """
     import uvicorn
     from fastapi import FastAPI
     from gradio import mount_gradio_app
     from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.requests import Request
     from starlette.responses import RedirectResponse
 
-    def lead_to_language(request: Request) -> RedirectResponse:
+    def lead_to_language(request: Any) -> RedirectResponse:
         found = choose_language(request.headers.get("accept-language", ""))
         return RedirectResponse(f"{found if found in pages else next(iter(pages))}/")
 

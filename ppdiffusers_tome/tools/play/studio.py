@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from PIL import Image
 
@@ -19,20 +19,20 @@ from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.images import read_image
 
-OWN = "own"  # settings of token merging from the form, instead of a preset
 NONE = "none"  # nothing merges; the cache over steps alone
+OWN = "own"  # a method and a ratio from the form
+GIVEN = "given"  # the settings that the command was given
 # Browsers represent whole numbers exactly up to this one; a rounded seed would generate another image.
 MAX_SEED = min(settings.MAX_SEED, 2**53 - 1)
 MAX_STEPS = 200  # or one user could keep all others waiting for hours
 MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
 _MAX_SIDE = 2048  # of a photo
-T = TypeVar("T")
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
 
 
 class RefusedError(Exception):
-    """A request that the page refuses: a key of ``i18n.WORDS``, and what replaces its placeholders."""
+    """A refusal: a key of ``i18n.WORDS`` and its values."""
 
     def __init__(self, reason: str, **values: Any) -> None:
         super().__init__(reason, values)
@@ -41,36 +41,27 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """An image, and how its tokens merge; ``cancelled`` ends it."""
+    """An image, by which requests are equal, and its settings."""
 
     loaded: loaded_pipeline.LoadedPipeline
     prompt: str
     edges: Image.Image | None
-    tome: ToMeConfig
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    tome: ToMeConfig = field(compare=False)
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)  # set, it ends the request
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both images of a request.
-
-    Attributes:
-        merged: with its similarity to the unmerged image.
-        is_reused: whether an earlier comparison generated the unmerged image.
-        oddities: details of what a user should know, by keys of ``i18n.WORDS``.
-    """
+    """Both images of a request, with notes by keys of ``i18n.WORDS``."""
 
     request: Request
     unmerged: GeneratedImage
     merged: GeneratedImage
-    is_reused: bool
-    oddities: dict[str, str]
+    notes: dict[str, str]
 
 
 def read_photo(content: bytes) -> Image.Image:
-    """Decode an image file as people see it, in RGB.
-
-    It is scaled down to 2048 pixels a side.
+    """Decode an image file in RGB, at most 2048 pixels a side.
 
     Raises:
         RefusedError: it is no image of ``FORMATS``, or it has so many pixels that Pillow warns.
@@ -90,27 +81,22 @@ class Studio:
     """A loaded pipeline that generates one image at a time.
 
     Args:
-        settings: what to load; with a ControlNet, images are generated with edges and without.
+        settings: what to load; with a ControlNet, images are generated with edges (``guided``) and without (``plain``).
         prompts: the one that the page begins with.
         default: whether the user did not choose it, see ``load_for_prompts``.
-
-    Attributes:
-        plain: the pipeline without a ControlNet.
-        guided: the pipeline with the ControlNet; None where there is none.
-        prompt: the one that the page begins with.
 
     Raises:
         UserError: the pipeline cannot be loaded, or this device cannot run it.
     """
 
     def __init__(self, settings: settings.Settings, prompts: list[str], *, default: bool) -> None:
-        loaded, (self.prompt,) = loaded_pipeline.load_for_prompts(settings, prompts, default=default)
-        loaded.pipe.set_progress_bar_config(disable=True)
-        self.plain, self.guided = loaded, None
+        self.plain, (self.prompt,) = loaded_pipeline.load_for_prompts(settings, prompts, default=default)
+        self.guided = None
         if settings.controlnet is not None:
-            self.guided, pipe = loaded, drop_controlnet(loaded.pipe)
-            pipe.set_progress_bar_config(disable=True)
-            self.plain = replace(loaded, pipe=pipe, settings=replace(settings, controlnet=None))
+            self.guided, pipe = self.plain, drop_controlnet(self.plain.pipe)
+            self.guided.pipe.set_progress_bar_config(disable=True)
+            self.plain = replace(self.plain, pipe=pipe, settings=replace(settings, controlnet=None))
+        self.plain.pipe.set_progress_bar_config(disable=True)
         self._warm: set[Any] = set()
         self._is_closed = False
         # One thread for all images, as each thread that computes keeps memory of the mathematical libraries.
@@ -121,15 +107,8 @@ class Studio:
         self._is_closed = True
         self._worker.shutdown(cancel_futures=True)
 
-    def find_edges(self, photo: Image.Image, form: Mapping[str, Any]) -> Image.Image:
-        """Find the edges of a photo, white on black, as a form says."""
-        _check_numbers(form)
-        return detect_edges(fit_image(photo, form["height"], form["width"]), form["low"], form["high"])
-
     def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
         """Turn a form into a request that fits into memory.
-
-        Gradio holds its fields to their ranges.
 
         Raises:
             RefusedError: a field is empty, or the photo of the form is gone.
@@ -137,38 +116,40 @@ class Studio:
         """
         if form["has_photo"] and photo is None:  # Gradio drops the state of a page after an hour without a connection
             raise RefusedError("lost_photo")
-        numbers = {name: form[name] for name in ("seed", "steps", "height", "width")}
-        numbers |= {"guidance_scale": form["guidance"], "controlnet_scale": form["strength"]}
         prompt, negative_prompt = (str(form[name] or "").strip() for name in ("prompt", "negative_prompt"))
-        if not prompt:
-            raise RefusedError("no_prompt")
-        _check_numbers(form)
-        for text in (prompt, negative_prompt):
-            settings.check_text("prompt", text)
-        edges = self.find_edges(photo, form) if photo is not None and self.guided is not None else None
-        base = self.plain if self.guided is None or edges is None else self.guided
-        own = replace(base.settings, **numbers, negative_prompt=negative_prompt or None)
+        if not prompt or None in form.values():
+            raise RefusedError("empty")
+        settings.check_text("prompt", prompt + negative_prompt)
+        for name in ("height", "width"):
+            settings.check_size(name, form[name])
+        base, edges = self.plain, None
+        if photo is not None and self.guided is not None:
+            fitted = fit_image(photo, form["height"], form["width"])
+            base, edges = self.guided, detect_edges(fitted, form["low"], form["high"])
+        own = replace(
+            base.settings, **{name: form[name] for name in ("seed", "steps", "height", "width")},
+            guidance_scale=form["guidance"], controlnet_scale=form["strength"], negative_prompt=negative_prompt or None,
+            tome=ToMeConfig(0.0),
+        )  # fmt: skip
         loaded = replace(base, settings=own)
         loaded.check(prompt)
-        replace(own, tome=ToMeConfig(0.0)).check_memory()
-        if form["preset"] == OWN:
-            tome = ToMeConfig(form["ratio"], method=form["method"])
-        else:  # never ``named``, which reads files
-            tome = ToMeConfig(0.0) if form["preset"] == NONE else ToMeConfig.preset(form["preset"])
-        tome = replace(tome, cache=form["cache"], end=form["end"])
-        return Request(loaded, prompt, edges, tome)
+        own.check_memory()
+        return Request(loaded, prompt, edges, self._read_settings(form))
+
+    def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
+        name, part = form["preset"], {setting: form[setting] for setting in ("cache", "start", "end")}
+        if name == GIVEN:
+            return self.plain.settings.tome
+        if name == NONE:
+            return ToMeConfig(0.0, cache=form["cache"])
+        if name == OWN:
+            return ToMeConfig(form["ratio"], method=form["method"], **part)
+        return replace(ToMeConfig.preset(name), **part)  # never ``named``, which reads files
 
     def compare(
         self, request: Request, previous: Comparison | None, report: Report
     ) -> Iterator[GeneratedImage | Comparison]:
-        """Yield the unmerged image, then the comparison.
-
-        If only the merging differs from ``previous``, its unmerged image is taken.
-
-        Args:
-            request: from ``prepare``.
-            previous: the last comparison of the same user.
-            report: called in each stage.
+        """Yield the unmerged image, which may be that of ``previous``, then the comparison.
 
         Raises:
             CancelledError: the request was cancelled, or the studio closed; a running step ends before.
@@ -179,51 +160,36 @@ class Studio:
                 raise CancelledError
             report(stage, done, calls)
 
-        last = None if previous is None else previous.request
-        if previous and last and (last.loaded, last.prompt, last.edges) == (
-            request.loaded, request.prompt, request.edges
-        ):  # fmt: skip
-            unmerged, is_reused = previous.unmerged, True
+        if previous is not None and previous.request == request:
+            unmerged, notes = previous.unmerged, {"reused_note": ""}
         else:
-            unmerged, is_reused = self._run(self._generate, request, None, report_or_cancel), False
+            unmerged, notes = self._run(self._generate, request, None, report_or_cancel), {}
         yield unmerged
-        yield self._run(self._compare, request, unmerged, is_reused, report_or_cancel)
+        yield self._run(self._compare, request, unmerged, notes, report_or_cancel)
 
-    def _run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Work on the one thread, in the context where Gradio looks for the user of a progress bar."""
+    def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Work on the one thread, in the context of Gradio's progress bar."""
         return self._worker.submit(copy_context().run, work, *arguments).result()
 
-    def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
-        from ppdiffusers_tome import applied_tome
-
+    def _compare(
+        self, request: Request, unmerged: GeneratedImage, notes: dict[str, str], report: Report
+    ) -> Comparison:
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
-        oddities = request.loaded.describe_oddities(request.prompt)
+        notes = {"settings_note": request.loaded.describe_merging(), "measured_note": "", **notes}
         if request.edges is not None and request.edges.getbbox() is None:
-            oddities["no_edges"] = ""
-        applied = applied_tome(request.loaded.pipe)
-        if request.tome.cache and applied is not None and (calls := applied.entries[0].last_image) is not None:
-            oddities["cache_steps"] = f"{calls.num_skipped} / {calls.num_skipped + calls.num_computed}"
-        return Comparison(request, unmerged, merged, is_reused, oddities)
+            notes["no_edges"] = ""
+        return Comparison(request, unmerged, merged, notes | request.loaded.describe_oddities(request.prompt))
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
         """Generate and measure an image, after a warm-up for new settings."""
-        loaded, edges = request.loaded, request.edges
+        loaded, edges, stage = request.loaded, request.edges, "unmerged_image" if tome is None else "merged_image"
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
         if key not in self._warm:
             loaded.apply(settings.make_warm_up_config(tome))
             loaded.generate(request.prompt, 0, edges, steps=1, after_call=_count_calls(report, "warm_up", 1))
             self._warm.add(key)
         loaded.apply(tome)
-        stage = "unmerged_image" if tome is None else "merged_image"
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
-
-
-def _check_numbers(form: Mapping[str, Any]) -> None:
-    """Check that no number is missing, and that a VAE makes such sizes."""
-    if None in [form[name] for name in ("seed", "steps", "guidance", "height", "width", "low", "high", "strength")]:
-        raise RefusedError("no_number")
-    for name in ("height", "width"):
-        settings.check_size(name, form[name])
 
 
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:

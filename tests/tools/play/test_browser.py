@@ -75,7 +75,8 @@ def test_a_photo_that_the_page_lost_is_asked_for_again(
     tab.locator("#tome-guide .label-wrap").click()
     file = {"name": "a.png", "mimeType": "image/png", "buffer": encode_image(bright_square)}
     tab.locator("#tome-guide input[type=file]").set_input_files(file)
-    tab.wait_for_selector(".tome-photo", timeout=WAIT)
+    tab.wait_for_selector("#tome-guide .file-preview", timeout=WAIT)
+    tab.wait_for_timeout(1000)  # it is read
     pages["en"].state_holder.session_data.clear()  # as Gradio does after an hour without a connection
     tab.click("#tome-generate")
     tab.wait_for_selector("text=The page no longer has your image", timeout=WAIT)
@@ -86,7 +87,7 @@ def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., 
     first.locator(".label-wrap").first.click()
     first.get_by_label("Steps", exact=True).fill("200")
     first.click("#tome-generate")
-    first.wait_for_selector("text=Generating without token merging", timeout=WAIT)
+    first.wait_for_selector("text=Generating the unmerged image", timeout=WAIT)
     second.click("#tome-generate")
     first.click("#tome-cancel")
     second.wait_for_selector(".tome-pair", timeout=WAIT)

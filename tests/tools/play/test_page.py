@@ -99,12 +99,18 @@ def test_a_comparison_has_two_images_and_figures(user: Callable[..., User], stud
     assert ["tome-first" in str(first), "tome-pair" in str(last)] == [True, True]
     me.generate(seed=1)
     again = me.generate(seed=1, ratio=0.3)
-    assert "that of the comparison before" in again
+    assert "are those of before" in again
     assert np.array_equal(find_images(again)[1], unmerged)
     other = user("zh").generate(seed=1, prompt="<img src=x>")
     assert "加速比" in other
     assert "沿用" not in other, "one user's images are not another's"
     assert "<img src=x" not in other
+
+
+def test_the_page_begins_with_the_first_setting_of_readme(address: str) -> None:
+    components = json.loads(request(address, "GET", "/en/config")[1])["components"]
+    values = {part["props"].get("label"): part["props"].get("value") for part in components}
+    assert (values["Token merging"], values["Cache over steps"]) == ("none", 0.2)
 
 
 def test_cancelling_ends_a_running_comparison(
@@ -122,10 +128,10 @@ def test_cancelling_ends_a_running_comparison(
 @pytest.mark.parametrize(
     ("language", "fields", "words"),
     [
-        ("en", {"prompt": "  "}, "The prompt is empty"), ("zh", {"height": 105}, "height 105 must be"),
+        ("en", {"prompt": "  "}, "A field is empty"), ("zh", {"height": 105}, "height 105 must be"),
         ("zh", {"height": 60_000, "width": 60_000}, "height 60000 and width 60000"),
         ("en", {"ratio": 0.75}, "could not be generated: ratio=0.75 must"), ("zh", {"has_photo": True}, "请重新选择"),
-        ("en", {"cache": 1.5}, "cache=1.5 must"), ("en", {"end": -1}, "end=-1"), ("zh", {"seed": None}, "有数字没有"),
+        ("en", {"cache": 1.5}, "cache=1.5 must"), ("en", {"end": -1}, "end=-1"), ("zh", {"seed": None}, "有项目为空"),
         ("en", {"seed": -1}, "less than minimum value 0"), ("en", {"steps": 201}, "greater than maximum value 200"),
     ],
 )  # fmt: skip
@@ -153,10 +159,8 @@ def test_failures_are_in_words_and_the_next_comparison_works(
 def test_a_photo_guides_its_user_alone(user: Callable[..., User], studio: Studio, bright_square: Image.Image) -> None:
     me, you = user(), user()
     me.upload(encode_image(bright_square))
-    photo, edges = find_images(me.call("_preview", None, *make_form(studio).values())[0])
-    assert np.array_equal(photo, np.asarray(bright_square))
+    (_, guided, edges), (_, free) = (find_images(each.generate(seed=4)) for each in (me, you))
     assert edges.max() == 255
-    guided, free = (find_images(each.generate(seed=4))[1] for each in (me, you))
     assert not np.array_equal(guided, free)
     cut_off, too_large = encode_image(bright_square)[:-200], encode_image(Image.new("1", (13000, 13000)))
     for content in (b"<svg/>", b"%!PS-Adobe-3.0 EPSF-3.0\n", cut_off, too_large):

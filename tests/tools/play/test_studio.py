@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.play.studio import Comparison, RefusedError, Studio
-from tools.cli.conftest import write_dit
+from tools.cli.conftest import SMALL, write_dit
 from tools.play.conftest import make_form, make_studio, wait_until
 
 
@@ -39,24 +40,40 @@ def images_equal(first: Image.Image, second: Image.Image) -> bool:
 
 
 def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
-    result = compare(studio, seed=3, steps=10, cache=0.5, end=0.8)
+    result = compare(studio, seed=3, steps=10, cache=0.5, start=0.1, end=0.8)
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
-    merging = ToMeConfig(ratio=0.5, cache=0.5, end=0.8)
+    merging = ToMeConfig(ratio=0.5, cache=0.5, start=0.1, end=0.8)
     for tome, image in ((None, result.unmerged.image), (merging, result.merged.image)):
         loaded.apply(tome)
         assert images_equal(image, loaded.generate(studio.prompt, 0, None, steps=10).image)
     assert result.merged.similarity is not None
     assert 10 < result.merged.similarity.psnr < 100
     assert min(result.merged.seconds, result.unmerged.seconds) > 0
-    assert result.oddities.keys() == {"unusual_size", "cache_steps"}
-    assert result.oddities["cache_steps"] == "5 / 10"
+    assert result.notes.keys() == {"settings_note", "measured_note", "unusual_size"}
+    assert "5 of 10 calls skipped" in result.notes["settings_note"]
+
+
+def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tmp_path: Path) -> None:
+    found = ToMeConfig(0.3, cache=(0, 1, 3), cache_steps=5)
+    found.save(tmp_path / "tome.json")
+    given = make_studio(*SMALL, "--config", str(tmp_path / "tome.json"))
+    for maker, form, tome in (
+        (studio, {"preset": "none", "cache": 0.2}, ToMeConfig(0, cache=0.2)),
+        (studio, {"preset": "balanced"}, ToMeConfig.preset("balanced")),
+        (given, {"preset": "given"}, found),
+    ):
+        assert maker.prepare(make_form(maker, **form), None).tome == tome
+    given.close()
+    ToMeConfig(0).save(tmp_path / "nothing.json")
+    with pytest.raises(UserError, match="merges nothing and has no cache"):
+        make_studio(*SMALL, "--config", str(tmp_path / "nothing.json"))
 
 
 def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio, bright_square: Image.Image) -> None:
     free, weak = compare(studio), compare(studio, photo=bright_square, has_photo=True, strength=0)
     difference = np.asarray(weak.unmerged.image).astype(int) - np.asarray(free.unmerged.image)
     assert np.abs(difference).max() <= 1
-    assert "no_edges" in compare(studio, photo=Image.new("RGB", (64, 64))).oddities
+    assert "no_edges" in compare(studio, photo=Image.new("RGB", (64, 64))).notes
     with pytest.raises(RefusedError, match="lost_photo"):
         compare(studio, has_photo=True)
 

@@ -8,12 +8,14 @@ import os
 import re
 import sys
 import tempfile
+from dataclasses import replace
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
+from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, check_prompts, parse_settings
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
 EXTRA = "play"
@@ -23,7 +25,7 @@ It needs the packages of: pip install ".[play]" in a clone
 examples:
   ppdiffusers-tome play
   ppdiffusers-tome play --model runwayml/stable-diffusion-v1-5 --controlnet lllyasviel/sd-controlnet-canny
-  ppdiffusers-tome play --port 0 --language zh --chunked-attention
+  ppdiffusers-tome play --config outputs/tome.json
 """
 HOST, PORT = "127.0.0.1", 7860
 _HOST_NAME = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*")
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help="a name of a proxy in front of the page, such as play.example.org; may be repeated. On this "
                       "machine alone the page answers to no other names than these and its own")
     page.add_argument("--language", choices=("en", "zh"), help="default: the browser's")
+    page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
     add_image_arguments(parser)
     add_controlnet_argument(parser.add_argument_group("ControlNet"))
     # The user uploads a photo to the page.
@@ -88,6 +91,10 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     for name in args.allow_host:
         if not _HOST_NAME.fullmatch(name):
             raise UserError(f"--allow-host {name} must be a name such as play.example.org, or *.example.org")
+    if args.config is not None:
+        settings = replace(settings, tome=combine_settings(args.config, {}))
+        if changes_nothing(settings.tome):
+            raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
     prompts = check_prompts(args.prompt, settings.model.prompts[:1])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
