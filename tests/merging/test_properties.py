@@ -102,7 +102,6 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def tiles(case: Case) -> st.SearchStrategy[int | None]:
-    """No tiles, the smallest there are, and larger ones."""
     return st.none() | st.integers(max(case.sx, case.sy), 12)
 
 
@@ -151,9 +150,7 @@ def test_every_combine_mode_has_its_properties_here() -> None:
 class TestPartition:
     @PROPERTY
     @given(partitions(), st.integers(0, 4))
-    def test_every_token_is_a_source_or_a_destination(
-        self, drawn: tuple[Grid, int, int, Partition], prefix: int
-    ) -> None:
+    def test_tokens_are_sources_or_destinations(self, drawn: tuple[Grid, int, int, Partition], prefix: int) -> None:
         grid, sx, sy, partition = drawn
         behind = partition.shift(prefix)
         sources, destinations = behind.sources.numpy(), behind.destinations.numpy()
