@@ -346,7 +346,7 @@ def test_ratio_as_a_summary_shows_it_is_the_limit_of_a_preset():
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged, as by a new process."""
     lines: list[str] = []
     apply._log_once.cache_clear()
@@ -355,20 +355,20 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_preset_that_a_transformer_should_not_have_is_logged_once(said: list[str]) -> None:
+def test_preset_that_a_transformer_should_not_have_is_logged_once(log_lines: list[str]) -> None:
     for config in ("balanced", "balanced", "quality"):
         apply_tome(tiny.dit(), config)
         apply_tome(tiny.unet(), config)
     apply_tome(tiny.dit(), "balanced", cache=0.2)
-    assert [line.split(",")[0].removeprefix("ToMe: ") for line in said] == [
+    assert [line.split(",")[0].removeprefix("ToMe: ") for line in log_lines] == [
         f"the preset {name!r} is not advised for Transformer2DModel" for name in ("balanced", "quality")
     ]
 
 
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
-def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make: Any, said: list[str]) -> None:
+def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make: Any, log_lines: list[str]) -> None:
     for cache in (0.2, 0.5, 0.5, (0, 9, 19)):
         apply_tome(make(), 0, cache=cache)
-    (line,) = said
+    (line,) = log_lines
     assert "cache=0.5 skips over 0.2 of the steps" in line
     assert "ppdiffusers_tome.tune" in line

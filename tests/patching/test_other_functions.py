@@ -239,7 +239,7 @@ def test_removing_every_part_leaves_nothing_to_say(recwarn: pytest.WarningsRecor
 ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
 
 
-def merged(ratio: float) -> np.ndarray:
+def run_merged(ratio: float) -> np.ndarray:
     return tiny.run_unet(apply_tome(tiny.unet(levels=1), ratio))
 
 
@@ -261,12 +261,12 @@ def test_a_function_in_place_of_forward_neither_hides_nor_removes_it(path: str, 
     layer.forward = forward
     if when == "before":
         apply_tome(unet, 0.5)
-    assert np.array_equal(tiny.run_unet(unet), merged(0.5))
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
     assert unet.tome.blocks == {"": 4}
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nor is ToMe said to have no effect
         with use_tome(unet, 0.3):
-            assert np.array_equal(tiny.run_unet(unet), merged(0.3))
+            assert np.array_equal(tiny.run_unet(unet), run_merged(0.3))
     assert unet.tome.config.ratio == 0.5
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
     assert layer.forward is forward
@@ -283,8 +283,8 @@ def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch
         return own(self, *args, **kwargs)
 
     monkeypatch.setattr(type(unet), "forward", forward)
-    assert np.array_equal(tiny.run_unet(unet), merged(0.5))
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
     assert len(calls) == 2
     monkeypatch.undo()
-    assert np.array_equal(tiny.run_unet(unet), merged(0.5))
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
     assert type(unet).forward is type(remove_tome(unet)).forward is own

@@ -108,7 +108,7 @@ def test_what_it_gets_right_without_randomness(height: int, width: int) -> None:
     assert np.abs(found - expected).max() <= 1e-4
 
 
-def chunked_unet() -> tiny.Model:
+def build_chunked() -> tiny.Model:
     unet = tiny.unet(1)
     for layer in unet.sublayers():
         if isinstance(layer, BasicTransformerBlock):
@@ -159,7 +159,7 @@ NEEDS_PADDLE_3 = pytest.mark.skipif(PADDLE_2, reason="with Paddle 2.6 not even t
             ValueError, "roadcast", id="a mask",
         ),
         pytest.param(
-            chunked_unet, dict(ratio=0.4, merge_mlp=True), tiny.run_unet, ValueError, "divisible by chunk", id="chunks"
+            build_chunked, dict(ratio=0.4, merge_mlp=True), tiny.run_unet, ValueError, "divisible by chunk", id="chunks"
         ),
         pytest.param(tiny.unet, {}, run_at_two_sizes, ValueError, "expand", id="two sizes at once"),
         pytest.param(tiny.unet, {}, run_backward, RuntimeError, "modified by an inplace operation", id="gradients"),
