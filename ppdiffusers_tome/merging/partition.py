@@ -41,11 +41,9 @@ class Partition:
     random_numbers: paddle.Tensor | None = None
 
     def shift(self, prefix: int) -> Partition:
-        """Move the grid behind ``prefix`` more tokens."""
-        if prefix == 0:
-            return self
+        """Move the grid behind ``prefix`` other tokens."""
         return replace(
-            self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=self.prefix + prefix
+            self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=prefix
         )
 
 
@@ -77,11 +75,6 @@ def random_partition(
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. None where a model has no timestep.
         constants: keeps the tensors that the next partition of this grid needs again; None keeps none.
-
-    Example:
-        >>> partition = random_partition(Grid(4, 6), 2, 2, seed=0, timestep=paddle.to_tensor([500]))
-        >>> list(partition.sources.shape), list(partition.destinations.shape)
-        ([18], [6])
     """
     constant = constants or Constants()
     arrays = _list_random(grid, sx, sy, seed, st)

@@ -27,7 +27,7 @@ from ppdiffusers_tome.patching.blocks import (
     find_layer,
     select_blocks,
 )
-from ppdiffusers_tome.patching.layer_class import walk_overrides
+from ppdiffusers_tome.patching.layer_class import is_overridden, walk_overrides
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
@@ -119,7 +119,7 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
         raise NothingToMergeError(_explain(model_or_pipe, denoisers, config))
     for _, layer in denoisers:
         for part in layer.sublayers(include_self=True):
-            require_whole_graph(vars(part).get("forward"))
+            _require_plain_forward(part)
     _check_settings([block for _, chosen in plan for block in chosen], config)
     _log_advice(config, [block for _, chosen in plan for block in chosen])
     with CHANGES:
@@ -212,6 +212,21 @@ def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         raise NothingToMergeError(
             f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
             f"({single.name or 'the block itself'}) is within one image or frame; leave st at 1"
+        )
+
+
+def _require_plain_forward(layer: Layer) -> None:
+    """Refuse what must come after ToMe, around what merges.
+
+    Raises:
+        ToMeValueError: ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6, or Pyramid Attention Broadcast.
+    """
+    require_whole_graph(vars(layer).get("forward"))
+    hooks = getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()
+    if not is_overridden(layer) and any(hasattr(getattr(hook, "state", None), "cache") for hook in hooks):
+        raise ToMeValueError(
+            f"{type(layer).__name__} has a cache over steps of ppdiffusers, which would keep merged tokens; call "
+            "disable_cache() before apply_tome, and enable_cache(...) after it"
         )
 
 

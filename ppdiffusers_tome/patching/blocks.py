@@ -155,7 +155,7 @@ def find_timestep_layer(denoiser: Layer) -> Any | None:
 
 
 def find_family(denoiser: Layer) -> str:
-    """Return which of ``FAMILIES`` a denoiser, or a ControlNet of one, belongs to."""
+    """Return which of ``FAMILIES`` a denoiser or its ControlNet belongs to."""
     if any(getattr(denoiser, parts.down, None) is not None for parts in UNETS):
         return UNET
     is_class_conditional = getattr(getattr(denoiser, "config", None), "norm_type", None) == "ada_norm_zero"
@@ -213,7 +213,7 @@ def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
 
 
 def _locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> tuple[int | None, int]:
-    """Return the stage and level of a layer; None and 1 outside UNets.
+    """Return a layer's stage and level; None and 1 outside UNets.
 
     The level is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
     (33x36 latents crash it at level 8).

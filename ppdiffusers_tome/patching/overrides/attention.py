@@ -7,12 +7,11 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
-from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
 from ppdiffusers_tome.patching.blocks import gets_group_sizes
 from ppdiffusers_tome.patching.layer_class import Override, find_class
-from ppdiffusers_tome.patching.overrides.merge import find_point_call
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -31,7 +30,7 @@ class MaskPreparation(Override):
         out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        point_call, mask = find_point_call(call, self.point), attention_mask
+        point_call, mask = None if call.block is None else call.block.point, attention_mask
         if point_call is None or (mask is None and not self.uses_group_sizes):
             return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
         reduction = point_call.reduction

@@ -1,4 +1,4 @@
-"""The running calls of denoisers and pipelines, by thread; threads may share a model."""
+"""The running calls of denoisers and pipelines, by thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CallStack(threading.local):
     """The running calls of one thread.
 
     Attributes:
-        calls: of denoisers, innermost last.
+        calls: of denoisers, innermost last; while a backward pass runs layers again, those in which they ran first.
         pipeline_call: the innermost call of a pipeline, or None.
     """
 
@@ -26,5 +26,5 @@ class CallStack(threading.local):
 CALL_STACK = CallStack()
 # The calls of pipelines that run in any thread.
 PIPELINE_CALLS: set[PipelineCall] = set()
-# Held while overrides come or go, and while a call begins: a call sees all overrides of a model or none.
+# Held while overrides come or go, and while a call begins.
 CHANGES = threading.RLock()
