@@ -87,9 +87,7 @@ def match_tokens(
             num_merged = min(num_merged, int(num_similar.min()))
             if num_merged == 0:
                 return None
-        owner, inverse_count, order = _merge_most_similar(
-            similarity, best, sources, partition, x.shape[1], num_merged
-        )
+        owner, inverse_count, order = _merge_most_similar(similarity, best, sources, partition, x.shape[1], num_merged)
         # Frames are images of their own up to here.
         return Matching(
             owner, inverse_count, order, x.shape[0] // frames, x.shape[1] * frames, num_merged * frames, keeps_queries

@@ -122,19 +122,17 @@ class Matching:
         return self.order[:, self.num_merged * self.order.shape[1] // self.num_tokens :].flatten()
 
     def _average_groups(self, rows: paddle.Tensor) -> paddle.Tensor:
-        sums = self._add_groups(rows)
+        num_rows, in_place = dim_size(self.inverse_count, 0), can_write_in_place(rows)
+        sums = scatter_rows(rows, self.owner, num_rows, add=True, in_place=in_place)
         weights = self.inverse_count.astype("float64") if sums.dtype == paddle.float64 else self.inverse_count
-        return sums.multiply_(weights) if can_write_in_place(rows) else sums * weights
+        return sums.multiply_(weights) if in_place else sums * weights
 
     def _mask_groups(self, bias: paddle.Tensor) -> paddle.Tensor:
         # A mean would fade in a large group.
-        sums = self._add_groups(widen(bias).flatten(0, 1))
+        rows, num_rows = widen(bias).flatten(0, 1), dim_size(self.inverse_count, 0)
+        sums = scatter_rows(rows, self.owner, num_rows, add=True, in_place=can_write_in_place(rows))
         sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
-
-    def _add_groups(self, rows: paddle.Tensor) -> paddle.Tensor:
-        num_rows = dim_size(self.inverse_count, 0)
-        return scatter_rows(rows, self.owner, num_rows, add=True, in_place=can_write_in_place(rows))
 
 
 def _row_lengths(rows: paddle.Tensor, least: float) -> paddle.Tensor:

@@ -42,9 +42,7 @@ class Partition:
 
     def shift(self, prefix: int) -> Partition:
         """Move the grid behind ``prefix`` other tokens."""
-        return replace(
-            self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=prefix
-        )
+        return replace(self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=prefix)
 
 
 def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1) -> Partition:

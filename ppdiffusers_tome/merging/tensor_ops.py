@@ -47,8 +47,7 @@ def scatter_rows(
 ) -> paddle.Tensor:  # fmt: skip
     """Write ``updates[i]`` to row ``index[i]``, or add them there.
 
-    Every row must be written at least once, without ``add`` exactly once. ``in_place`` takes one buffer, where otherwise
-    there are two.
+    Every row must be written at least once, without ``add`` exactly once. ``in_place`` takes one buffer, not two.
     """
     shape = [num_rows, *(dim_size(updates, axis) for axis in range(1, updates.ndim))]
     if in_place:

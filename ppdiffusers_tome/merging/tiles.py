@@ -49,7 +49,8 @@ class TiledPartition:
 def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tiles:
     """Cut a grid into tiles of whole cells.
 
-    They have at most ``tile`` by ``tile`` tokens, are one cell deep and of nearly the same size. Tokens past the last whole cell belong to the tile beside them.
+    They have at most ``tile`` by ``tile`` tokens, are one cell deep and of nearly the same size. Tokens past the last
+    whole cell belong to the tile beside them.
 
     Example, with the destinations 0, 2, 8 and 10 (index 0 to 3) of the 4x4 grid below and tiles of one cell:
 

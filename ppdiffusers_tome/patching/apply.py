@@ -286,6 +286,5 @@ def _explain(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToM
         )
     flags = ", ".join(f"{role}=True" for role in ROLES if getattr(config, role))
     return (
-        f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; "
-        "try merge_attn=True"
+        f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; try merge_attn=True"
     )

@@ -18,9 +18,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 # Options of ``psdb.fallback``. Where Paddle traces bytecode (``to_static`` without ``full_graph``), a function that
 # calls it at its start runs in plain Python, as does all that it calls; otherwise the call does nothing. Paddle does
 # not see it in a function that contains ``try`` or ``with``.
-EVERY_FRAME: dict[str, Any] = (
-    {"recursive": True} if "recursive" in inspect.signature(psdb.fallback).parameters else {}
-)
+EVERY_FRAME: dict[str, Any] = {"recursive": True} if "recursive" in inspect.signature(psdb.fallback).parameters else {}
 
 
 def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:

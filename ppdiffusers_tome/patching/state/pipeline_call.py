@@ -194,4 +194,3 @@ def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:
     numbers = [float(number) for number in array.reshape(-1)]
     lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
     return numbers[:-1] if lists_the_end else numbers
-

@@ -144,8 +144,10 @@ class SchedulerTracker:
             return self._step_between(schedule, timestep)
         self._between = None
         # Compared by value: a pipeline may copy its scheduler for every call (Panorama), and a thread may set it again.
-        begins = schedule is None or schedule.timesteps not in schedules or not (
-            timestep == self._timestep or self._next_place(schedule, timestep) > self._place
+        begins = (
+            schedule is None
+            or schedule.timesteps not in schedules
+            or not (timestep == self._timestep or self._next_place(schedule, timestep) > self._place)
         )
         if schedule is None or begins:
             schedule = self._begin_schedule(schedules, timestep)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 _MANAGER: Any = getattr(_recompute, "custom_state_manager", None)
+_STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
 
 
 class Stretch:
@@ -41,18 +42,6 @@ class Stretch:
         self.is_over, self.thread = False, threading.get_ident()
 
 
-class _Thread(threading.local):
-    """The stretches that run again in one thread."""
-
-    def __init__(self) -> None:
-        self.again: list[tuple[Stretch | None, Stretch]] = []
-        self.newest: weakref.ref[Stretch] | None = None
-
-
-_THREAD = _Thread()
-_STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
-
-
 def note_call(call: DenoiserCall) -> None:
     """Note a new call in this thread's stretches that run first."""
     if _MANAGER is None and call.in_graph:
@@ -63,14 +52,9 @@ def note_call(call: DenoiserCall) -> None:
                 stretch.within.append(call)
 
 
-def is_second_run() -> bool:
-    """Return whether a backward pass runs layers again in this thread."""
-    return bool(_THREAD.again)
-
-
 def find_call_again(state: DenoiserState) -> DenoiserCall | None:
     """Return the call of a denoiser that a backward pass begins again."""
-    left = _THREAD.again[-1][1].left
+    left = CALL_STACK.again[-1][1].left
     call = next((call for call in left if call.state is state), None)
     if call is not None:
         left.remove(call)
@@ -87,18 +71,18 @@ def _begin_stretch() -> Stretch:
     stretch = Stretch()
     with CHANGES:
         _STRETCHES.add(stretch)
-    _THREAD.newest = weakref.ref(stretch)
+    CALL_STACK.newest = weakref.ref(stretch)
     return stretch
 
 
 def _switch(stretch: Stretch) -> None:
     """Begin the second run of a stretch, or end one."""
     CALL_STACK.calls = list(stretch.around)
-    if _THREAD.again and _THREAD.again[-1][0] is stretch:
-        _THREAD.again.pop()
+    if CALL_STACK.again and CALL_STACK.again[-1][0] is stretch:
+        CALL_STACK.again.pop()
         return
     stretch.is_over, stretch.left = True, list(stretch.within)
-    _THREAD.again.append((None if _THREAD.newest is None else _THREAD.newest(), stretch))
+    CALL_STACK.again.append((None if CALL_STACK.newest is None else CALL_STACK.newest(), stretch))
 
 
 def _keep_stretches() -> None:
