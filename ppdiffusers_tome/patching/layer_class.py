@@ -18,7 +18,7 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, convert_while_tracing, require_whole_graph
+from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_whole_graph
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -176,11 +176,11 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
 
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
-        psdb.fallback(**EVERY_FRAME)
+        psdb.fallback(**FALLBACK)
         function = vars(layer).get(_OVERRIDES, {}).get(name)
         if not isinstance(function, Override):
             return find_original(layer, name, function)(*args, **kwargs)
-        if not EVERY_FRAME:
+        if not FALLBACK:
             require_whole_graph(vars(layer).get(name))
         return function(*args, **kwargs)
 

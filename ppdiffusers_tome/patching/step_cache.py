@@ -179,12 +179,9 @@ class StepCache:
         if obstacle is None and self.histories.never_matches:
             obstacle = "cache never matches", f"{CALLS_DIFFER}, so the cache over steps has no effect on them"
         elif not (obstacle or histories) and call.denoiser is not None and stores_attention_maps(call.denoiser):
-            obstacle = (
-                "cache with maps",
-                (
-                    "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
-                    "has no effect here"
-                ),
+            obstacle = "cache with maps", (
+                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
+                "has no effect here"
             )
         if obstacle is not None:
             call.state.warn_once(*obstacle)
@@ -259,30 +256,21 @@ class StepCache:
                 remedy = f"a fraction skips steps of {MIN_STEPS} or more that follow one another; list the steps"
             else:
                 remedy = "give a greater fraction"
-            yield (
-                "nothing to skip",
-                (
-                    f"cache={format_setting(config.cache)} leaves nothing to skip in a denoising of {self.num_steps} "
-                    f"steps, so they are computed; {remedy}"
-                ),
+            yield "nothing to skip", (
+                f"cache={format_setting(config.cache)} leaves nothing to skip in a denoising of {self.num_steps} "
+                f"steps, so they are computed; {remedy}"
             )
         if config.cache_steps not in (None, self.num_steps):
-            yield (
-                "other steps",
-                (
-                    f"the list in cache is for {config.cache_steps} steps and this denoising has {self.num_steps}, so its "
-                    "steps keep their places as fractions of the denoising; choose them again for so many "
-                    "(ppdiffusers_tome.tune)"
-                ),
+            yield "other steps", (
+                f"the list in cache is for {config.cache_steps} steps and this denoising has {self.num_steps}, so its "
+                "steps keep their places as fractions of the denoising; choose them again for so many "
+                "(ppdiffusers_tome.tune)"
             )
         scheduler = type(self._scheduler).__name__
         if config.cache_scheduler not in (None, scheduler):
-            yield (
-                "other scheduler",
-                (
-                    f"the list in cache was chosen with {config.cache_scheduler} and this pipeline has {scheduler}, with "
-                    "which other steps may matter; choose them again with it (ppdiffusers_tome.tune)"
-                ),
+            yield "other scheduler", (
+                f"the list in cache was chosen with {config.cache_scheduler} and this pipeline has {scheduler}, with "
+                "which other steps may matter; choose them again with it (ppdiffusers_tome.tune)"
             )
 
 

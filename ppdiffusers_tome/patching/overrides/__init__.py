@@ -1,1 +1,1 @@
-"""Objects that run in place of methods of layers with ToMe."""
+"""What runs in place of layers, from outside in: ``denoiser``, ``block``, ``merge``, and ``attention`` within."""

@@ -76,7 +76,10 @@ def _begin_stretch() -> Stretch:
 
 
 def _switch(stretch: Stretch) -> None:
-    """Begin the second run of a stretch, or end one."""
+    """Begin the second run of a stretch, or end one.
+
+    Paddle asks for the state before it (``newest``), sets that of the stretch, and afterwards the one from before.
+    """
     CALL_STACK.calls = list(stretch.around)
     if CALL_STACK.again and CALL_STACK.again[-1][0] is stretch:
         CALL_STACK.again.pop()
