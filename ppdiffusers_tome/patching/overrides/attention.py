@@ -42,12 +42,11 @@ class MaskPreparation(Override):
         if mask is not None:
             mask, target_length = self._reduce(mask, target_length, point_call.block, reduction)
         if has_own_keys and gets_group_sizes(self.layer, self.state.config):
-            sizes = self._add_sizes(mask, reduction)
-            if mask is None and sizes is not None and self.previous is None:
+            mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
+            if attention_mask is None and mask is not None and self.previous is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.
-                by_head = sizes.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
+                by_head = mask.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)
-            mask, target_length = sizes, reduction.num_left
         return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:
