@@ -14,7 +14,6 @@ from ppdiffusers_tome.merging.methods import MEAN, METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
 from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
-    accepts_key_bias,
     execution_order,
     find_family,
     find_layer,
@@ -41,6 +40,7 @@ from ppdiffusers_tome.patching.overrides.merge import (
     ProjectionOverride,
 )
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
+from ppdiffusers_tome.patching.processors import accepts_key_bias
 from ppdiffusers_tome.patching.state.call_stack import PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache import attach_step_cache

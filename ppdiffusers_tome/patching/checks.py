@@ -1,4 +1,4 @@
-"""What is refused, explained or advised before ToMe is applied."""
+"""Refusals, explanations and advice before ToMe is applied."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
-from ppdiffusers_tome.patching.blocks import MergeableBlock, accepts_key_bias, find_blocks, find_family, find_layer
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer
 from ppdiffusers_tome.patching.layer_class import is_overridden
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
+from ppdiffusers_tome.patching.processors import accepts_key_bias
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET

@@ -21,9 +21,10 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.adapters.adapter import UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a, stores_attention_maps
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
 from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside
 from ppdiffusers_tome.patching.paddle_compat import is_static_function
+from ppdiffusers_tome.patching.processors import stores_attention_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes

@@ -1,1 +1,1 @@
-"""What runs in place of layers, from outside in: ``denoiser``, ``block``, ``merge``, and ``attention`` within."""
+"""Overrides, from outside in: those of ``denoiser``, ``block`` and ``merge``, and of ``attention`` within."""

@@ -10,8 +10,8 @@ from paddle.nn import Layer
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
-from ppdiffusers_tome.patching.blocks import gets_group_sizes
 from ppdiffusers_tome.patching.layer_class import Override, find_class
+from ppdiffusers_tome.patching.processors import gets_group_sizes
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 

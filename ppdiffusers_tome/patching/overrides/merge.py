@@ -17,8 +17,8 @@ from ppdiffusers_tome.merging.rotary import RotaryEmbedding, Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import first_argument, replace_first_argument
-from ppdiffusers_tome.patching.blocks import MAP_STORING
 from ppdiffusers_tome.patching.layer_class import Override
+from ppdiffusers_tome.patching.processors import MAP_STORING
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
