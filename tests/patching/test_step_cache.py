@@ -23,8 +23,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.layer_class import list_overrides
-from ppdiffusers_tome.patching.state.pipeline_call import predicts_noise
-from ppdiffusers_tome.patching.step_cache import History, StackOverride, count_bytes
+from ppdiffusers_tome.patching.step_cache import History, StackOverride, count_bytes, predicts_noise
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
     FAMILIES,

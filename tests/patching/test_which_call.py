@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from paddle import nn
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
-from patching.contract import StumbledError
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.recorder import record_merging
@@ -74,45 +72,6 @@ def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -
     for got, right in zip(run_controlnets(multi, images), expected, strict=True):
         assert np.abs(got - right).max() <= 1e-5
     assert len({id(override.state) for _, _, override in list_attached_blocks(multi)}) == 2
-
-
-class Calling(ppdiffusers.StableDiffusionPipeline):
-    def __call__(self, steps: int) -> Iterator[np.ndarray]:
-        self.scheduler.set_timesteps(steps)
-        x = tiny.latent(1)
-        for timestep in self.scheduler.timesteps:
-            with paddle.no_grad():
-                x = x - 0.3 * self.unet(x, timestep, tiny.text(1)).sample
-            sent = yield x.numpy()
-            assert sent is None
-
-
-def count_merged(records: Any, calls: int) -> list[int]:
-    counts = [0] * calls
-    for record in records:
-        counts[record.call] = record.num_merged
-    return counts
-
-
-def test_a_pipeline_that_is_a_generator_runs_until_its_last_item() -> None:
-    pipe = tiny.pipeline(Calling).apply_tome(0.5, end=0.5)
-    with record_merging(pipe) as records:
-        items = pipe(4)
-        for _ in items:
-            another = tiny.pipeline().apply_tome(0.5)  # runs meanwhile
-            tiny.run_pipeline(another, steps=1)
-    assert count_merged(records, 4) == [128, 128, 0, 0]
-    # One that fails or is left behind ends as well.
-    items = pipe(4)
-    next(items)
-    with pytest.raises(StumbledError):
-        items.throw(StumbledError())
-    items = pipe(4)
-    next(items)
-    items.close()
-    with record_merging(pipe) as records:
-        assert len(list(pipe(2))) == 2
-    assert count_merged(records, 2) == [128, 0]
 
 
 def test_a_model_of_its_own_in_a_callback_has_its_own_steps() -> None:
