@@ -1,9 +1,7 @@
 """Small models that stand in for those that only a newer ppdiffusers has.
 
-Adapters find blocks and their parents by the names of classes, so these have the real names, and whatever token merging
-rests on: which layers there are, what they are called with, by position or by keyword, where the tokens of a text
-stand, in what form positions come. What is between is the least that tells a wrong token from a right one, in float32
-and with a plain softmax, so that it runs on every Paddle.
+Adapters find classes by name, so these have the real names, and whatever token merging rests on: layers, calls by
+position or keyword, where a text's tokens stand, in what form positions come; the rest is a plain softmax in float32.
 """
 
 from __future__ import annotations
@@ -35,16 +33,8 @@ Rotary = tuple[Tensor, Tensor] | Tensor
 class Attention(nn.Layer):
     """Attention with ppdiffusers' names of layers; a processor computes.
 
-    Args:
-        text: ``FIRST`` or ``LAST``, where the tokens of a text stand in the sequence that is attended to.
-        apart: those have projections and norms of their own.
-        cross: keys are the text's alone.
-        norms: queries and keys are normed.
-        across_heads: by all heads together, before these are told apart.
-        out: there is a last projection; elsewhere the block has it.
-
-    Attributes:
-        hidden_keys: of that sequence, keys that no query sees. For tests.
+    The tokens of a ``text`` stand first or last, those that are ``apart`` with layers of their own; with ``cross`` keys
+    are the text's alone. Keys in ``hidden_keys`` are seen by no query.
     """
 
     def __init__(
@@ -213,11 +203,7 @@ class TimeEmbedding(nn.Layer):
 
 
 class RotaryEmbedding(nn.Layer):
-    """Cosines and sines of positions ``[tokens, 3]``, or both as complex numbers.
-
-    Attributes:
-        share: so many rows and columns have one position. For tests.
-    """
+    """Cosines and sines of positions ``[tokens, 3]``, or complex; ``share`` rows and columns have one position."""
 
     def __init__(self, as_complex: bool = False) -> None:
         super().__init__()
@@ -375,12 +361,7 @@ class WanTransformerBlock(nn.Layer):
 
 
 class Model(nn.Layer):
-    """The common parts of the models.
-
-    Args:
-        rotary: positions come as a rotary embedding; otherwise None comes in its place.
-        norms: attention norms queries and keys.
-    """
+    """The common parts of the models; without ``rotary`` None comes in place of positions."""
 
     config = SimpleNamespace(patch_size=2, patch_size_t=1)
     complex_rotary = False
@@ -481,16 +462,7 @@ class CogVideoXTransformer3DModel(Model):
 
 @dataclass(frozen=True)
 class Family:
-    """A stand-in, and how it is called.
-
-    Attributes:
-        name: of the family.
-        model_class: of the stand-in.
-        arguments: what a pipeline would call it with.
-        video: it has frames.
-        text: it has tokens of a text beside the image's in attention.
-        takes_mask: its attention does.
-    """
+    """A stand-in, and what a pipeline would call it with; ``text`` tokens stand beside the image's in attention."""
 
     name: str
     model_class: type[Model]

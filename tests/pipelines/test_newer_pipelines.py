@@ -184,13 +184,8 @@ def call_mochi() -> dict[str, Any]:
 class Case:
     """A pipeline of tiny parts.
 
-    Attributes:
-        needs: a specimen of what it denoises with.
-        build: makes it, given its class's name; files that it needs go to the folder.
-        call: what it is called with.
-        blocks: how many blocks merge, by denoiser.
-        config: given to ``build``: of its transformer or ControlNet, where it is not the specimen's.
-        calls: of each denoiser, a step.
+    It ``needs`` a specimen; ``build`` gets its class's name, a folder and ``config``. So many ``blocks`` merge in each
+    denoiser, which has so many ``calls`` a step.
     """
 
     needs: str

@@ -53,13 +53,7 @@ def prompt(dim: int = DIM, seed: int = 2) -> paddle.Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline of tiny parts.
-
-    Attributes:
-        build: makes it; files that it needs go to the folder.
-        call: what it is called with, besides the number of steps.
-        blocks: how many blocks merge.
-    """
+    """A pipeline of tiny parts, what it is called with besides the number of steps, and how many blocks merge."""
 
     build: Callable[[Path], Any]
     call: dict[str, Any]
