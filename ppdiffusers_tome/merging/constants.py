@@ -1,4 +1,4 @@
-"""Constant arrays as tensors, copied to the device once and not in every call."""
+"""Constant arrays as tensors, copied to the device once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The grid of tokens that a block works on. Plain arithmetic; knows no Paddle."""
+"""The grid of tokens that a block works on, without Paddle."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -34,11 +35,11 @@ class Grid:
         return Grid(self.height, self.width)
 
     def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
-        """Count the cells of ``sx`` by ``sy`` by ``st`` tokens; each has one destination."""
+        """Count the cells of ``sx`` by ``sy`` by ``st`` tokens."""
         return (self.frames // st) * (self.height // sy) * (self.width // sx)
 
     def num_merged(self, ratio: float) -> int:
-        """Count the tokens that a ratio merges away: 0.5 of 64x64 is 2,048."""
+        """Count the tokens that a ratio merges: 0.5 of 64x64 is 2,048."""
         return int(self.num_tokens * ratio)
 
     def cells(self, sx: int, sy: int, st: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -63,20 +64,20 @@ class Grid:
 
 @dataclass(frozen=True)
 class Layout:
-    """A grid of tokens, and its place in the sequence and in the model."""
+    """A grid of tokens, its place in the sequence and its level."""
 
     grid: Grid
     prefix: int = 0  # how many other tokens precede it
     level: int = 1  # how many times smaller than the latent it is
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         """All tokens of the sequence."""
         return self.prefix + self.grid.num_tokens
 
 
 def divide_evenly(length: int, at_most: int) -> np.ndarray:
-    """Number the parts of a line that is cut as evenly as possible.
+    """Number the parts of a line that is cut evenly.
 
     Returns:
         int64 ``[length]``, the part of each place; parts are as few as can be and at most ``at_most`` long.

@@ -1,6 +1,6 @@
 """Fewer keys and values than queries: chosen tokens, or pooled cells.
 
-All tokens give queries, so nothing is restored. (Merged keys are a ``Matching`` that keeps queries.)
+All tokens give queries, so nothing is restored. (Pooled and merged keys are a ``Matching`` that keeps queries.)
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import paddle
@@ -17,13 +18,12 @@ from ppdiffusers_tome.merging.grid import Layout, divide_evenly
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import MEAN
 from ppdiffusers_tome.merging.partition import Partition
-from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.tensor_ops import dim_size
 
 
 @dataclass(frozen=True)
-class ChosenKeys(TokenReduction):
-    """Some tokens give keys and values, the other tokens none."""
+class ChosenKeys:
+    """Tokens that give keys and values, with the protocol of ``Matching``."""
 
     kept: paddle.Tensor  # int64 [left], tokens, the same in every image
     batch: int
@@ -62,10 +62,14 @@ class ChosenKeys(TokenReduction):
         return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
 
 
+# What every method makes of a block's tokens.
+TokenReduction: TypeAlias = Matching | ChosenKeys
+
+
 def select_key_tokens(
     partition: Partition, num_dropped: int, constants: Constants | None = None, *, frames: int = 1
 ) -> paddle.Tensor:
-    """Select the tokens that give keys: destinations, evenly spread sources, and the prefix.
+    """Select tokens for keys: destinations, evenly spread sources, the prefix.
 
     Sources in no cell give as large a share of the keys as of the tokens: with a stride of 3 the last of 64 columns has
     no destination. With random destinations they are different at every timestep, too: errors that are the same in
@@ -199,7 +203,7 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
 
 
 def _cut_side(length: int, at_most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cell of each place on a side, and each cell's middle."""
+    """Return each place's cell on a side, and each cell's middle."""
     cell_of = divide_evenly(length, at_most)
     counts = np.bincount(cell_of)
     return cell_of, np.cumsum(counts) - counts + counts // 2

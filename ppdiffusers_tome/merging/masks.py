@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import paddle
 
-from ppdiffusers_tome.merging.reduction import TokenReduction
+from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.token_span import TokenSpan
 
 # Added to a score, it leaves nothing of it, and float16 holds it.
@@ -39,14 +39,12 @@ def add_group_size_bias(
     Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
 
     Args:
-        mask: of the reduced keys already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``reduce_key_mask``.
+        mask: of the reduced keys already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``reduce_key_mask``;
+            with None the result has one query, or is None where nothing is to be added.
         reduction: of the image's keys.
         num_text: how many keys a text has.
         dtype: of the result.
         text_first: as in ``TokenSpan``.
-
-    Returns:
-        As ``mask``, with one query where that is None; None where nothing is to be added.
     """
     if reduction.uniform_groups and num_text == 0:
         return mask
@@ -60,7 +58,7 @@ def add_group_size_bias(
 
 @paddle.jit.not_to_static  # tracing would make tensors of dynamic dimensions, and branches of them
 def is_key_mask(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
-    """Return True where a mask can be one more channel of the keys.
+    """Return whether a mask can be one more channel of keys.
 
     It must be the same for all queries, exact as a factor, and for no more images or heads than the keys.
 

@@ -27,12 +27,12 @@ Matcher = Callable[[paddle.Tensor], Matching | None]
 def build_matcher(
     partition: Partition, grid: Grid, num_merged: int, *,
     tile: int | None = None, stride: tuple[int, ...] = (2, 2), min_similarity: float | None = None,
-    constants: Constants | None = None, frames: int = 1,
+    constants: Constants | None = None, frames: int = 1, keeps_queries: bool = False,
 ) -> Matcher:  # fmt: skip
-    """Build the matcher that all blocks on a grid share in a call.
+    """Build the matcher that blocks on a grid share.
 
     Args:
-        partition, num_merged, min_similarity, frames: as for ``match_tokens``.
+        partition, num_merged, min_similarity, frames, keeps_queries: as for ``match_tokens``.
         grid: of the tokens.
         tile: as in ``ToMeConfig``.
         stride: ``(sx, sy)`` or ``(sx, sy, st)`` of the partition; tiles hold whole cells. Over several frames, ``st``,
@@ -47,15 +47,15 @@ def build_matcher(
             tiled = split_by_tile(partition, tiles, constants)
     return partial(
         match_tokens, partition=partition, num_merged=num_merged, min_similarity=min_similarity, tiled=tiled,
-        frames=frames,
+        frames=frames, keeps_queries=keeps_queries,
     )  # fmt: skip
 
 
 def match_tokens(
     x: paddle.Tensor, partition: Partition, num_merged: int, min_similarity: float | None = None,
-    tiled: TiledPartition | None = None, frames: int = 1,
+    tiled: TiledPartition | None = None, frames: int = 1, keeps_queries: bool = False,
 ) -> Matching | None:  # fmt: skip
-    """Decide which tokens merge.
+    """Decide which tokens merge; return None where no sources are similar enough.
 
     Args:
         x: ``[batch, tokens, channels]``, the block's input, any float type.
@@ -66,9 +66,7 @@ def match_tokens(
         tiled: the same partition by tiles, to compare sources with the destinations in and beside their tiles only;
             None compares all with all.
         frames: how many such grids an image's tokens hold, one after the other. Each merges by itself.
-
-    Returns:
-        The matching; None where no sources are similar enough.
+        keeps_queries: as in ``Matching``.
     """
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
@@ -89,14 +87,17 @@ def match_tokens(
             num_merged = min(num_merged, int(num_similar.min()))
             if num_merged == 0:
                 return None
-        matching = _merge_most_similar(similarity, best, sources, partition, x.shape[1], num_merged)
-        return matching if frames == 1 else matching.unfold_frames(frames)
+        owner, inverse_count, order = _merge_most_similar(similarity, best, sources, partition, x.shape[1], num_merged)
+        # Frames are images of their own up to here.
+        return Matching(
+            owner, inverse_count, order, x.shape[0] // frames, x.shape[1] * frames, num_merged * frames, keeps_queries
+        )
 
 
 def _merge_most_similar(
     similarity: paddle.Tensor, best: paddle.Tensor, sources: paddle.Tensor, partition: Partition,
     num_tokens: int, num_merged: int,
-) -> Matching:  # fmt: skip
+) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor]:  # fmt: skip
     """Merge the sources that are most similar to their destinations into them.
 
     Args:
@@ -105,7 +106,9 @@ def _merge_most_similar(
         best: ``[batch, S or more]`` int64, the index of that destination in ``partition.destinations``.
         sources: int64 ``[S or more]``, the token of each column.
         partition: the grid's destinations, and the tokens before it, which stay.
-        num_tokens, num_merged: all tokens of an image, and those that merge.
+
+    Returns:
+        ``owner``, ``inverse_count`` and ``order`` of a ``Matching``.
     """
     stay = partition.destinations
     if partition.prefix:
@@ -127,4 +130,4 @@ def _merge_most_similar(
     owner = scatter_rows(row_of, order.flatten(), batch * num_tokens, in_place=can_write_in_place())
     ones = paddle.ones([batch * num_tokens], dtype="float32")
     count = scatter_rows(ones, owner, batch * num_left, add=True, in_place=can_write_in_place())
-    return Matching(owner, paddle.reciprocal(count).unsqueeze(1), order, similarity.shape[0], num_tokens, num_merged)
+    return owner, paddle.reciprocal(count).unsqueeze(1), order

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import paddle
 
 from ppdiffusers_tome.merging.methods import KEEP, MEAN, NORM
-from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.tensor_ops import can_write_in_place, dim_size, scatter_rows, widen
 
 
 @dataclass(frozen=True)
-class Matching(TokenReduction):
+class Matching:
     """Groups of tokens, one group a merged token.
 
     The order inside the merged sequence is free (attention and feed-forward layers do not see it), so one flat map
@@ -25,7 +24,12 @@ class Matching(TokenReduction):
         order: int64 ``[batch, tokens]``, of frames that merge by themselves ``[batch * frames, tokens of a frame]``;
             tokens counted over the whole batch: those merged away, then of each group its destination, or its only
             token, in the order of the merged sequence.
+        batch: number of images; -1 matches any (dynamic dimension).
+        num_tokens: tokens of an image before the reduction, those before the grid included.
         num_merged: tokens of an image that are merged away.
+        keeps_queries: True where only keys and values are reduced and every query stays.
+        uniform_groups: True where no group has twice as many tokens as another, so that attention needs no weights:
+            softmax does not see a size that is the same for all keys.
 
     Example:
         >>> matching = Matching(
@@ -48,31 +52,25 @@ class Matching(TokenReduction):
 
     @property
     def num_left(self) -> int:
+        """The tokens of an image after the reduction."""
         return self.num_tokens - self.num_merged
 
     @property
     def positions(self) -> paddle.Tensor:
+        """int64 ``[batch, left]``: of each group the position of its destination."""
         return (self._kept_index % self.num_tokens).reshape([self.batch, self.num_left])
 
     @property
     def log_group_sizes(self) -> paddle.Tensor:
+        """float32 ``[batch, left]``: the logarithm of each group's size."""
         return -paddle.log(self.inverse_count).reshape([self.batch, self.num_left])
 
-    def keep_queries(self) -> Matching:
-        """Return the same groups for keys and values only."""
-        return replace(self, keeps_queries=True)
-
-    def unfold_frames(self, frames: int) -> Matching:
-        """Return the matching of videos, from that of frames as images."""
-        return replace(
-            self, batch=self.batch // frames, num_tokens=self.num_tokens * frames,
-            num_merged=self.num_merged * frames,
-        )  # fmt: skip
-
     def reduce(self, x: paddle.Tensor, combine: str = MEAN) -> paddle.Tensor:
-        """Make one token of each group.
+        """Make ``[batch, left, channels]``, one token of each group.
 
-        It is the mean, with ``NORM`` at the mean length of the group's tokens; with ``KEEP`` the destination.
+        Args:
+            x: any float type, that of the result.
+            combine: ``MEAN``; ``NORM``, the mean at the mean length of the group's tokens; ``KEEP``, the destination.
         """
         # A program may know the batch of these tokens, but not that those of another layer have the same.
         rows = x.reshape([-1 if self.batch < 0 else self.batch * self.num_tokens, x.shape[2]])
@@ -89,6 +87,7 @@ class Matching(TokenReduction):
         return merged.reshape([self.batch, self.num_left, x.shape[2]])
 
     def restore(self, y: paddle.Tensor) -> paddle.Tensor:
+        """Give every token its group's result; nothing changes with ``keeps_queries``."""
         if self.keeps_queries:
             return y
         channels = y.shape[2]
@@ -96,6 +95,14 @@ class Matching(TokenReduction):
         return rows.reshape([self.batch, self.num_tokens, channels])
 
     def reduce_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
+        """Reduce an attention bias; one masked token masks its group.
+
+        Args:
+            mask: ``[batch or batch * heads, 1 or tokens, tokens]``, 0 to keep and a large negative number to mask.
+
+        Returns:
+            ``[batch or batch * heads, 1 or left, left]``; where every query stays, all rows of ``mask`` are left.
+        """
         heads = mask.shape[0] // self.batch
         if mask.shape[0] == 1 and self.batch > 1:
             mask, heads = mask.expand([self.batch, *mask.shape[1:]]), 1
@@ -112,25 +119,20 @@ class Matching(TokenReduction):
 
     @property
     def _kept_index(self) -> paddle.Tensor:
-        """int64 ``[batch * left]``: of each group its destination, or its only token."""
         return self.order[:, self.num_merged * self.order.shape[1] // self.num_tokens :].flatten()
 
     def _average_groups(self, rows: paddle.Tensor) -> paddle.Tensor:
-        """Average ``[batch * tokens, channels]`` by group, ``[batch * left, channels]``."""
-        sums = self._add_groups(rows)
+        num_rows, in_place = dim_size(self.inverse_count, 0), can_write_in_place(rows)
+        sums = scatter_rows(rows, self.owner, num_rows, add=True, in_place=in_place)
         weights = self.inverse_count.astype("float64") if sums.dtype == paddle.float64 else self.inverse_count
-        return sums.multiply_(weights) if can_write_in_place(rows) else sums * weights
+        return sums.multiply_(weights) if in_place else sums * weights
 
     def _mask_groups(self, bias: paddle.Tensor) -> paddle.Tensor:
-        """Mask every group that has a masked token."""
         # A mean would fade in a large group.
-        sums = self._add_groups(widen(bias).flatten(0, 1))
+        rows, num_rows = widen(bias).flatten(0, 1), dim_size(self.inverse_count, 0)
+        sums = scatter_rows(rows, self.owner, num_rows, add=True, in_place=can_write_in_place(rows))
         sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
-
-    def _add_groups(self, rows: paddle.Tensor) -> paddle.Tensor:
-        num_rows = dim_size(self.inverse_count, 0)
-        return scatter_rows(rows, self.owner, num_rows, add=True, in_place=can_write_in_place(rows))
 
 
 def _row_lengths(rows: paddle.Tensor, least: float) -> paddle.Tensor:

@@ -41,12 +41,8 @@ class Partition:
     random_numbers: paddle.Tensor | None = None
 
     def shift(self, prefix: int) -> Partition:
-        """Move the grid behind ``prefix`` more tokens."""
-        if prefix == 0:
-            return self
-        return replace(
-            self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=self.prefix + prefix
-        )
+        """Move the grid behind ``prefix`` other tokens."""
+        return replace(self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=prefix)
 
 
 def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1) -> Partition:
@@ -77,11 +73,6 @@ def random_partition(
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. None where a model has no timestep.
         constants: keeps the tensors that the next partition of this grid needs again; None keeps none.
-
-    Example:
-        >>> partition = random_partition(Grid(4, 6), 2, 2, seed=0, timestep=paddle.to_tensor([500]))
-        >>> list(partition.sources.shape), list(partition.destinations.shape)
-        ([18], [6])
     """
     constant = constants or Constants()
     arrays = _list_random(grid, sx, sy, seed, st)

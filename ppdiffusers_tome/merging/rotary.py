@@ -1,4 +1,4 @@
-"""Rotary position embeddings of reduced tokens: a merged token has its destination's position.
+"""Rotary embeddings of reduced tokens, which have their destinations' positions.
 
 Models hand attention one embedding for all images, queries and keys. The tokens left differ by image, and reduced keys
 are fewer than queries; so it is applied here, to the outputs of the norms of queries and keys, in the arithmetic of
@@ -20,7 +20,7 @@ Embedding: TypeAlias = tuple[paddle.Tensor, paddle.Tensor] | paddle.Tensor
 
 
 class RotaryEmbedding:
-    """The rotary embedding of a text, if any, and then of a grid's tokens."""
+    """The rotary embedding of a text, if any, and a grid."""
 
     def __init__(self, embedding: Embedding, num_tokens: int) -> None:
         if isinstance(embedding, tuple | list):
@@ -38,7 +38,7 @@ class RotaryEmbedding:
         return self._rotate_rows(slice(self.num_text, None))
 
     def rotation_at(self, positions: paddle.Tensor) -> Rotation:
-        """Return the rotation of tokens of the grid, int64 ``[batch or 1, tokens]``."""
+        """Return the rotation at positions, int64 ``[batch or 1, tokens]``."""
         rows = (positions + self.num_text if self.num_text else positions).flatten()
         shape = [-1, positions.shape[1], *self._parts[0].shape[1:]]
         parts = [paddle.gather(part, rows).reshape(shape).transpose([0, 2, 1, 3]) for part in self._parts]
@@ -50,7 +50,7 @@ class RotaryEmbedding:
 
 
 def _list_heads(part: paddle.Tensor) -> paddle.Tensor:
-    """Return cosines or sines as ``[rows, heads or 1, channels of a head]``."""
+    """Return cosines or sines as ``[rows, heads or 1, channels]``."""
     return part.unsqueeze(1) if part.ndim == 2 else part.repeat_interleave(2, axis=-1)
 
 

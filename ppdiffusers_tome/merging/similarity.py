@@ -1,4 +1,4 @@
-"""The most similar destination of each source: nearly the whole cost of a matching.
+"""The most similar destination of each source, a matching's main cost.
 
 A matching has no gradient and ends in integers, so on a CPU numpy computes it, on the tensors' own memory: its argmax
 reads ten times as many numbers a second as Paddle's, and on AMD its products are three times as fast as those of the
@@ -92,11 +92,7 @@ def _find_by_numpy(
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Compare slice by slice, so that products stay in the cache.
 
-    A slice is several small tiles, or some sources of one large tile:
-
-        tile_slice  src_slice                          dst_unit
-        tiles 0-1   all sources     x   destinations of tiles 0-1  ->  best_cos, best of their sources
-        tiles 2-3   all sources     x   destinations of tiles 2-3  ->  ...
+    A slice is several small tiles, or some sources of one large tile.
     """
     wide = widen(x)
     tokens = _share_memory(wide)

@@ -31,13 +31,9 @@ def dim_size(x: paddle.Tensor, axis: int) -> int | paddle.Tensor:
 
 
 def gather_last_axis(x: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
-    """Gather ``x[..., index]``.
+    """Gather from ``[..., n]`` by int64 ``[..., k]``, or ``[...]`` for one a row.
 
     Not ``take_along_axis``, which copies ``x`` and on Paddle 2.6 waits for the device to check the index.
-
-    Args:
-        x: ``[..., n]``.
-        index: int64 ``[..., k]``, or ``[...]`` for one entry a row.
     """
     num_rows = dim_size(x, 0) * math.prod(x.shape[1:-1])
     row_starts = paddle.arange(0, num_rows * x.shape[-1], x.shape[-1], dtype="int64").unsqueeze(-1)
@@ -51,12 +47,7 @@ def scatter_rows(
 ) -> paddle.Tensor:  # fmt: skip
     """Write ``updates[i]`` to row ``index[i]``, or add them there.
 
-    Args:
-        updates: ``[updates, ...]``.
-        index: int ``[updates]``. Every row must be written at least once, without ``add`` exactly once.
-        num_rows: of the result.
-        add: sum the updates of a row.
-        in_place: take one buffer, where otherwise there are two.
+    Every row must be written at least once, without ``add`` exactly once. ``in_place`` takes one buffer, not two.
     """
     shape = [num_rows, *(dim_size(updates, axis) for axis in range(1, updates.ndim))]
     if in_place:

@@ -24,26 +24,18 @@ class Tiles:
     """The S sources and D destinations of each tile of a grid.
 
     They are indices into a partition's. A tile with fewer sources than the largest repeats its last one.
-
-    Attributes:
-        sources: int64 ``[num_tiles * S]``, each in one tile.
-        destinations: int64 ``[num_tiles * D]``, those that the tile's sources are compared with: in the tile and in the
-            cells around it, of the same frames.
-        tile_offset: int64 ``[1, num_tiles * S]``, where in ``destinations`` the tile of each source begins.
-        rank_penalty: float32 ``[num_tiles * S]``, added to cosines: 0, and -4 for repeated sources, so that they rank
-            last.
     """
 
     num_tiles: int
-    sources: np.ndarray
-    destinations: np.ndarray
-    tile_offset: np.ndarray
-    rank_penalty: np.ndarray
+    sources: np.ndarray  # int64 [num_tiles * S], each in one tile
+    destinations: np.ndarray  # int64 [num_tiles * D], those in the tile and in the cells around it, of the same frames
+    tile_offset: np.ndarray  # int64 [1, num_tiles * S], where in destinations the tile of each source begins
+    rank_penalty: np.ndarray  # float32 [num_tiles * S], added to cosines: 0, and -4 for repeated sources
 
 
 @dataclass(frozen=True)
 class TiledPartition:
-    """The tokens of ``Tiles`` in a partition, and the indices of the destinations there."""
+    """The tokens of ``Tiles`` in a partition, with their destinations' indices."""
 
     num_tiles: int
     sources: paddle.Tensor
@@ -55,9 +47,10 @@ class TiledPartition:
 
 @lru_cache(maxsize=32)
 def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tiles:
-    """Cut a grid into tiles of whole cells, at most ``tile`` by ``tile`` tokens.
+    """Cut a grid into tiles of whole cells.
 
-    They are one cell deep and of nearly the same size. Tokens past the last whole cell belong to the tile beside them.
+    They have at most ``tile`` by ``tile`` tokens, are one cell deep and of nearly the same size. Tokens past the last
+    whole cell belong to the tile beside them.
 
     Example, with the destinations 0, 2, 8 and 10 (index 0 to 3) of the 4x4 grid below and tiles of one cell:
 
@@ -111,7 +104,7 @@ def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | Non
 
 
 def _widen_bands(band_of: np.ndarray) -> np.ndarray:
-    """List the cells of each band and one beside, padded with the last.
+    """List the cells of each band and beside it, padded.
 
     Example:
         >>> _widen_bands(np.array([0, 0, 1, 1])).tolist()
@@ -124,7 +117,7 @@ def _widen_bands(band_of: np.ndarray) -> np.ndarray:
 
 
 def _group_by_tile(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the places of each tile, padded with the last, and the padding.
+    """List the places of each tile, padded, and the padding.
 
     Example:
         >>> index, is_padding = _group_by_tile(np.array([0, 1, 0, 0]))

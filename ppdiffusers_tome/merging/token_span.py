@@ -9,7 +9,7 @@ import paddle
 
 @dataclass(frozen=True)
 class TokenSpan:
-    """The image's tokens in a sequence that may hold a text's as well.
+    """The image's tokens in a sequence, maybe beside a text's.
 
     Attributes:
         num_tokens: the image's, prefix included.
@@ -43,7 +43,7 @@ class TokenSpan:
         return x[(*before, image)], x[(*before, text)]
 
     def join(self, image: paddle.Tensor, text: paddle.Tensor | None, axis: int = 1) -> paddle.Tensor:
-        """Join what ``split`` returned, where the image may have fewer tokens by now."""
+        """Join what ``split`` returned, maybe with fewer image tokens."""
         if text is None:
             return image
         return paddle.concat([text, image] if self.text_first else [image, text], axis=axis)

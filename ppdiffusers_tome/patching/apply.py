@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
-from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
 from ppdiffusers_tome.patching.attach import (
     attach,
     detach,
@@ -19,27 +15,15 @@ from ppdiffusers_tome.patching.attach import (
     list_attached_denoisers,
     require_unused,
 )
-from ppdiffusers_tome.patching.blocks import (
-    MergeableBlock,
-    accepts_key_bias,
-    find_blocks,
-    find_family,
-    find_layer,
-    select_blocks,
-)
+from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
+from ppdiffusers_tome.patching.checks import check_settings, explain_no_block, log_advice, require_plain_forward
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
 from ppdiffusers_tome.patching.state.call_stack import CHANGES
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache import StepReport
-from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 T = TypeVar("T")
 
@@ -115,13 +99,13 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     """Apply validated settings; see ``apply_tome``."""
     denoisers = list(list_models(model_or_pipe))
     plan = [(layer, select_blocks(find_blocks(layer), config)) for _, layer in denoisers]
-    if not any(chosen for _, chosen in plan):
-        raise NothingToMergeError(_explain(model_or_pipe, denoisers, config))
+    blocks = [block for _, chosen in plan for block in chosen]
+    if not blocks:
+        raise NothingToMergeError(explain_no_block(model_or_pipe, denoisers, config))
     for _, layer in denoisers:
-        for part in layer.sublayers(include_self=True):
-            require_whole_graph(vars(part).get("forward"))
-    _check_settings([block for _, chosen in plan for block in chosen], config)
-    _log_advice(config, [block for _, chosen in plan for block in chosen])
+        require_plain_forward(layer)
+    check_settings(blocks, config)
+    log_advice(blocks, config)
     with CHANGES:
         for _, layer in denoisers:
             require_unused(layer)
@@ -193,84 +177,3 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
             last_image = sum(reports[1:], reports[0]) if reports else None
             entries.append(AppliedBlocks(name, config, tuple(found), last_image))
     return AppliedToMe(tuple(entries)) if entries else None
-
-
-def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Check that blocks support ``proportional`` and a stride over frames.
-
-    Raises:
-        NothingToMergeError: no attention takes a mask for ``proportional``, or some attention is within one frame.
-    """
-    attentions = [(block, point) for block in blocks for role, point in block.points(config) if role == ATTENTION]
-    if config.proportional and not any(_accepts_group_sizes(block, point, config) for block, point in attentions):
-        raise NothingToMergeError(
-            f"proportional=True has no effect here, as the attention of {type(blocks[0].block).__name__} takes no "
-            "mask, which would carry how many tokens each key stands for; leave it at None"
-        )
-    single = next((block for block in blocks if block.adapter.frames_axis is None), None)
-    if config.st > 1 and single is not None:
-        raise NothingToMergeError(
-            f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
-            f"({single.name or 'the block itself'}) is within one image or frame; leave st at 1"
-        )
-
-
-def _log_advice(config: ToMeConfig, blocks: list[MergeableBlock]) -> None:
-    """Log once where settings keep less than fewer steps do, by docs/en/results/step-caches.md."""
-    preset = config.preset_name
-    for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
-        family, name = find_family(denoiser), type(denoiser).__name__
-        if family != UNET and preset is not None:
-            _log_once(
-                f"the preset {preset!r} is not advised for {name}, a {family}: fewer steps keep more of its images in "
-                "the same time; ratio 0 with cache=0.2 keeps more than they do (docs/en/guides/settings.md)"
-            )
-        if isinstance(config.cache, float) and config.cache > HIGHEST_SHARE:
-            _log_once(
-                f"cache={config.cache:g} skips over {HIGHEST_SHARE:g} of the steps of {name}, a {family}, at which "
-                "some images keep less than with fewer steps; give less, or let ppdiffusers_tome.tune choose the steps"
-            )
-
-
-@cache
-def _log_once(message: str) -> None:
-    logging.getLogger("ppdiffusers_tome").warning("ToMe: %s", message)
-
-
-def _accepts_group_sizes(block: MergeableBlock, point: MergePoint, config: ToMeConfig) -> bool:
-    """Return whether attention of a point can weight keys by group size."""
-    if point.mask or not point.has_prepared_mask:
-        return bool(point.mask)
-    # Attention that merges inside asks for its mask before its tokens merge; keys are known by then.
-    if point.merges_inside and not METHODS[config.method].keeps_queries:
-        return False
-    return accepts_key_bias(find_layer(block.block, point.layer))
-
-
-def _explain(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToMeConfig) -> str:
-    """Return the message of the error that nothing merges, with its cause."""
-    name = type(model_or_pipe).__name__
-    blocks = [block for _, layer in denoisers for block in find_blocks(layer)]
-    if not blocks:
-        models = ", ".join(f"{key} ({type(layer).__name__})" if key else name for key, layer in denoisers)
-        reasons = {type(layer).__name__: find_refusal_inside(layer) for _, layer in denoisers}
-        why = "".join(f". {cls}: {reason}" for cls, reason in reasons.items() if reason)
-        return (
-            f"{name} has nothing to merge: looked at {models or 'no model'} and found no block on a grid of image "
-            f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
-            "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
-        )
-    levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.points(config)}))
-    if levels:
-        setting = f"max_downsample={config.max_downsample}" if config.levels is None else f"ratio={config.ratio}"
-        return f"{name} has nothing to merge at the levels of {setting}; its blocks are at {levels}, so give one"
-    if METHODS[config.method].keeps_queries and config.merge_attn:
-        return (
-            f"{name} has nothing to merge with method={config.method!r}: no block of it makes keys and values of its "
-            "tokens by layers of their own; choose another method"
-        )
-    flags = ", ".join(f"{role}=True" for role in ROLES if getattr(config, role))
-    return (
-        f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; "
-        "try merge_attn=True"
-    )

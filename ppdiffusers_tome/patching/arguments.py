@@ -27,9 +27,7 @@ def replace_first_argument(
     return args, {**kwargs, _list_parameters(type(layer).forward)[0]: value}
 
 
-def find_arguments(
-    layer: Layer, args: Arguments, kwargs: Keywords, keys: Sequence[int | str]
-) -> list[Any] | None:
+def find_arguments(layer: Layer, args: Arguments, kwargs: Keywords, keys: Sequence[int | str]) -> list[Any] | None:
     """Return arguments by position or name; None where one is missing."""
     parameters = _list_parameters(type(layer).forward)
     arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import MEAN, METHODS
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
 from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
-    accepts_key_bias,
     execution_order,
     find_family,
     find_layer,
@@ -26,18 +25,22 @@ from ppdiffusers_tome.patching.layer_class import (
     is_overridden,
     list_functions,
     list_overrides,
-    reset_step_caches,
     walk_overrides,
 )
 from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
-from ppdiffusers_tome.patching.overrides.block import (
-    BlockOverride,
-    GridOverride,
-    TokensOverride,
-)
+from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride, TokensOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
-from ppdiffusers_tome.patching.overrides.merge import NORMS, TEXT_NORMS, InnerOverride, PointOverride
+from ppdiffusers_tome.patching.overrides.merge import (
+    NORMS,
+    TEXT_NORMS,
+    InnerOverride,
+    NormOverride,
+    OutputOverride,
+    PointOverride,
+    ProjectionOverride,
+)
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
+from ppdiffusers_tome.patching.processors import accepts_key_bias
 from ppdiffusers_tome.patching.state.call_stack import PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache import attach_step_cache
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 
 def attach(model: Layer, blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
     """Attach ToMe to some blocks of a model; ``detach`` mirrors it."""
-    _reset(model)
+    _drop_programs(model)
     by_denoiser: dict[int, list[MergeableBlock]] = {}
     for block in blocks:
         by_denoiser.setdefault(id(block.denoiser), []).append(block)
@@ -66,8 +69,6 @@ def detach(model: Layer) -> None:
     overrides = list(walk_overrides(model))
     states = {override.state for override in overrides}
     whole = {override.state for override in overrides if isinstance(override, DenoiserOverride)}
-    for state in whole:
-        state.is_removed = True
     for override in reversed(overrides):
         if override.state in whole:
             override.take_off()
@@ -76,11 +77,11 @@ def detach(model: Layer) -> None:
     for state in states - whole:
         state.config = replace(state.config, cache=0.0)
     if overrides:
-        _reset(model)
+        _drop_programs(model)
 
 
 def require_unused(model: Layer) -> None:
-    """Refuse a change of ToMe on a model that is in use; the caller holds ``CHANGES``.
+    """Refuse a change of ToMe on a model in use, under ``CHANGES``.
 
     Raises:
         ToMeValueError: a call of its denoiser runs, or a backward pass is to run layers of one again, or another thread
@@ -108,7 +109,7 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]
 
 
 def list_attached_denoisers(model: Layer) -> list[tuple[list[MergeableBlock], ToMeConfig]]:
-    """Return the blocks and settings with which ``attach`` was called, less those that were removed."""
+    """Return the arguments of ``attach``, less the blocks removed since."""
     attached = {(id(layer), override.state) for _, layer, override in list_attached_blocks(model)}
     return [
         ([block for block in override.blocks if (id(block.block), override.state) in attached], override.state.config)
@@ -117,10 +118,9 @@ def list_attached_denoisers(model: Layer) -> list[tuple[list[MergeableBlock], To
     ]
 
 
-def _reset(model: Layer) -> None:
-    """Drop the cached outputs and traced programs of a model."""
+def _drop_programs(model: Layer) -> None:
+    """Drop what ``paddle.jit.to_static`` traced of a model's layers."""
     for layer in model.sublayers(include_self=True):
-        reset_step_caches(layer)
         for function in list_functions(layer):
             drop_traced_programs(function)
 
@@ -158,15 +158,17 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
 def _list_overrides(
     state: DenoiserState, block: MergeableBlock, role: str, point: MergePoint, combine: str
 ) -> list[tuple[str, Override]]:
-    """Create the overrides of a merge point, with their paths in the block."""
+    """Create the overrides of a merge point, with their paths."""
     config, layer = state.config, find_layer(block.block, point.layer)
-    overrides: list[tuple[str, Override]] = [
-        (point.layer, PointOverride(state, layer, point, role, combine))
-    ]
-    norms = [name for name in (*NORMS, *TEXT_NORMS) if point.rotary and getattr(layer, name, None) is not None]
-    for name in [*point.list_inner_layers(METHODS[config.method].keeps_queries), *norms]:
-        inner = InnerOverride(state, find_layer(layer, name), point, name, getattr(layer, "heads", 0))
-        overrides.append((point.path(name), inner))
+    overrides: list[tuple[str, Override]] = [(point.layer, PointOverride(state, layer, point, role, combine))]
+    inner: list[InnerOverride] = []
+    for name in point.list_inner_layers(METHODS[config.method].keeps_queries):
+        kind = OutputOverride if name == OUTPUT else ProjectionOverride
+        inner.append(kind(state, find_layer(layer, name), name))
+    for name in (*NORMS, *TEXT_NORMS) if point.rotary else ():
+        if getattr(layer, name, None) is not None:
+            inner.append(NormOverride(state, getattr(layer, name), name, getattr(layer, "heads", 0)))
+    overrides += [(point.path(each.name), each) for each in inner]
     if role == ATTENTION and point.has_prepared_mask and hasattr(layer, "prepare_attention_mask"):
         overrides.append((point.layer, MaskPreparation(state, layer, point)))
         if config.uses_group_sizes and accepts_key_bias(layer) and has_plain_scores(layer):

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import adapters
-from ppdiffusers_tome.patching.adapters.adapter import (
-    CROSS_ATTENTION,
-    ROLES,
-    UNETS,
-    BlockAdapter,
-    MergePoint,
-    UNetParts,
-)
+from ppdiffusers_tome.patching.adapters.adapter import UNETS, BlockAdapter, MergePoint, UNetParts
 from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
@@ -26,21 +19,6 @@ if TYPE_CHECKING:
 
 # The parts of a UNet, in the order in which they run.
 DOWN, MIDDLE, UP = range(3)
-# Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
-_SELF_CONTAINED = {
-    "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
-    "SlicedAttnProcessor", "XFormersAttnProcessor",
-}  # fmt: skip
-
-
-# Processors that store attention maps, which their pipelines read as images, and the roles of that attention:
-# Self-Attention Guidance, Attend-and-Excite (which drops those of self-attention), Pix2Pix Zero. Maps of merged tokens
-# would differ in size.
-MAP_STORING = {
-    "CrossAttnStoreProcessor": ROLES,
-    "AttendExciteAttnProcessor": (CROSS_ATTENTION,),
-    "Pix2PixZeroAttnProcessor": ROLES,
-}
 
 
 @dataclass(frozen=True)
@@ -95,21 +73,6 @@ def _list_class_names(layer_class: type) -> frozenset[str]:
     return frozenset(cls.__name__ for cls in layer_class.__mro__)
 
 
-def accepts_key_bias(attention: Any) -> bool:
-    """Return whether an attention takes a mask for the block's keys alone."""
-    return hasattr(attention, "prepare_attention_mask") and getattr(attention, "add_k_proj", None) is None
-
-
-def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
-    """Return whether an attention weights keys by group size.
-
-    Unknown processors do so only with ``proportional=True``: their keys may not be the block's.
-    """
-    if not config.uses_group_sizes or not accepts_key_bias(attention):
-        return False
-    return config.proportional is True or type(getattr(attention, "processor", None)).__name__ in _SELF_CONTAINED
-
-
 def find_blocks(model: Layer) -> list[MergeableBlock]:
     """Find every block that an adapter describes. Levels count from ``model``."""
     found: dict[int, MergeableBlock] = {}  # a block may be inside of several parents
@@ -155,7 +118,7 @@ def find_timestep_layer(denoiser: Layer) -> Any | None:
 
 
 def find_family(denoiser: Layer) -> str:
-    """Return which of ``FAMILIES`` a denoiser, or a ControlNet of one, belongs to."""
+    """Return which of ``FAMILIES`` a denoiser or its ControlNet belongs to."""
     if any(getattr(denoiser, parts.down, None) is not None for parts in UNETS):
         return UNET
     is_class_conditional = getattr(getattr(denoiser, "config", None), "norm_type", None) == "ada_norm_zero"
@@ -213,7 +176,7 @@ def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
 
 
 def _locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> tuple[int | None, int]:
-    """Return the stage and level of a layer; None and 1 outside UNets.
+    """Return a layer's stage and level; None and 1 outside UNets.
 
     The level is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
     (33x36 latents crash it at level 8).
@@ -245,9 +208,3 @@ def _changes_size(block: Layer) -> bool:
         or any(is_a(layer, "Sequential") for layer in block.children())
         or any(is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True))
     )
-
-
-def stores_attention_maps(denoiser: Layer) -> bool:
-    """Return whether the processor of an attention stores maps for the pipeline."""
-    processors = {type(getattr(layer, "processor", None)) for layer in denoiser.sublayers()}
-    return any(cls.__name__ in MAP_STORING for processor in processors for cls in processor.__mro__)

@@ -18,7 +18,7 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, convert_while_tracing, require_whole_graph
+from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_whole_graph
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -31,7 +31,7 @@ _OVERRIDES = "_ppdiffusers_tome"
 
 
 class Override:
-    """What runs in place of a layer's method in calls of its denoiser.
+    """The function in place of a layer's method in its denoiser's calls.
 
     A subclass defines ``run``, which gets the running call and the arguments and calls ``call_original``. Outside of a
     call of the denoiser the original runs. Overrides are copied and pickled with their layer.
@@ -66,7 +66,9 @@ class Override:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what this runs around."""
-        return _find_callable(self.layer, self.method, self.previous)(*args, **kwargs)
+        if isinstance(self.previous, Override):
+            return self.previous(*args, **kwargs)
+        return find_original(self.layer, self.method, self.previous)(*args, **kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
@@ -75,11 +77,11 @@ class Override:
             layer.__class__ = _class_with_overrides(find_class(layer))
             vars(layer).setdefault(_OVERRIDES, {})
         functions = vars(layer)[_OVERRIDES]
-        self.previous = functions[method] if method in functions else _take_function(layer, method)
+        self.previous = functions[method] if method in functions else vars(layer).pop(method, None)
         functions[method] = self
 
     def take_off(self) -> None:
-        """Remove this from its layer, which is as before once no override is left."""
+        """Remove this from its layer, which the last one restores."""
         holder, key = vars(self.layer).get(_OVERRIDES, {}), self.method
         while isinstance(holder.get(key), Override):
             if holder[key] is self:
@@ -99,28 +101,33 @@ class Override:
 
 
 def is_overridden(layer: Layer) -> bool:
-    """Return whether the class of a layer runs overrides; somebody may have given it another one since."""
+    """Return whether a layer's class, which others may change, runs overrides."""
     return _OVERRIDES in vars(layer) and "_plain_class" in vars(type(layer))
 
 
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
-    return [override for top in vars(layer).get(_OVERRIDES, {}).values() for override in _walk(top)]
+    found: list[Override] = []
+    for function in vars(layer).get(_OVERRIDES, {}).values():
+        while isinstance(function, Override):
+            found.append(function)
+            function = function.previous
+    return found
 
 
 def walk_overrides(model: Layer) -> Iterator[Override]:
-    """Yield the overrides of all layers of a model or a part of one."""
+    """Yield the overrides of all layers of a model or part."""
     for layer in model.sublayers(include_self=True):
         yield from list_overrides(layer)
 
 
 def list_functions(layer: Layer) -> list[Any]:
-    """List the functions of others in place of a layer's ``forward``, around and inside of overrides."""
+    """List the user's functions around and inside of a layer's overrides."""
     return [each for each in (vars(layer).get("forward"), find_inside(layer)) if each is not None]
 
 
 def find_inside(layer: Layer) -> Any:
-    """Return the function of a user that the overrides of a layer's ``forward`` run around, or None."""
+    """Return the user's function inside of a layer's overrides, or None."""
     function: Any = vars(layer).get(_OVERRIDES, {}).get("forward")
     while isinstance(function, Override):
         function = function.previous
@@ -132,26 +139,8 @@ def find_class(layer: Layer) -> type:
     return vars(type(layer)).get("_plain_class", type(layer))
 
 
-def reset_step_caches(layer: Layer) -> None:
-    """Drop the results in the caches over steps of a layer.
-
-    They are hooks of ppdiffusers, such as Pyramid Attention Broadcast, which return earlier results in some steps.
-    """
-    for hook in list(getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()):
-        if getattr(getattr(hook, "state", None), "cache", None) is not None:
-            hook.reset_state(layer)
-
-
-def _walk(function: Any) -> Iterator[Override]:
-    while isinstance(function, Override):
-        yield function
-        function = function.previous
-
-
-def _find_callable(layer: Layer, method: str, function: Any) -> Callable[..., Any]:
-    """Return an override, a function of the user, or for None the method of the layer's class, to be called."""
-    if isinstance(function, Override):
-        return function
+def find_original(layer: Layer, method: str, function: Any) -> Callable[..., Any]:
+    """Return the user's function, or for None the class's method, to call."""
     if function is None:
         function = getattr(find_class(layer), method).__get__(layer)
     return function if paddle.in_dynamic_mode() else convert_while_tracing(function)
@@ -161,24 +150,18 @@ def _find_callable(layer: Layer, method: str, function: Any) -> Callable[..., An
 @cache
 def _class_with_overrides(cls: Any) -> type:
     """Return the subclass whose methods run overrides."""
-    methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
-    replaced: dict[str, Any] = {}
+    plain = {name: getattr(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
+    methods = {name: _run_overrides(cls, name) for name in plain}
 
     class PlainMethods(type(cls)):  # type: ignore[misc]
-        """What is read from the new class, or put on it, is that of the class it was made from.
+        """The metaclass that reads and writes methods of the original class.
 
-        As ``type(model).forward``, which caches over steps read and replace. A layer finds the new methods.
+        ``type(model).forward``, which caches over steps read and replace, is the original; a layer finds the new one.
         """
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if name in methods and value is methods[name]:
-                value = replaced.pop(name)  # somebody found ours in the ``__dict__`` and puts it back
-            else:
-                replaced.setdefault(name, getattr(cls, name, None))
-            setattr(cls, name, value)
-
-        def __delattr__(self, name: str) -> None:
-            delattr(cls, name)
+            # Somebody may have found ours in the ``__dict__``, and put it back.
+            setattr(cls, name, plain[name] if name in plain and value is methods[name] else value)
 
     for name in methods:
         setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]
@@ -189,15 +172,17 @@ def _class_with_overrides(cls: Any) -> type:
 
 
 def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
-    """Return the method that runs the overrides of a layer of a class."""
+    """Return the method of a class that runs a layer's overrides."""
 
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
-        psdb.fallback(**EVERY_FRAME)
-        overrides = vars(layer).get(_OVERRIDES, {})
-        if overrides and not EVERY_FRAME:
+        psdb.fallback(**FALLBACK)
+        function = vars(layer).get(_OVERRIDES, {}).get(name)
+        if not isinstance(function, Override):
+            return find_original(layer, name, function)(*args, **kwargs)
+        if not FALLBACK:
             require_whole_graph(vars(layer).get(name))
-        return _find_callable(layer, name, overrides.get(name))(*args, **kwargs)
+        return function(*args, **kwargs)
 
     marked: Any = method  # whose attributes the types of one Paddle know, and of another not
     marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
@@ -207,7 +192,7 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
 
 
 def _describe(layer: Layer) -> str:
-    """Return what ``print(model)`` shows of a layer: what it does without overrides, and these."""
+    """Return what ``print(model)`` shows of a layer, with its overrides."""
     plain: Any = find_class(layer)
     return ", ".join(filter(None, [plain.extra_repr(layer), *map(repr, list_overrides(layer))]))
 
@@ -217,52 +202,19 @@ def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
 
 
 def _create(cls: type) -> Any:
-    """Create an empty layer with overrides; pickle requires a function of a module."""
+    """Create an empty layer; pickle requires a function of a module."""
     return object.__new__(_class_with_overrides(cls))
 
 
-def _find_place(layer: Layer, method: str) -> tuple[dict[str, Any], str]:
-    """Return the dictionary and key that hold a function in place of a method.
-
-    That is the layer's own, or that of the hooks of ppdiffusers on it, such as a cache over steps: overrides run inside
-    of them, as their results have all tokens.
-    """
-    references = list(getattr(vars(layer).get("_diffusers_hook"), "_fn_refs", ()))
-    if method != "forward" or not references:
-        return vars(layer), method
-    reference = vars(references[0])
-    return reference, "original_forward" if reference.get("original_forward") is not None else "forward"
-
-
-def _is_ours(function: Any) -> bool:
-    return getattr(getattr(function, "__func__", None), "_runs_overrides", False)
-
-
-def _take_function(layer: Layer, method: str) -> Any:
-    """Take a function that somebody put in place of a method; None where there is none."""
-    holder, key = _find_place(layer, method)
-    if holder is vars(layer):
-        return holder.pop(key, None)
-    function, holder[key] = holder[key], vars(type(layer))[method].__get__(layer)
-    return None if getattr(function, "__func__", None) is getattr(find_class(layer), method) else function
-
-
 def _restore(layer: Layer) -> None:
-    """Put a layer back to its class once no override is left, nor a function of the user that calls ours."""
-    functions, plain = vars(layer)[_OVERRIDES], find_class(layer)
+    """Restore a layer's class once no override and no caller is left."""
     if list_overrides(layer):
         return
-    places = {method: _find_place(layer, method) for method in functions}
-    for method, (holder, key) in places.items():
-        if _is_ours(vars(layer).get(method)):
-            del vars(layer)[method]  # Paddle leaves there what it traced
-        if holder is vars(layer) and key in holder:
-            return  # a function of the user around ours may call it, which then calls what was inside
-    for method, (holder, key) in places.items():
-        function = functions[method]
-        if holder is vars(layer) and function is not None:
-            holder[key] = function
-        elif holder is not vars(layer) and _is_ours(holder[key]):
-            holder[key] = function or getattr(plain, method).__get__(layer)
-    del vars(layer)[_OVERRIDES]
-    layer.__class__ = plain
+    for method in _REPLACEABLE:
+        if getattr(getattr(vars(layer).get(method), "__func__", None), "_runs_overrides", False):
+            del vars(layer)[method]  # our own method, which Paddle leaves where it traced, and a hook that is removed
+    functions = vars(layer)[_OVERRIDES]
+    if functions.keys().isdisjoint(vars(layer)):  # else a function of the user around ours may call it
+        vars(layer).update({method: function for method, function in functions.items() if function is not None})
+        del vars(layer)[_OVERRIDES]
+        layer.__class__ = find_class(layer)

@@ -15,12 +15,10 @@ from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecu
 
 from ppdiffusers_tome.errors import ToMeValueError
 
-# Options of ``psdb.fallback``. Where Paddle traces bytecode (``to_static`` without ``full_graph``), a function that
-# calls it at its start runs in plain Python, as does all that it calls; otherwise the call does nothing. Paddle does
-# not see it in a function that contains ``try`` or ``with``.
-EVERY_FRAME: dict[str, Any] = (
-    {"recursive": True} if "recursive" in inspect.signature(psdb.fallback).parameters else {}
-)
+# Where ``to_static`` without ``full_graph`` traces bytecode, a function that begins with ``psdb.fallback(**FALLBACK)``
+# runs in plain Python, as does all that it calls, unless it contains ``try`` or ``with``; elsewhere that does nothing.
+# Empty on Paddle 2.6, which cannot do so.
+FALLBACK: dict[str, Any] = {"recursive": True} if "recursive" in inspect.signature(psdb.fallback).parameters else {}
 
 
 def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,7 +34,7 @@ def require_whole_graph(function: object) -> None:
     Raises:
         ToMeValueError: the function is of that kind.
     """
-    if isinstance(function, SymbolicStaticFunction) and not EVERY_FRAME:
+    if isinstance(function, SymbolicStaticFunction) and not FALLBACK:
         raise ToMeValueError(
             f"paddle.jit.to_static traces bytecode, which does not go together with ToMe on Paddle "
             f"{paddle.__version__}; call it with full_graph=True, or install paddlepaddle 3"

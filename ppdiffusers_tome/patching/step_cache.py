@@ -1,4 +1,4 @@
-"""The cache over steps: some calls of a denoiser skip most of its layers.
+"""The cache over steps: some calls skip most layers.
 
 Merging makes a call cheaper; this makes some calls skip most of their layers. A skipped step adds what those layers
 added in the last computed step, moved along a share of the slope between the last two (TaylorSeer, arXiv 2503.06923,
@@ -9,6 +9,7 @@ steps, the plan of a denoising, and the overrides of the layers that a skipped s
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,8 +21,10 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.adapters.adapter import UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a, stores_attention_maps
-from ppdiffusers_tome.patching.layer_class import Override
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
+from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside
+from ppdiffusers_tome.patching.paddle_compat import is_static_function
+from ppdiffusers_tome.patching.processors import stores_attention_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes
@@ -53,7 +56,7 @@ class History:
     is_repeated: bool = False
 
     def add(self, time: int, value: Any) -> None:
-        """Store the value of a computed step, of the same shapes as before."""
+        """Store the value of a computed step."""
         # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
         if self.has_slope and self.time is not None and time != self.time:
             distance = time - self.time
@@ -61,7 +64,7 @@ class History:
         self.time, self.value = time, value
 
     def predict(self, time: int, share: float) -> Any:
-        """Return the value that a skipped step uses, along a share of the slope."""
+        """Return a skipped step's value, along a share of the slope."""
         if self.slope is None or self.time is None or share == 0:
             return self.value
         distance = share * (time - self.time)
@@ -70,7 +73,9 @@ class History:
 
 @dataclass
 class StepReport:
-    """The calls of a denoiser in one image, one a step or, with guidance in calls of its own, two.
+    """The calls of a denoiser in one image.
+
+    There is one a step or, with guidance in calls of its own, two.
 
     Attributes:
         num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
@@ -125,7 +130,7 @@ class CachedStep:
     _stored: set[Hashable] = field(default_factory=set)
 
     def skips(self, key: Hashable) -> bool:
-        """Return whether a layer is skipped, for which an earlier step is necessary."""
+        """Return whether a layer is skipped, which requires an earlier step."""
         return not self.is_computed and key in self.histories and not self.histories[key].is_repeated
 
     def store(self, key: Hashable, value: Any, *, is_used: bool = True) -> None:
@@ -151,9 +156,8 @@ class StepCache:
     Args:
         config: the settings.
         family: the denoiser's, see ``FAMILIES``.
-        scheduler: the class name of the pipeline's main scheduler, or "".
+        scheduler: of the denoiser in its pipeline, or None.
         advice: what to do where no schedule tells the steps; None where one does.
-        predicts_noise: True where the scheduler says that the denoiser predicts noise.
 
     Attributes:
         histories: the values of layers in earlier steps.
@@ -161,11 +165,7 @@ class StepCache:
         num_steps, computed_steps: of the run of steps, and those that are computed.
     """
 
-    def __init__(
-        self, config: ToMeConfig, family: str = UNET, scheduler: str = "", advice: str | None = None, *,
-        predicts_noise: bool = False,
-    ) -> None:  # fmt: skip
-        self._predicts_noise = predicts_noise
+    def __init__(self, config: ToMeConfig, family: str, scheduler: Any, advice: str | None) -> None:
         self._config, self._family, self._scheduler, self._advice = config, family, scheduler, advice
         self.histories = StepMemory(math.inf)
         self.report = StepReport()
@@ -174,7 +174,7 @@ class StepCache:
         self._slopes: Sequence[float] = ()
 
     def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedStep | None:
-        """Return the state of a call; None where all layers run, with the reason logged."""
+        """Return the state of a call; None, with a warning, without cache."""
         obstacle = self._find_obstacle(call, step, timestep)
         histories = {} if obstacle else self.histories.lookup(call.latent_shape, call.conditioning)
         if obstacle is None and self.histories.never_matches:
@@ -196,7 +196,7 @@ class StepCache:
         )  # fmt: skip
 
     def end(self) -> StepReport:
-        """Return the report of an image that ended, with the memory of the cache."""
+        """Return the report of an image that ended."""
         self.report.cache_bytes = count_bytes(chain.from_iterable(each.values() for each in self.histories.entries))
         return self.report
 
@@ -218,10 +218,10 @@ class StepCache:
                 self._plan_steps(step.num_steps or 1)
                 for warning in self._list_warnings(is_recorded=call.state.record is not None):
                     call.state.warn_once(*warning)
-        if call.foreign_forward:
+        if call.denoiser is not None and has_foreign_forward(call.denoiser):
             return "two caches", (
-                f"other code replaced the forward of {call.foreign_forward}, as TeaCache and TaylorSeer do to skip "
-                "blocks by themselves, so the cache over steps has no effect here; use one of the two"
+                f"other code replaced the forward of {type(call.denoiser).__name__}, as TeaCache and TaylorSeer do to "
+                "skip blocks by themselves, so the cache over steps has no effect here; use one of the two"
             )
         if call.in_graph:
             return "cache with gradients", (
@@ -234,12 +234,13 @@ class StepCache:
         """Choose the computed steps of a run that begins."""
         config, self.num_steps = self._config, num_steps
         self.computed_steps = choose_computed_steps(
-            num_steps, config.cache, self._family, config.cache_steps, predicts_noise=self._predicts_noise
-        )
+            num_steps, config.cache, self._family, config.cache_steps,
+            predicts_noise=predicts_noise(self._scheduler, self._family),
+        )  # fmt: skip
         self._slopes = spread_slopes(num_steps, config.cache_slope)
 
     def _keeps(self, number: int) -> bool:
-        """Return whether a skipped step will use what is computed in a step.
+        """Return whether a skipped step will use a step's values.
 
         The last computed step before each skipped one is used and, for its slope, the one before that.
         """
@@ -247,7 +248,7 @@ class StepCache:
         return any(step not in self.computed_steps for step in later)
 
     def _list_warnings(self, *, is_recorded: bool) -> Iterable[tuple[str, str]]:
-        """Yield warnings of a run that skips nothing, or whose list of steps was chosen for another one."""
+        """Yield warnings of a run whose settings do not fit it."""
         config = self._config
         if len(self.computed_steps) == self.num_steps and not is_recorded:
             if isinstance(config.cache, tuple):
@@ -266,15 +267,16 @@ class StepCache:
                 "steps keep their places as fractions of the denoising; choose them again for so many "
                 "(ppdiffusers_tome.tune)"
             )
-        if config.cache_scheduler not in (None, self._scheduler):
+        scheduler = type(self._scheduler).__name__
+        if config.cache_scheduler not in (None, scheduler):
             yield "other scheduler", (
-                f"the list in cache was chosen with {config.cache_scheduler} and this pipeline has {self._scheduler}, "
-                "with which other steps may matter; choose them again with it (ppdiffusers_tome.tune)"
+                f"the list in cache was chosen with {config.cache_scheduler} and this pipeline has {scheduler}, with "
+                "which other steps may matter; choose them again with it (ppdiffusers_tome.tune)"
             )
 
 
 class StackOverride(Override):
-    """The override of a block in a stack, transformer blocks that run one after another.
+    """The override of a block in a stack of consecutive blocks.
 
     The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
     block returns its input, and the last one returns the input of the first plus the predicted residual. That sum is
@@ -371,7 +373,7 @@ def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
 
 
 def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Layer, bool]]:
-    """Return the levels that a skipped step omits, and whether their outputs are used."""
+    """Return levels that skipped steps omit, and whether outputs are used."""
     unet = UNETS[0]  # that of ppdiffusers, whose levels are layers with a ``forward``
     down, up = (list(getattr(denoiser, name, ())) for name in (unet.down, unet.up))
     middle = [layer for layer in [getattr(denoiser, unet.middle, None)] if layer is not None]
@@ -381,6 +383,32 @@ def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Laye
     if any(is_a(level, "LayerList") for level in coarse):  # the UNet runs what is in it
         return []
     return [(level, level is coarse[-1]) for level in coarse]
+
+
+def predicts_noise(scheduler: Any, family: str) -> bool:
+    """Return whether a scheduler takes its denoiser's output for noise.
+
+    One that does not say so is for noise if it is a UNet's (RePaint, Würstchen). EDM's schedulers say ``epsilon`` of a
+    denoiser whose scaled output is part of the image (Karras et al. 2022, section 5).
+    """
+    config = getattr(scheduler, "config", None)
+    kind = config.get("prediction_type") if isinstance(config, Mapping) else getattr(config, "prediction_type", None)
+    return (family == UNET if kind is None else kind == "epsilon") and not type(scheduler).__name__.startswith("EDM")
+
+
+def has_foreign_forward(denoiser: Layer) -> bool:
+    """Return whether other code replaced a denoiser's ``forward``.
+
+    That is a function of another file, as ``functools.wraps`` copies the name of the module. A function around ours is
+    outside of this: where it skips a call, the run of steps ends.
+    """
+    owner = next(base for base in find_class(denoiser).__mro__ if "forward" in vars(base))
+    functions, inside = [vars(owner)["forward"]], find_inside(denoiser)
+    if inside is not None and not is_static_function(inside):
+        functions.append(getattr(inside, "__func__", inside))
+    own_file = getattr(sys.modules.get(owner.__module__), "__file__", None)
+    codes = [getattr(function, "__code__", None) for function in functions]
+    return any(code is None or code.co_filename != own_file for code in codes)
 
 
 def count_bytes(histories: Iterable[History]) -> int:

@@ -32,7 +32,7 @@ class _Entry(NamedTuple):
 
 
 class StepMemory:
-    """The values that the calls of one denoising share with those of later steps.
+    """The values that a denoising's calls share over steps.
 
     Args:
         num_steps: after so many steps calls begin with no values; infinite for all of the denoising.
@@ -53,7 +53,7 @@ class StepMemory:
         self._current = []
 
     def lookup(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> Values:
-        """Return the values that a call shares with those before it, maybe none yet.
+        """Return the values that a call shares with earlier ones.
 
         A step may call the denoiser several times: for the prompted and the unprompted half, or for two images in
         turns. A call shares the values of the previous step's call with the same shape of latents and the same
@@ -79,7 +79,7 @@ class StepMemory:
 
     @property
     def never_matches(self) -> bool:
-        """True after several consecutive calls of which not exactly one earlier call was the like."""
+        """True after several consecutive calls without a match."""
         return self._misses >= _PATIENCE
 
     def _is_same(self, entry: _Entry, conditioning: Sequence[paddle.Tensor], versions: Sequence[int]) -> bool:

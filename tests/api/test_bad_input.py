@@ -119,9 +119,7 @@ def unet() -> tiny.Model:
 
 
 @pytest.mark.parametrize(("settings", "error", "sentence"), BAD_SETTINGS, ids=[name_of(row[0]) for row in BAD_SETTINGS])
-def test_bad_setting_is_refused_and_the_model_stays(
-    settings: dict[str, Any], error: type[ToMeError], sentence: str
-) -> None:
+def test_bad_setting_leaves_the_model_as_it_is(settings: dict[str, Any], error: type[ToMeError], sentence: str) -> None:
     model = apply_tome(unet(), 0.25)
     applied, before = applied_tome(model), tiny.snapshot(model)
     with pytest.raises(error, match=sentence) as raised:
@@ -130,13 +128,6 @@ def test_bad_setting_is_refused_and_the_model_stays(
     assert isinstance(raised.value, TypeError if error is ToMeTypeError else ValueError)
     assert tiny.snapshot(model) == before
     assert applied_tome(model) == applied
-
-
-def test_unknown_setting_is_refused() -> None:
-    with pytest.raises(ToMeTypeError, match=r"unknown setting 'ration', 'zz'; the settings are ratio, max_downsample"):
-        ToMeConfig.from_dict({"ration": 0.5, "zz": 1, "sx": 2})
-    with pytest.raises(TypeError, match="ration"):
-        unet().apply_tome(ration=0.5)
 
 
 @pytest.mark.parametrize("method", [False, True], ids=["function", "method"])
@@ -220,28 +211,12 @@ def test_what_is_no_mapping_of_settings_is_refused() -> None:
     for given in (None, 3, "ratio", [("ratio", 0.5)], np.array(0.5)):
         with pytest.raises(ToMeTypeError, match=r'must be a mapping of settings such as \{"ratio": 0\.5\}; got'):
             ToMeConfig.from_dict(given)  # type: ignore[arg-type]
-    with pytest.raises(ToMeTypeError, match=r"unknown setting 'x', 1; the settings are"):
-        ToMeConfig.from_dict({1: 2, "x": 3})  # type: ignore[dict-item]
+    with pytest.raises(ToMeTypeError, match=r"unknown setting 'x', 1; the settings are ratio, max_downsample"):
+        ToMeConfig.from_dict({1: 2, "x": 3, "sx": 2})  # type: ignore[dict-item]
     with pytest.raises(ToMeValueError, match=r"\{'1': 0\.5, 1: 0\.3\} names level 1 twice; give each level once"):
         ToMeConfig.from_dict({"ratio": {"1": 0.5, 1: 0.3}})
     with pytest.raises(ToMeValueError, match="has level '99999"):
         ToMeConfig.from_dict({"ratio": {"9" * 5000: 0.5}})
-
-
-def test_config_is_frozen_and_round_trips() -> None:
-    config = ToMeConfig(
-        ratio=np.float32(0.5), max_downsample=np.int64(4), sx=np.int32(4), seed=np.uint64(2**63 - 1),
-        tile=np.int16(8), reuse_steps=np.int8(2),
-    )  # fmt: skip
-    assert ToMeConfig.from_dict(config.to_dict()) == config
-    plain = {key: type(value) for key, value in config.to_dict().items()}
-    assert {plain.pop(name) for name in ("ratio", "start", "end", "cache", "cache_slope")} == {float}
-    assert (plain.pop("method"), plain.pop("min_similarity")) == (str, type(None))
-    flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"}
-    assert {plain.pop(name) for name in ("proportional", "cache_steps", "cache_scheduler")} == {type(None)}
-    assert plain == {key: bool if key in flags else int for key in plain}
-    with pytest.raises(AttributeError):
-        config.ratio = 0.6  # type: ignore[misc]
 
 
 SUPPORTED = "`ppdiffusers-tome doctor` lists which have"
@@ -347,17 +322,18 @@ def test_a_conflict_names_its_settings(tmp_path: Path) -> None:
         assert pickle.loads(pickle.dumps(raised.value)).settings == names
 
 
-def test_misspelled_arguments_are_answered_with_the_right_ones():
-    pipe = tiny.pipeline()
-    for call, words in (
-        (lambda: pipe.apply_tome("balanced", raito=1), "apply_tome has no argument 'raito'; did you mean ratio?"),
-        (lambda: pipe.apply_tome(preset="balanced"), "give it as config='balanced', or in place of the ratio"),
-        (lambda: apply_patch(pipe, raito=0.5), "apply_patch has no argument 'raito'; did you mean ratio?"),
-        (lambda: ToMeConfig(raito=0.5), "unknown setting 'raito'.*did you mean ratio?"),
-    ):
-        with pytest.raises(ToMeTypeError, match=words):
-            call()
-    assert pipe.tome is None
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda pipe: pipe.apply_tome("balanced", raito=1), r"apply_tome has no argument 'raito'; did you mean ratio"),
+        (lambda pipe: pipe.apply_tome(preset="balanced"), "give it as config='balanced', or in place of the ratio"),
+        (lambda pipe: apply_patch(pipe, raito=0.5), r"apply_patch has no argument 'raito'; did you mean ratio\?"),
+        (lambda pipe: ToMeConfig(raito=0.5), r"unknown setting 'raito'.*did you mean ratio\?"),
+    ],
+)
+def test_misspelled_arguments_are_answered_with_the_right_ones(call: Any, words: str) -> None:
+    with pytest.raises(ToMeTypeError, match=words):
+        call(tiny.unet())
 
 
 def test_ratio_as_a_summary_shows_it_is_the_limit_of_a_preset():
@@ -369,27 +345,30 @@ def test_ratio_as_a_summary_shows_it_is_the_limit_of_a_preset():
         replace(balanced, ratio=0.889)
 
 
-def test_preset_that_a_transformer_should_not_have_is_logged_once(monkeypatch):
-    said = []
-    logger = logging.getLogger("ppdiffusers_tome")
-    monkeypatch.setattr(logger, "warning", lambda *words: said.append(words[0] % words[1:]))
+@pytest.fixture
+def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is logged, as by a new process."""
+    lines: list[str] = []
     apply._log_once.cache_clear()
+    logger = logging.getLogger("ppdiffusers_tome")
+    monkeypatch.setattr(logger, "warning", lambda *words: lines.append(words[0] % words[1:]))
+    return lines
+
+
+def test_preset_that_a_transformer_should_not_have_is_logged_once(log_lines: list[str]) -> None:
     for config in ("balanced", "balanced", "quality"):
         apply_tome(tiny.dit(), config)
         apply_tome(tiny.unet(), config)
     apply_tome(tiny.dit(), "balanced", cache=0.2)
-    assert [line.split(",")[0].removeprefix("ToMe: ") for line in said] == [
+    assert [line.split(",")[0].removeprefix("ToMe: ") for line in log_lines] == [
         f"the preset {name!r} is not advised for Transformer2DModel" for name in ("balanced", "quality")
     ]
 
 
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
-def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make, monkeypatch):
-    said, logger = [], logging.getLogger("ppdiffusers_tome")
-    monkeypatch.setattr(logger, "warning", lambda *words: said.append(words[0] % words[1:]))
-    apply._log_once.cache_clear()
+def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make: Any, log_lines: list[str]) -> None:
     for cache in (0.2, 0.5, 0.5, (0, 9, 19)):
         apply_tome(make(), 0, cache=cache)
-    (line,) = said
+    (line,) = log_lines
     assert "cache=0.5 skips over 0.2 of the steps" in line
     assert "ppdiffusers_tome.tune" in line

@@ -56,17 +56,17 @@ def test_import_in_any_order_installs(order: str) -> None:
     assert tiny.run_in_new_process(f"{REPORT}\n{order}\nprint(json.dumps(report()))") == EXPECTED
 
 
-def test_import_alone_imports_neither_paddle_nor_ppdiffusers() -> None:
-    code = "import json, sys, ppdiffusers_tome\nfrom ppdiffusers_tome import ToMeConfig, ToMeError\nToMeConfig(0.4)\n"
-    modules = "[name for name in ('paddle', 'ppdiffusers', 'paddlenlp') if name in sys.modules]"
-    assert tiny.run_in_new_process(f"{code}print(json.dumps({modules}))") == []
-
-
-def test_the_public_names_are_listed_before_they_are_imported() -> None:
-    code = "import json, sys, ppdiffusers_tome\nnames = [name for name in dir(ppdiffusers_tome) if name[0] != '_']\n"
-    names, imported = tiny.run_in_new_process(f"{code}print(json.dumps([names, 'paddle' in sys.modules]))")
+def test_import_alone_lists_the_public_names_and_imports_neither_paddle_nor_ppdiffusers() -> None:
+    code = """
+import json, sys, ppdiffusers_tome
+names = [name for name in dir(ppdiffusers_tome) if name[0] != "_"]
+from ppdiffusers_tome import ToMeConfig, ToMeError
+ToMeConfig(0.4)
+print(json.dumps([names, [name for name in ("paddle", "ppdiffusers", "paddlenlp") if name in sys.modules]]))
+"""
+    names, imported = tiny.run_in_new_process(code)
     assert set(names) == {name for name in ppdiffusers_tome.__all__ if name[0] != "_"}
-    assert not imported
+    assert imported == []
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,9 @@ def test_help_on_a_method_is_that_of_the_function(cls: type, function: Callable[
     shown = pydoc.plain(pydoc.render_doc(method))
     assert all(line.strip() in shown for line in function.__doc__.splitlines())
     assert all(each.name in shown for each in its[1:])
-
-
-def test_help_names_no_placeholder() -> None:
-    shown = pydoc.plain(pydoc.render_doc(ppdiffusers.StableDiffusionPipeline.apply_tome))
-    assert "sx: 'int' = ..." in shown
     assert "unset" not in shown.lower()
-    assert "model_or_pipe: an argument of the function only, not of the method" in shown
+    for words in ("sx: 'int' = ...", "model_or_pipe: an argument of the function only, not of the method"):
+        assert (words in shown) == (function is apply_tome)
 
 
 def test_uninstall_gives_back_exactly_what_was_there() -> None:
@@ -150,8 +146,6 @@ for name in [name for name in sys.modules if name.startswith("ppdiffusers.")]:
 
 
 class TestCallsOfPipelines:
-    """A call of any pipeline is known for as long as it runs."""
-
     @pytest.fixture(autouse=True)
     def _install_again(self) -> Iterator[None]:
         install()
@@ -185,20 +179,6 @@ class TestCallsOfPipelines:
         uninstall()
         assert self.find_call(Own)[0] is self.find_call(Mixed) is self.find_call(Inherited) is None
         assert "__call__" not in vars(Mixed)
-
-    def test_what_a_user_puts_in_its_place_is_told_after_the_next_install_and_stays(self) -> None:
-        class Own(ppdiffusers.StableDiffusionPipeline):
-            def __call__(self) -> Any:
-                raise AssertionError("replaced")
-
-        def another(self: Any) -> Any:
-            return CALL_STACK.pipeline_call
-
-        Own.__call__ = another
-        install()
-        assert self.find_call(Own) is not None
-        uninstall()
-        assert Own.__call__ is another
 
     def test_a_class_is_freed_when_nobody_has_it(self) -> None:
         found = weakref.ref(type("Own", (ppdiffusers.StableDiffusionPipeline,), {"__call__": lambda self: None}))
@@ -287,15 +267,3 @@ class TestBesideMonkeypatches:
         uninstall()
         assert Pipeline.__call__ is wrapper
         assert Pipeline.__new__(Pipeline)()[0] == "wrapped"
-
-    def test_a_call_put_on_a_mixin_stays(self) -> None:
-        class Mixin:
-            def __call__(self) -> str:
-                return "before"
-
-        class Pipeline(Mixin, ppdiffusers.StableDiffusionPipeline):
-            pass
-
-        Mixin.__call__ = self.method
-        uninstall()
-        assert Pipeline.__call__ is self.method

@@ -6,13 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import paddle
 import pytest
-from ppdiffusers import (
-    DiffusionPipeline,
-    StableDiffusionControlNetPipeline,
-    StableDiffusionPipeline,
-)
+from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, StableDiffusionPipeline
 
 import ppdiffusers_tome
 import tiny
@@ -25,7 +20,6 @@ from ppdiffusers_tome import (
     apply_tome,
     remove_patch,
     remove_tome,
-    shared_copy,
     use_tome,
 )
 
@@ -116,25 +110,6 @@ def test_controlnets_are_reached(controlnet: Any, blocks: int) -> None:
     assert dict(pipe.tome.blocks) == {"unet": 3}
     assert np.abs(tiny.run_pipeline(pipe, **given) - merged).max() > 1e-6
     assert np.array_equal(tiny.run_pipeline(pipe.remove_tome(), **given), plain)
-
-
-def test_multi_controlnet_alone_equals_its_parts() -> None:
-    multi = tiny.multi_controlnet()
-    image = tiny.array((2, 3, 32, 32), seed=3)
-    with paddle.no_grad():
-        apply_tome(multi, 0.5)
-        inputs = (tiny.latent(), 500, tiny.text(), [image] * 2, [1.0, 1.0])
-        down, _ = multi(*inputs, return_dict=False)
-    one = tiny.run_controlnet(apply_tome(tiny.controlnet(), 0.5))
-    both = np.concatenate([residual.numpy().ravel() for residual in down])
-    assert np.abs(both - 2 * one).max() <= 1e-5
-
-
-def test_applying_to_the_unet_reaches_only_it() -> None:
-    pipe = control_pipeline(tiny.controlnet())
-    pipe.unet.apply_tome(ratio=0.5)
-    assert dict(pipe.tome.blocks) == {"unet": 3}
-    assert pipe.controlnet.tome is None
 
 
 class TestDifferentSettings:
@@ -293,11 +268,3 @@ class TestForOneRequest:
                 assert pipe.tome.config.ratio == 0.6
             assert pipe.tome.config.ratio == 0.3
         assert pipe.tome is None
-
-    def test_a_shared_copy_has_its_own(self, pipe: Any) -> None:
-        copied = shared_copy(pipe)
-        with use_tome(copied, 0.5):
-            assert pipe.tome is None
-            with use_tome(pipe, 0.3):
-                assert copied.tome.config.ratio == 0.5
-        assert (pipe.tome, copied.tome) == (None, None)

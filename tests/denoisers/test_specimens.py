@@ -9,7 +9,7 @@ import paddle
 import pytest
 
 import tiny
-from patching.contract import USUAL, ToMeContract, marks_of, needs_of
+from patching.contract import USUAL, ToMeContract, marks_of
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.patching.adapters import adapters
 from ppdiffusers_tome.patching.blocks import find_blocks
@@ -49,13 +49,6 @@ def test_every_adapter_is_among_the_usual() -> None:
     found = [each for each in adapters() if not lacking.issuperset(each.parent_classes)]
     # UniDiffuser's other kind of block is in test_tokens_beside_the_image.
     assert [each.block_class for each in found if id(each) not in usual] == ["UTransformerBlock"]
-
-
-@pytest.mark.parametrize(
-    "specimen", [pytest.param(each, id=each.name, marks=needs_of(each)) for each in specimens()]
-)
-def test_a_specimen_is_of_its_class(specimen: Specimen) -> None:
-    assert specimen.model_class in {cls.__name__ for cls in type(specimen.build()).__mro__}
 
 
 @pytest.mark.parametrize(

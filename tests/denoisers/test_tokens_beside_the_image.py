@@ -13,16 +13,7 @@ from patching.contract import ToMeContract, first_arguments, groups, watch_block
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
-from zoo import (
-    pixart,
-    sd3,
-    unidiffuser,
-    uvit,
-    versatile,
-    vq_diffusion,
-    wuerstchen_decoder,
-    wuerstchen_prior,
-)
+from zoo import sd3, unidiffuser, uvit, wuerstchen_decoder, wuerstchen_prior
 
 GRID_TOKENS = 64  # 16x16 latents in patches of two
 
@@ -42,7 +33,6 @@ class TestUTransformerBlock(ToMeContract):
 
 
 def matchings(model: tiny.Model, run: Any) -> list[Matching]:
-    """Those of the blocks of a model with ToMe, in the order in which they run."""
     called = watch_blocks(model)
     with paddle.no_grad():
         run(model)
@@ -50,7 +40,6 @@ def matchings(model: tiny.Model, run: Any) -> list[Matching]:
 
 
 def inputs_of(layer: tiny.Model, model: tiny.Model, run: Any) -> list[np.ndarray]:
-    """What a layer computes with, first arguments."""
     with first_arguments(layer) as seen, paddle.no_grad():
         run(model)
     return seen
@@ -82,21 +71,6 @@ def test_rows_of_tokens_before_the_grid_hold_nothing_else(build: Any, run: Any, 
         assert sum(group.min() < prefix for group in merged) == matching.batch * prefix
         assert all(len(group) == 1 for group in merged if group.min() < prefix)
         assert max(len(group) for group in merged) > 1
-
-
-@pytest.mark.parametrize(
-    ("zoo", "level"),
-    [
-        (pixart, 2), (sd3, 2), (uvit, 2), (unidiffuser, 2), (vq_diffusion, 1), (versatile, 1), (wuerstchen_prior, 1),
-        (wuerstchen_decoder, 4),
-    ],
-)  # fmt: skip
-def test_levels_are_those_of_the_grids(zoo: Any, level: int) -> None:
-    model = zoo.SPECIMEN.build()
-    block = min(find_blocks(model), key=lambda block: block.level)
-    assert block.level == level
-    for matching in matchings(apply_tome(model), zoo.SPECIMEN.run):
-        assert (matching.num_tokens - block.adapter.prefix(block.parent, None)) * level**2 == 16 * 16
 
 
 def test_text_of_stable_diffusion_3_never_merges() -> None:

@@ -10,15 +10,7 @@ import pytest
 from patching.contract import groups, watch_blocks
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
-from zoo import (
-    hotshot,
-    lvdm,
-    st_unet,
-    unet_3d,
-    unet_motion,
-    unet_spatio_temporal,
-    vid2vid_st_unet,
-)
+from zoo import hotshot, lvdm, st_unet, unet_3d, unet_motion, unet_spatio_temporal, vid2vid_st_unet
 
 VIDEO = [hotshot, lvdm, st_unet, unet_3d, unet_motion, unet_spatio_temporal, vid2vid_st_unet]
 FRAMES = 3

@@ -1,16 +1,14 @@
 """Small models that stand in for those that only a newer ppdiffusers has.
 
-Adapters find blocks and their parents by the names of classes, so these have the real names, and whatever token merging
-rests on: which layers there are, what they are called with, by position or by keyword, where the tokens of a text
-stand, in what form positions come. What is between is the least that tells a wrong token from a right one, in float32
-and with a plain softmax, so that it runs on every Paddle.
+Adapters find classes by name, so these have the real names, and whatever token merging rests on: layers, calls by
+position or keyword, where a text's tokens stand, in what form positions come; the rest is a plain softmax in float32.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -35,16 +33,8 @@ Rotary = tuple[Tensor, Tensor] | Tensor
 class Attention(nn.Layer):
     """Attention with ppdiffusers' names of layers; a processor computes.
 
-    Args:
-        text: ``FIRST`` or ``LAST``, where the tokens of a text stand in the sequence that is attended to.
-        apart: those have projections and norms of their own.
-        cross: keys are the text's alone.
-        norms: queries and keys are normed.
-        across_heads: by all heads together, before these are told apart.
-        out: there is a last projection; elsewhere the block has it.
-
-    Attributes:
-        hidden_keys: of that sequence, keys that no query sees. For tests.
+    The tokens of a ``text`` stand first or last, those that are ``apart`` with layers of their own; with ``cross`` keys
+    are the text's alone. Keys in ``hidden_keys`` are seen by no query.
     """
 
     def __init__(
@@ -180,17 +170,6 @@ class Norm(nn.Layer):
         return (*(plain_norm(x) * (1 + scale) + shift for x in (hidden_states, *others)), gate)
 
 
-class TwoNorms(nn.Layer):
-    """Of blocks with two attentions: what the first gets comes first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = Norm(), Norm()
-
-    def forward(self, hidden_states: Tensor, *, emb: Tensor) -> tuple[Tensor, ...]:
-        return (*self.first(hidden_states, emb=emb), self.second(hidden_states, emb=emb)[0])
-
-
 def plain_norm(x: Tensor) -> Tensor:
     return F.layer_norm(x, [DIM])
 
@@ -224,11 +203,7 @@ class TimeEmbedding(nn.Layer):
 
 
 class RotaryEmbedding(nn.Layer):
-    """Cosines and sines of positions ``[tokens, 3]``, or both as complex numbers.
-
-    Attributes:
-        share: so many rows and columns have one position. For tests.
-    """
+    """Cosines and sines of positions ``[tokens, 3]``, or complex; ``share`` rows and columns have one position."""
 
     def __init__(self, as_complex: bool = False) -> None:
         super().__init__()
@@ -267,11 +242,6 @@ class Patches(nn.Layer):
         return self.linear(cut_into_patches(latent.transpose(self.order)))
 
 
-class PicturePatches(Patches):
-    def forward(self, latent: Tensor) -> Tensor:
-        return super().forward(latent.unsqueeze(2))
-
-
 class TextAndPatches(Patches):
     def forward(self, text_embeds: Tensor, image_embeds: Tensor) -> Tensor:
         return join_text(super().forward(image_embeds), text_embeds, FIRST)
@@ -280,19 +250,16 @@ class TextAndPatches(Patches):
 class DualBlock(nn.Layer):
     """Image and text, which meet in attention alone."""
 
-    def __init__(self, attn: Attention, attn2: Attention | None = None) -> None:
+    def __init__(self, attn: Attention) -> None:
         super().__init__()
-        self.norm1, self.norm1_context = Norm() if attn2 is None else TwoNorms(), Norm()
-        self.attn, self.attn2 = attn, attn2
+        self.norm1, self.norm1_context, self.attn = Norm(), Norm(), attn
         self.ff, self.ff_context = FeedForward(), FeedForward()
 
     def run(self, image: Tensor, text: Tensor, temb: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
-        normed, gate, *second = self.norm1(image, emb=temb)
+        normed, gate = self.norm1(image, emb=temb)
         normed_text, gate_of_text = self.norm1_context(text, emb=temb)
         made, of_text = self.attn(hidden_states=normed, encoder_hidden_states=normed_text, **given)
         image, text = image + gate * made, text + gate_of_text * of_text
-        if second:
-            image = image + gate * self.attn2(hidden_states=second[0])
         return image + self.ff(plain_norm(image)), text + self.ff_context(plain_norm(text))
 
 
@@ -359,14 +326,6 @@ class HunyuanVideoSingleTransformerBlock(SingleBlock):
         return apart(self.run(join_text(hidden_states, encoder_hidden_states, LAST), temb, attend), words, LAST)
 
 
-class JointTransformerBlock(DualBlock):
-    def __init__(self, norms: bool, two: bool) -> None:
-        super().__init__(Attention(LAST, apart=True, norms=norms), Attention(norms=norms) if two else None)
-
-    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor) -> tuple[Tensor, Tensor]:
-        return self.run(hidden_states, encoder_hidden_states, temb)[::-1]
-
-
 class CogVideoXBlock(nn.Layer):
     def __init__(self, norms: bool) -> None:
         super().__init__()
@@ -386,18 +345,6 @@ class CogVideoXBlock(nn.Layer):
         return image + gate * made, text + gate * of_text
 
 
-class VCtrlBlock(nn.Layer):
-    def __init__(self, norms: bool) -> None:
-        super().__init__()
-        self.norm1, self.attn1, self.norm2, self.ff = Norm(), Attention(norms=norms), Norm(), FeedForward()
-
-    def forward(self, hidden_states: Tensor, temb: Tensor, image_rotary_emb: Rotary | None) -> Tensor:
-        normed, gate = self.norm1(hidden_states, emb=temb)
-        hidden_states = hidden_states + gate * self.attn1(hidden_states=normed, image_rotary_emb=image_rotary_emb)
-        normed, gate = self.norm2(hidden_states, emb=temb)
-        return hidden_states + gate * self.ff(normed)
-
-
 class WanTransformerBlock(nn.Layer):
     def __init__(self, norms: bool) -> None:
         super().__init__()
@@ -414,12 +361,7 @@ class WanTransformerBlock(nn.Layer):
 
 
 class Model(nn.Layer):
-    """The common parts of the models.
-
-    Args:
-        rotary: positions come as a rotary embedding; otherwise None comes in its place.
-        norms: attention norms queries and keys.
-    """
+    """The common parts of the models; without ``rotary`` None comes in place of positions."""
 
     config = SimpleNamespace(patch_size=2, patch_size_t=1)
     complex_rotary = False
@@ -518,63 +460,19 @@ class CogVideoXTransformer3DModel(Model):
         return x, text
 
 
-class VCtrlModel(Model):
-    def __init__(self, **options: bool) -> None:
-        super().__init__(**options)
-        self.sample_patch_embed = Patches((0, 2, 1, 3, 4))
-        self.transformer_blocks = nn.LayerList([VCtrlBlock(self.norms) for _ in range(2)])
-
-    def forward(self, sample: Tensor, timestep: Tensor) -> tuple[Tensor, ...]:
-        frames, _, *size = sample.shape[1:]
-        rotary, temb = self.embed_video([frames, *size]), self.time_text_embed(timestep)
-        x, samples = self.sample_patch_embed(sample), []
-        for block in self.transformer_blocks:
-            x = block(hidden_states=x, temb=temb, image_rotary_emb=rotary)
-            samples.append(x)
-        return tuple(samples)
-
-
-class SD3ControlNetModel(Model):
-    def __init__(self, **options: bool) -> None:
-        super().__init__(**{**options, "rotary": False})
-        self.pos_embed = PicturePatches()
-        self.transformer_blocks = nn.LayerList([JointTransformerBlock(self.norms, two) for two in (True, False)])
-
-    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> tuple[Tensor, ...]:
-        x, temb = self.pos_embed(hidden_states), self.time_text_embed(timestep)
-        text = self.context_embedder(encoder_hidden_states)
-        for block in self.transformer_blocks:
-            text, x = block(hidden_states=x, encoder_hidden_states=text, temb=temb)
-        return x, text
-
-
 @dataclass(frozen=True)
 class Family:
-    """A stand-in, and how it is called.
-
-    Attributes:
-        name: of the family.
-        model_class: of the stand-in.
-        arguments: what a pipeline would call it with.
-        options: of the stand-in, where they are not the usual ones.
-        video: it has frames.
-        text: it has tokens of a text beside the image's in attention.
-        takes_mask: its attention does.
-        by_keyword: all its attention is called so, which hooks see on Paddle 3 alone.
-    """
+    """A stand-in, and what a pipeline would call it with; ``text`` tokens stand beside the image's in attention."""
 
     name: str
     model_class: type[Model]
     arguments: Callable[[Inputs], dict[str, Any]]
-    options: Mapping[str, Any] = field(default_factory=dict)
     video: bool = True
     text: bool = True
     takes_mask: bool = False
-    by_keyword: bool = True
 
     def build(self, **options: Any) -> Model:
-        """One whose weights are always the same."""
-        return create(self.model_class, **{**self.options, **options})
+        return create(self.model_class, **options)
 
     @paddle.no_grad()
     def run(self, model: Model, inputs: Inputs = USUAL, **changes: Any) -> list[np.ndarray]:
@@ -612,15 +510,6 @@ def _cogvideox(inputs: Inputs) -> dict[str, Any]:
     return dict(hidden_states=latent, encoder_hidden_states=inputs.text(), timestep=inputs.timesteps)
 
 
-def _vctrl(inputs: Inputs) -> dict[str, Any]:
-    return dict(sample=inputs.image(inputs.frames, CHANNELS), timestep=inputs.timesteps)
-
-
-def _sd3_controlnet(inputs: Inputs) -> dict[str, Any]:
-    latent = inputs.image(CHANNELS)
-    return dict(hidden_states=latent, encoder_hidden_states=inputs.text(), timestep=inputs.timesteps)
-
-
 FAMILIES = {
     family.name: family
     for family in (
@@ -628,7 +517,5 @@ FAMILIES = {
         Family("hunyuan_video", HunyuanVideoTransformer3DModel, _hunyuan, takes_mask=True),
         Family("wan", WanTransformer3DModel, _wan, text=False),
         Family("cogvideox", CogVideoXTransformer3DModel, _cogvideox),
-        Family("vctrl", VCtrlModel, _vctrl, text=False),
-        Family("sd3_controlnet", SD3ControlNetModel, _sd3_controlnet, video=False, by_keyword=False),
     )
 }

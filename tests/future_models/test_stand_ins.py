@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import paddle
 import pytest
 
+import tiny
 from future_models.stand_ins import (
     FAMILIES,
     Attention,
@@ -19,12 +20,11 @@ from future_models.stand_ins import (
     Rotary,
 )  # fmt: skip
 from patching.contract import ToMeContract
-from ppdiffusers_tome import NothingToMergeError, apply_tome
+from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.adapters.adapter import FIRST
-from ppdiffusers_tome.patching.recorder import record_merging
 from zoo.specimen import TEXT_TOKENS, Inputs
 
 ODD = Inputs(height=10, width=14)
@@ -51,7 +51,6 @@ for _family in FAMILIES.values():
 
 
 def case(family: Family, *others: Any, id: str = "") -> Any:
-    """A case of a test."""
     return pytest.param(family, *others, id=family.name + id)
 
 
@@ -64,7 +63,6 @@ def blocks(model: Model) -> list[Any]:
 
 
 def attentions(model: Model) -> Iterator[Attention]:
-    """Those of the image's tokens."""
     return (layer for layer in model.sublayers() if isinstance(layer, Attention) and not layer.cross)
 
 
@@ -77,7 +75,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def set_processors(model: Model, kind: type[Processor]) -> Model:
+def set_processors(model: Model, kind: Callable[[], Processor]) -> Model:
     for attention in attentions(model):
         attention.processor = kind()
     return model
@@ -183,10 +181,9 @@ def cases_by_hand() -> Iterator[Any]:
     for family in FAMILIES.values():
         yield case(family, {}, {})
         yield case(family, {}, {"merge_mlp": True}, id="-mlp")
-        if family.by_keyword:
-            # Positions may be in the tokens themselves; then nothing is turned, and no norms are needed.
-            yield case(family, {"rotary": False}, {}, id="-no-rotary")
-            yield case(family, {"rotary": False, "norms": False}, {}, id="-no-norms")
+        # Positions may be in the tokens themselves; then nothing is turned, and no norms are needed.
+        yield case(family, {"rotary": False}, {}, id="-no-rotary")
+        yield case(family, {"rotary": False, "norms": False}, {}, id="-no-norms")
         if family.video:
             yield case(family, {}, {"st": 2}, id="-frames")
     yield case(FAMILIES["wan"], {}, {"merge_crossattn": True}, id="-crossattn")
@@ -238,41 +235,35 @@ def test_a_text_that_sees_no_image_stays_what_it_is(family: Family, method: str)
         assert change([merged_image], [image]) >= 1e-3
 
 
-def groups_of(family: Family, latent: paddle.Tensor, **settings: Any) -> np.ndarray:
-    """The first of each token's group, ``[frames, tokens of a frame]``, in the first block."""
-    model, inputs = apply_tome(family.build(), 0.5, **settings), Inputs()
-    name = next(iter(family.arguments(inputs)))
-    with record_merging(model) as records:
-        family.run(model, inputs, **{name: latent})
-    groups = records[0].groups
-    first = np.unique(groups, return_index=True)[1]
-    return first[groups].reshape([inputs.frames, -1])
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES.values() if family.takes_mask])
+@pytest.mark.parametrize("blocks", [{"dual": 2, "single": 0}, {"dual": 0, "single": 2}], ids=["dual", "single"])
+@pytest.mark.parametrize(
+    ("method", "ratio"), [("tome", 0.6), ("tofu", 0.6), ("todo", 0.75), ("pool", 0.6), ("keys", 0.6)]
+)
+def test_equal_tokens_lose_nothing_with_sizes(name: str, blocks: Any, method: str, ratio: float) -> None:
+    family = FAMILIES[name]
+    model = family.build(**blocks)
+    model.rope.share = 2
+    plain = family.run(model, tiny.EqualCells())
+    settings = dict(ratio=ratio, method=method)
+    assert change(family.run(apply_tome(model, **settings, proportional=True), tiny.EqualCells()), plain) <= 1e-6
+    assert change(family.run(apply_tome(model, **settings, proportional=False), tiny.EqualCells()), plain) >= 1e-3
 
 
-VIDEOS = [case(family) for family in FAMILIES.values() if family.video]
+@pytest.mark.parametrize("method", ["tome", "todo", "pool", "keys"])
+@pytest.mark.parametrize("proportional", [False, True])
+def test_hidden_tokens_of_a_text_stay_hidden(method: str, proportional: bool) -> None:
+    family, inputs = FAMILIES["hunyuan_video"], Inputs()
+    model = apply_tome(family.build(), 0.5, method=method, proportional=proportional)
+    given = family.arguments(inputs)
+    text, seen = given["encoder_hidden_states"], given["encoder_attention_mask"]
+    # Of the last text, what is hidden becomes something else.
+    other = paddle.where((seen == 0).unsqueeze(2), text + 3, text)
 
+    def run_last_image(**changes: Any) -> list[Any]:
+        image, made_of_text = family.run(model, inputs, **changes)
+        return [image[-1], made_of_text[-1][seen[-1].numpy() == 1]]
 
-@pytest.mark.parametrize("family", VIDEOS)
-def test_what_merges_in_a_frame_is_decided_by_that_frame(family: Family) -> None:
-    inputs = Inputs()
-    latent = next(iter(family.arguments(inputs).values()))
-    frames = [slice(None)] * latent.shape.index(inputs.frames)
-    other = latent.clone()
-    other[(*frames, 1)] = latent[(*frames, 1)].flip(-1)
-    before, after = groups_of(family, latent), groups_of(family, other)
-    assert [np.array_equal(*each) for each in zip(before, after, strict=True)] == [True, False, True]
-    assert (before // before.shape[1] == np.arange(inputs.frames)[:, None]).all()
-
-
-@pytest.mark.parametrize("family", VIDEOS)
-def test_a_stride_over_frames_merges_over_frames(family: Family) -> None:
-    latent = next(iter(family.arguments(Inputs()).values()))
-    groups = groups_of(family, latent, st=2)
-    frame_of_first = groups // groups.shape[1]
-    assert (frame_of_first[1:] == 0).any(axis=1).all()
-
-
-@pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if not family.video])
-def test_a_stride_over_frames_needs_frames(family: Family) -> None:
-    with pytest.raises(NothingToMergeError, match="st=2 merges tokens of several frames"):
-        apply_tome(family.build(), 0.5, st=2)
+    assert change(run_last_image(encoder_hidden_states=other), run_last_image()) == 0
+    all_seen = dict(encoder_attention_mask=paddle.ones_like(seen))
+    assert change(run_last_image(encoder_hidden_states=other, **all_seen), run_last_image(**all_seen)) >= 1e-3

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,13 @@ import pytest
 from paddle import nn
 
 import tiny
-from future_models.stand_ins import FAMILIES, HEADS, Model, Processor, RoundTheNorms, VCtrlBlock
+from future_models.stand_ins import FAMILIES, HEADS, Model, Norm, Processor, RoundTheNorms
 from future_models.test_stand_ins import attentions, change, same, set_processors
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.recorder import record_merging
 from zoo.specimen import Inputs, create
 
 FLUX = FAMILIES["flux"]
-ROTARY = [family.name for family in FAMILIES.values() if family.by_keyword]
 
 
 @contextmanager
@@ -44,35 +42,24 @@ def calls_of_attention(model: Model) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("method", ["tome", "todo", "keys"])
-@pytest.mark.parametrize("name", ROTARY)
-def test_attention_without_norms_runs_unmerged(name: str, method: str) -> None:
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("has_norms", [False, True], ids=["no norms", "a processor goes round the norms"])
+def test_attention_whose_norms_are_not_called_runs_unmerged(has_norms: bool, name: str, method: str) -> None:
     family = FAMILIES[name]
-    model = family.build(norms=False)
+    model = set_processors(family.build(norms=has_norms), RoundTheNorms)
     plain = family.run(model)
     apply_tome(model, 0.5, method=method)
-    with check_single_warning("does not call norm_"), calls_of_attention(model) as calls:
-        assert same(family.run(model), plain)
-        assert len(calls) == len(list(attentions(model)))
-        assert same(family.run(model), plain)
-
-
-@pytest.mark.parametrize("method", ["tome", "todo", "keys"])
-@pytest.mark.parametrize("name", ROTARY)
-def test_a_processor_that_goes_round_the_norms_runs_unmerged(name: str, method: str) -> None:
-    family = FAMILIES[name]
-    model = set_processors(family.build(), RoundTheNorms)
-    plain = family.run(model)
-    apply_tome(model, 0.5, method=method)
-    with check_single_warning("RoundTheNorms does not call norm_"):
-        with calls_of_attention(model) as calls:
-            assert same(family.run(model), plain)
-            # What was computed before it was found out is computed again; from then on it is known.
-            assert len(calls) == 2 * len(list(attentions(model)))
-        with calls_of_attention(model) as calls:
-            assert same(family.run(model), plain)
-            assert len(calls) == len(list(attentions(model)))
-    assert not same(family.run(set_processors(model, Processor)), plain)
-    assert same(family.run(set_processors(model, RoundTheNorms)), plain)
+    counts = []
+    with check_single_warning("does not call norm_"):
+        for _ in range(2):
+            with calls_of_attention(model) as calls:
+                assert same(family.run(model), plain)
+            counts.append(len(calls) // len(list(attentions(model))))
+    # What was computed before it was found out is computed again; from then on it is known.
+    assert counts == ([2, 1] if has_norms else [1, 1])
+    if has_norms:
+        assert not same(family.run(set_processors(model, Processor)), plain)
+        assert same(family.run(set_processors(model, RoundTheNorms)), plain)
 
 
 class Numbers:
@@ -87,54 +74,36 @@ class Numbers:
 
 
 class Fused(Processor):
-    """One kernel for all that is done before attention itself."""
+    """One kernel for some of what is done before attention itself."""
 
-    NAMES: tuple[str, ...] = (
-        "to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj", "norm_q", "norm_k", "norm_added_q",
-        "norm_added_k",
-    )  # fmt: skip
+    def __init__(self, *names: str) -> None:
+        self.names = names
 
     def __call__(self, attention: Any, *inputs: Any, **keywords: Any) -> Any:
-        return super().__call__(Numbers(attention, self.NAMES), *inputs, **keywords)
-
-    def apply_norm(self, norm: Any, x: paddle.Tensor) -> paddle.Tensor:
-        return norm(x)
+        return super().__call__(Numbers(attention, self.names), *inputs, **keywords)
 
 
-class FusedKeys(Fused):
-    """Keys and values in one product."""
-
-    NAMES = ("to_k", "to_v")
-
-
-class FusedTextNorms(Fused):
-    """The norms of the text alone."""
-
-    NAMES = ("norm_added_q", "norm_added_k")
-
-
-# HunyuanVideo's attention gets a mask, which was made for fewer keys already.
+KEYS, TEXT_NORMS = ("to_k", "to_v"), ("norm_added_q", "norm_added_k")
+ALL = (*KEYS, *TEXT_NORMS, "to_q", "add_q_proj", "add_k_proj", "add_v_proj", "norm_q", "norm_k")
 FUSED = [
-    *[(name, Fused, "tome") for name in ROTARY],
-    *[(name, kind, "todo") for name in ROTARY if name != "hunyuan_video" for kind in (Fused, FusedKeys)],
-    *[("flux", FusedTextNorms, method) for method in ("tome", "todo", "keys")],
+    *[(name, ALL, "tome") for name in FAMILIES],
+    # HunyuanVideo's attention gets a mask, which was made for fewer keys already.
+    *[(name, names, "todo") for name in FAMILIES if name != "hunyuan_video" for names in (ALL, KEYS)],
+    *[("flux", TEXT_NORMS, method) for method in ("tome", "todo", "keys")],
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "method"), FUSED)
-def test_a_processor_that_goes_round_layers_which_tome_needs_runs_unmerged(
-    name: str, kind: type[Processor], method: str
-) -> None:
+@pytest.mark.parametrize(("name", "names", "method"), FUSED)
+def test_a_processor_with_fused_layers_runs_unmerged(name: str, names: tuple[str, ...], method: str) -> None:
     family = FAMILIES[name]
     # FLUX's single blocks norm a text as they norm the image.
-    blocks = dict(dual=2, single=0) if kind is FusedTextNorms else {}
-    model = set_processors(family.build(**blocks), kind)
-    plain = family.run(model)
-    assert same(family.run(set_processors(family.build(**blocks), Processor)), plain)
+    model = family.build(**(dict(dual=2, single=0) if names == TEXT_NORMS else {}))
+    expected = family.run(model)
+    assert same(family.run(set_processors(model, lambda: Fused(*names))), expected)
     apply_tome(model, 0.5, method=method)
-    with check_single_warning(f"{kind.__name__} does not call "):
-        assert same(family.run(model), plain)
-        assert same(family.run(model), plain)
+    with check_single_warning("Fused does not call "):
+        assert same(family.run(model), expected)
+        assert same(family.run(model), expected)
 
 
 class PaddlesLayout(Processor):
@@ -155,10 +124,8 @@ class ReturnsAList(Processor):
 
 @pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(ratio=0.5, method="todo"), dict(ratio=0)], ids=str)
 @pytest.mark.parametrize("kind", [PaddlesLayout, ReturnsAList])
-@pytest.mark.parametrize("name", ROTARY)
-def test_layouts_of_queries_and_of_what_is_returned_are_the_processors(
-    name: str, kind: type[Processor], settings: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_processor_has_layouts_of_its_own(name: str, kind: type[Processor], settings: dict[str, Any]) -> None:
     family = FAMILIES[name]
     expected = family.run(apply_tome(family.build(), **settings))
     assert change(family.run(apply_tome(set_processors(family.build(), kind), **settings)), expected) <= 1e-6
@@ -180,23 +147,15 @@ def test_positions_may_be_given_for_every_image() -> None:
         assert same(FLUX.run(apply_tome(model, 0.5), img_ids=for_all), expected)
 
 
-def name_first(layer: Any, name: str) -> Any:
-    """A way to call a layer that gives the first input by its name."""
-    return lambda first, *inputs, **keywords: layer(**{name: first}, **keywords)
-
-
 def test_a_norm_that_is_called_by_keyword_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is where a VCtrlBlock's tokens are seen first."""
-    family = FAMILIES["vctrl"]
-    expected = family.run(apply_tome(family.build(), 0.5))
-    forward = VCtrlBlock.forward
+    """It is where a block's tokens are seen first."""
+    expected = FLUX.run(apply_tome(FLUX.build(), 0.5))
 
-    def calling_by_keyword(self: Any, *inputs: Any, **keywords: Any) -> paddle.Tensor:
-        others = dict(norm2=self.norm2, ff=self.ff, attn1=self.attn1)
-        return forward(SimpleNamespace(norm1=name_first(self.norm1, "hidden_states"), **others), *inputs, **keywords)
+    def call_by_keyword(self: Any, hidden_states: paddle.Tensor, **keywords: Any) -> Any:
+        return nn.Layer.__call__(self, hidden_states=hidden_states, **keywords)
 
-    monkeypatch.setattr(VCtrlBlock, "forward", calling_by_keyword)
-    assert same(family.run(apply_tome(family.build(), 0.5)), expected)
+    monkeypatch.setattr(Norm, "__call__", call_by_keyword, raising=False)
+    assert same(FLUX.run(apply_tome(FLUX.build(), 0.5)), expected)
 
 
 def test_blocks_that_are_called_by_keyword_merge(monkeypatch: pytest.MonkeyPatch) -> None:

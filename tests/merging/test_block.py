@@ -28,7 +28,6 @@ def unet() -> tiny.Model:
 
 @st.composite
 def configs(draw: st.DrawFn) -> ToMeConfig:
-    """Any settings of a method that reduces tokens or keys by groups."""
     method = draw(st.sampled_from(["tome", "prune", "keys", "pool", "todo"]))
     config = ToMeConfig(draw(st.floats(0, 0.7)), method=method, use_rand=draw(st.booleans()))
     changes: dict[str, Any] = dict(
@@ -42,8 +41,6 @@ def configs(draw: st.DrawFn) -> ToMeConfig:
 
 
 def attend(attn: Any, queries: paddle.Tensor, keys: paddle.Tensor, log_sizes: paddle.Tensor | None) -> paddle.Tensor:
-    """Attention of ``[batch, tokens, channels]``, written plainly."""
-
     def split_heads(x: paddle.Tensor) -> paddle.Tensor:
         return x.reshape([x.shape[0], x.shape[1], attn.heads, -1]).transpose([0, 2, 1, 3])
 

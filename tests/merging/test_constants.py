@@ -21,12 +21,6 @@ def reduce_at(constants: Constants, side: int, method: str) -> None:
     build_reducer(config, layout, layout.grid.num_merged(0.5), timestep=paddle.to_tensor([5]), constants=constants)(x)
 
 
-def test_an_array_is_one_tensor() -> None:
-    constants, array = Constants(), np.arange(3)
-    assert constants(array) is constants(array)
-    assert constants(array).tolist() == [0, 1, 2]
-
-
 def test_an_array_with_the_id_of_a_dead_one_is_another() -> None:
     constants = Constants()
     for number in range(200):
@@ -34,16 +28,6 @@ def test_an_array_with_the_id_of_a_dead_one_is_another() -> None:
         assert constants(array).tolist() == [number] * 3
         del array
     assert len(constants._kept) == 1
-
-
-def test_two_sizes_in_turns_make_nothing_again() -> None:
-    constants = Constants()
-    for side in (8, 10):
-        reduce_at(constants, side, "tome")
-    kept = constants._kept
-    for side in (8, 10, 8):
-        reduce_at(constants, side, "tome")
-    assert constants._kept is kept
 
 
 def test_a_hundred_sizes_in_turns_keep_what_is_in_use() -> None:

@@ -1,13 +1,14 @@
-"""Merging methods: the contract, and what each says of itself."""
+"""Matching: by similarity, anywhere or within tiles."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import paddle
 import pytest
 
 import tiny
-from patching.contract import MethodContract
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import match_tokens
@@ -24,24 +25,44 @@ def match_in_tiles(x: paddle.Tensor, partition: Partition, grid: Grid, num_merge
     return match_tokens(x, partition, num_merged, tiled=tiled)
 
 
-class TestToMe(MethodContract):
-    match = staticmethod(lambda x, partition, grid, num_merged: match_tokens(x, partition, num_merged))
-
-    def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
-        return np.ones(len(destinations), bool)
+def match_anywhere(x: paddle.Tensor, partition: Partition, grid: Grid, num_merged: int) -> Matching:
+    return match_tokens(x, partition, num_merged)
 
 
-class TestTiled(MethodContract):
-    match = staticmethod(match_in_tiles)
+# Grid, batch, how many tokens merge, and by what these are multiplied.
+MATCHED = [
+    (Grid(4, 4), 1, 1, 1), (Grid(4, 4), 2, 8, 1), (Grid(4, 4), 3, 12, 1), (Grid(5, 7), 2, 17, 1),
+    (Grid(5, 7), 1, 29, 1), (Grid(8, 8), 2, 33, 1), (Grid(8, 8), 2, 48, 1), (Grid(11, 6), 2, 40, 1),
+    (Grid(2, 17), 2, 11, 1), (Grid(13, 14), 2, 90, 1), (Grid(4, 4), 1, 7, 1e-3), (Grid(4, 4), 1, 7, 1e15),
+]  # fmt: skip
 
-    def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
-        return list_visible(grid, source, destinations)
 
+@pytest.mark.parametrize("match", [match_anywhere, match_in_tiles])
+@pytest.mark.parametrize(("grid", "batch", "num_merged", "scale"), MATCHED)
+def test_the_most_similar_merge(match: Any, grid: Grid, batch: int, num_merged: int, scale: float) -> None:
+    """By cosines in float64: another library, machine or scale may settle near ties another way."""
+    x, partition = tiny.array((batch, grid.num_tokens, 6), seed=3) * scale, regular_partition(grid, 2, 2)
+    matching = match(x, partition, grid, num_merged)
+    sources, destinations = partition.sources.numpy(), partition.destinations.numpy()
+    allowed = np.ones((len(sources), len(destinations)), bool)
+    if match is match_in_tiles:
+        allowed = np.stack([list_visible(grid, source, destinations) for source in sources])
+    for tokens, owner in zip(x.numpy().astype("float64"), matching.owner.numpy().reshape(len(x), -1), strict=True):
+        unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+        cosine = np.where(allowed, unit[sources] @ unit[destinations].T, -2)
+        highest, into = cosine.max(axis=1), owner[sources][:, None] == owner[destinations]
+        merged = into.any(axis=1)
+        assert len(set(owner[destinations])) == len(destinations)
+        assert (merged.sum(), into.sum()) == (num_merged, num_merged)
+        assert len(set(owner[sources][~merged])) == len(sources) - num_merged
+        assert np.abs(cosine[merged][into[merged]] - highest[merged]).max() <= 1e-6
+        assert highest[merged].min() >= highest[~merged].max(initial=-2) - 1e-6
+
+
+class TestTiles:
     @pytest.mark.parametrize("sides", [(2, 2), (3, 1), (4, 2)])
     @pytest.mark.parametrize("grid", GRIDS)
-    def test_tiles_are_small_and_hold_every_source_once_and_the_destinations_in_sight(
-        self, grid: Grid, sides: tuple[int, int]
-    ) -> None:
+    def test_tiles_hold_every_source_and_what_it_sees(self, grid: Grid, sides: tuple[int, int]) -> None:
         sx, sy = sides
         if not grid.num_cells(sx, sy):
             pytest.skip("no cell fits")

@@ -1,4 +1,4 @@
-"""Sources and destinations: every token is one of them once, one destination a cell, chosen evenly."""
+"""Destinations: one a cell, chosen evenly from the seed, the timestep and the grid alone, the same for every image."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 import paddle
 import pytest
 
+import tiny
+from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.partition import random_partition
 
@@ -80,3 +82,36 @@ def test_grid_counts() -> None:
     assert Grid(1, 8).num_cells(2, 2) == 0
     assert grid.num_merged(0.5) == 594
     assert Grid(3, 3).num_merged(0.1) == 0
+
+
+def build_in_double_precision(batch: int) -> tuple[tiny.Model, paddle.Tensor, paddle.Tensor]:
+    """A UNet, latents and texts: in float32 another batch may settle a near tie of cosines another way."""
+    return tiny.unet().to(dtype="float64"), tiny.latent(batch).astype("float64"), tiny.text(batch).astype("float64")
+
+
+@paddle.no_grad()
+def test_odd_batch_keeps_randomness() -> None:
+    unet, sample, text = build_in_double_precision(3)
+    apply_tome(unet, use_rand=False, **tiny.MERGE_ALL)
+    regular = unet(sample, 500, text).sample.numpy()
+    apply_tome(unet, **tiny.MERGE_ALL)
+    random = unet(sample, 500, text).sample.numpy()
+    assert np.abs(random - regular).max() > 1e-3
+    alone = [unet(sample[i : i + 1], 500, text[i : i + 1]).sample.numpy() for i in range(3)]
+    assert np.abs(random - np.concatenate(alone)).max() <= 1e-5
+
+
+def test_timestep_gives_other_destinations() -> None:
+    """The timestep reaches nothing of this model but ToMe, so only destinations can differ."""
+    unet = tiny.unet()
+    for layer in (unet.time_embedding.linear_1, unet.time_embedding.linear_2):
+        layer.weight.set_value(paddle.zeros_like(layer.weight))
+    assert np.array_equal(tiny.run_unet(unet, timestep=10), tiny.run_unet(unet, timestep=11))
+    apply_tome(unet, 0.5)
+    # ppdiffusers truncates a Python number; fractional steps (Euler's, Karras') come as tensors.
+    outputs = [tiny.run_unet(unet, timestep=step) for step in (10, 11, paddle.to_tensor(10.25), 10)]
+    assert np.array_equal(outputs[0], outputs[3])
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert np.abs(outputs[i] - outputs[j]).max() > 1e-4
+    apply_tome(unet, 0.5, use_rand=False)
+    assert np.array_equal(tiny.run_unet(unet, timestep=10), tiny.run_unet(unet, timestep=11))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,6 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def tiles(case: Case) -> st.SearchStrategy[int | None]:
-    """No tiles, the smallest there are, and larger ones."""
     return st.none() | st.integers(max(case.sx, case.sy), 12)
 
 
@@ -151,9 +150,7 @@ def test_every_combine_mode_has_its_properties_here() -> None:
 class TestPartition:
     @PROPERTY
     @given(partitions(), st.integers(0, 4))
-    def test_every_token_is_a_source_or_a_destination(
-        self, drawn: tuple[Grid, int, int, Partition], prefix: int
-    ) -> None:
+    def test_tokens_are_sources_or_destinations(self, drawn: tuple[Grid, int, int, Partition], prefix: int) -> None:
         grid, sx, sy, partition = drawn
         behind = partition.shift(prefix)
         sources, destinations = behind.sources.numpy(), behind.destinations.numpy()
@@ -246,7 +243,7 @@ class TestMatching:
     def test_a_group_is_masked_when_one_of_its_tokens_is(self, case: Case, data: st.DataObject) -> None:
         matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
         if data.draw(st.booleans()):
-            matching = matching.keep_queries()
+            matching = replace(matching, keeps_queries=True)
         heads, queries = data.draw(st.sampled_from([(1, False), (2, False), (2, True)]))
         out = np.random.default_rng(case.seed).random((case.batch, case.num_tokens)) < data.draw(st.floats(0, 1))
         rows = case.num_tokens if queries else 1

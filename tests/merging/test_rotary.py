@@ -31,7 +31,6 @@ def complex_(angle: np.ndarray) -> paddle.Tensor:
 
 
 def rotate(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """By pairs, as complex numbers."""
     pairs = x[..., ::2] + 1j * x[..., 1::2]
     pairs = pairs * np.exp(1j * angle)
     return np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)

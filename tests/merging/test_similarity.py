@@ -36,9 +36,7 @@ def search_of(grid: Grid, tile: int | None) -> tuple[paddle.Tensor, paddle.Tenso
     return tiled.sources, tiled.destinations, tiled.num_tiles
 
 
-def cosines_of(
-    x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int
-) -> np.ndarray:  # fmt: skip
+def cosines_of(x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int) -> np.ndarray:
     """Of every source with every destination of its tile, ``[batch, sources, D]``, in float64 and the plain way."""
     tokens = x.astype("float64").numpy()
     tokens = tokens / np.linalg.norm(tokens, axis=-1, keepdims=True)
@@ -55,7 +53,23 @@ def check_found(x: paddle.Tensor, search: tuple, cosine: paddle.Tensor, best: pa
     assert np.abs(cosine.numpy() - found).max() < 1e-6
 
 
-@pytest.mark.parametrize("find", [find_nearest, module._find_by_numpy, module._find_by_paddle])
+def find_in_slices(at_once: int) -> Callable[..., tuple[paddle.Tensor, paddle.Tensor]]:
+    def find(x: paddle.Tensor, *search: Any) -> tuple[paddle.Tensor, paddle.Tensor]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_MAX_PRODUCTS", at_once)
+            patch.setattr(module, "_MIN_ROWS", 7)
+            return find_nearest(x, *search)
+
+    return find
+
+
+WAYS = {
+    "chosen": find_nearest, "numpy": module._find_by_numpy, "paddle": module._find_by_paddle,
+    **{f"slices of {at_once}": find_in_slices(at_once) for at_once in (1, 3000, 2**30)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("find", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("grid", "batch", "channels", "tile"), CASES)
 def test_the_nearest_is_found(find, grid: Grid, batch: int, channels: int, tile: int | None, dtype: str) -> None:
@@ -110,17 +124,6 @@ def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monk
     assert exact - ranked < 0.1 * (exact - all_cosines.max(axis=-1).mean())
 
 
-@pytest.mark.parametrize("at_once", [1, 3000, 2**30])
-@pytest.mark.parametrize(("grid", "batch", "channels", "tile"), CASES)
-def test_slices_of_any_size_find_the_nearest(
-    grid: Grid, batch: int, channels: int, tile: int | None, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, search = tokens_of(grid, batch, channels), search_of(grid, tile)
-    monkeypatch.setattr(module, "_MAX_PRODUCTS", at_once)
-    monkeypatch.setattr(module, "_MIN_ROWS", 7)
-    check_found(x, search, *find_nearest(x, *search))
-
-
 def test_tokens_that_are_a_view_are_read_as_they_are() -> None:
     """Transposed and sliced tensors share memory on Paddle 3, and numpy reads memory."""
     grid = Grid(16, 16)
@@ -128,16 +131,6 @@ def test_tokens_that_are_a_view_are_read_as_they_are() -> None:
     channels_first = x.transpose([0, 2, 1]).clone()
     for view in (x[1:], channels_first.transpose([0, 2, 1])[1:]):
         check_found(x[1:].clone(), search, *find_nearest(view, *search))
-
-
-def test_a_tensor_with_gradients_is_only_read() -> None:
-    grid = Grid(16, 16)
-    x = tokens_of(grid, 2, 8)
-    before = x.numpy().copy()
-    x.stop_gradient = False
-    cosine, _ = find_nearest(x * 1, *search_of(grid, None))
-    assert cosine.stop_gradient
-    assert np.array_equal(x.numpy(), before)
 
 
 @pytest.mark.parametrize("tile", [None, 8])

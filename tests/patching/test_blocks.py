@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ SIDE, CHANNELS = 8, 8
 
 
 def transformer(**of_block: Any) -> Transformer2DModel:
-    """A Transformer2DModel on an 8x8 image whose one block has what the model itself gives no way to ask for."""
     settings = dict(num_attention_heads=2, attention_head_dim=4, in_channels=CHANNELS, norm_num_groups=4)
     model = tiny.build(Transformer2DModel, **settings)
     block = tiny.build(
@@ -42,7 +42,6 @@ def run(model: Transformer2DModel, **kwargs: Any) -> np.ndarray:
 
 
 def tokens_of(block: tiny.Model, model: Transformer2DModel) -> paddle.Tensor:
-    """What the block is called with."""
     seen: list[paddle.Tensor] = []
     helper = block.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
     run(model)
@@ -67,50 +66,38 @@ def run_block_by_hand(block: Any, x: paddle.Tensor, num_merged: int, mask: paddl
 
 
 @pytest.mark.parametrize("num_merged", [1, 2, 32, 47])
-@pytest.mark.parametrize("positional", [True, False])
-def test_tokens_merge_after_the_position_embedding(num_merged: int, positional: bool) -> None:
-    """The port merges before it: the embedding of another place is then added to every token past the first one."""
+@pytest.mark.parametrize("special", ["", "positions", "mask"])
+def test_a_block_equals_the_block_written_out(num_merged: int, special: str) -> None:
+    """The port merges before positions are added, and gives every token behind the first those of another place."""
     embedding = dict(positional_embeddings="sinusoidal", num_positional_embeddings=SIDE * SIDE)
-    model = transformer(**(embedding if positional else {}))
+    model = transformer(**(embedding if special == "positions" else {}))
     block = model.transformer_blocks[0]
-    x = tokens_of(block, model)
-    expected = run_block_by_hand(block, x, num_merged)
-    plain = run(model)
+    keep = np.ones((2, SIDE * SIDE), np.float32)
+    keep[0, 10:20], keep[1, ::9] = 0, 0
+    masked = special == "mask"
+    bias = paddle.to_tensor((1 - keep[:, None]) * -10000) if masked else None
+    given = {"attention_mask": paddle.to_tensor(keep)} if masked else {}
+    expected = run_block_by_hand(block, tokens_of(block, model), num_merged, bias)
+    plain = run(model, **given)
     outputs: list[np.ndarray] = []
     apply_tome(model, (num_merged + 0.5) / SIDE**2, use_rand=False)
     block.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output.numpy()))
-    merged = run(model)
+    merged = run(model, **given)
     assert np.abs(outputs[0] - expected).max() <= 1e-5
     assert np.abs(merged - plain).max() > 1e-5
-    assert np.array_equal(run(remove_tome(model)), plain)
+    assert (np.abs(merged - run(model)).max() > 1e-4) == masked
+    assert np.array_equal(run(remove_tome(model), **given), plain)
 
 
-class TestSelfAttentionMask:
-    """On a UNet of one level: ppdiffusers itself cannot pass one mask to several levels."""
-
-    def test_block_equals_the_block_written_out(self) -> None:
-        model = transformer()
-        block = model.transformer_blocks[0]
-        keep = np.ones((2, SIDE * SIDE), np.float32)
-        keep[0, 10:20], keep[1, ::9] = 0, 0
-        bias = paddle.to_tensor((1 - keep[:, None]) * -10000)
-        expected = run_block_by_hand(block, tokens_of(block, model), 32, bias)
-        outputs: list[np.ndarray] = []
-        apply_tome(model, 0.5, use_rand=False)
-        block.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output.numpy()))
-        masked = run(model, attention_mask=paddle.to_tensor(keep))
-        assert np.abs(outputs[0] - expected).max() <= 1e-5
-        assert np.abs(masked - run(model)).max() > 1e-4
-
-    def test_text_mask_as_long_as_the_tokens_is_left_alone(self) -> None:
-        """64 text tokens and an 8x8 grid: the mask of cross attention is not the mask of the grid."""
-        text = tiny.array((2, 64, tiny.CROSS_DIM), seed=5)
-        keep = paddle.to_tensor((np.arange(64) < 40).astype(np.float32)[None].repeat(2, axis=0))
-        unet = apply_tome(tiny.unet(levels=1), 0.5, merge_crossattn=True)
-        with paddle.no_grad():
-            masked = unet(tiny.latent(2, 8, 8), 5, text, encoder_attention_mask=keep).sample.numpy()
-            cut = unet(tiny.latent(2, 8, 8), 5, text[:, :40]).sample.numpy()
-        assert np.abs(masked - cut).max() <= 1e-5
+def test_text_mask_as_long_as_the_tokens_is_left_alone() -> None:
+    """64 text tokens and an 8x8 grid: the mask of cross attention is not the mask of the grid."""
+    text = tiny.array((2, 64, tiny.CROSS_DIM), seed=5)
+    keep = paddle.to_tensor((np.arange(64) < 40).astype(np.float32)[None].repeat(2, axis=0))
+    unet = apply_tome(tiny.unet(levels=1), 0.5, merge_crossattn=True)
+    with paddle.no_grad():
+        masked = unet(tiny.latent(2, 8, 8), 5, text, encoder_attention_mask=keep).sample.numpy()
+        cut = unet(tiny.latent(2, 8, 8), 5, text[:, :40]).sample.numpy()
+    assert np.abs(masked - cut).max() <= 1e-5
 
 
 def chunk(model: tiny.Model, size: int | None, dim: int) -> None:
@@ -179,23 +166,19 @@ def test_a_parent_called_by_keyword_merges_as_one_called_by_position() -> None:
 
 
 def test_a_sublayer_called_by_keyword_merges() -> None:
-    class ByKeyword(BasicTransformerBlock):
-        def forward(self, hidden_states: paddle.Tensor, *args: object, **kwargs: object) -> paddle.Tensor:
-            return self.attn1(hidden_states=self.norm1(hidden_states)) + hidden_states
+    def run_with(call: Callable[[Any, paddle.Tensor], paddle.Tensor], ratio: float = 0.5) -> np.ndarray:
+        class Own(BasicTransformerBlock):
+            def forward(self, hidden_states: paddle.Tensor, *args: object, **kwargs: object) -> paddle.Tensor:
+                return call(self.attn1, self.norm1(hidden_states)) + hidden_states
 
-    class ByPosition(BasicTransformerBlock):
-        def forward(self, hidden_states: paddle.Tensor, *args: object, **kwargs: object) -> paddle.Tensor:
-            return self.attn1(self.norm1(hidden_states)) + hidden_states
+        model = tiny.unet()
+        for block in find_blocks(model):
+            block.block.__class__ = Own
+        return tiny.run_unet(apply_tome(model, ratio))
 
-    model = tiny.unet()
-    for block in find_blocks(model):
-        block.block.__class__ = ByKeyword
-    by_keyword = tiny.run_unet(apply_tome(model, 0.5))
-    plain = tiny.run_unet(remove_tome(model))
-    for block in find_blocks(model):
-        block.block.__class__ = ByPosition
-    assert np.array_equal(tiny.run_unet(apply_tome(model, 0.5)), by_keyword)
-    assert np.abs(by_keyword - plain).max() > 1e-4
+    merged = run_with(lambda attention, tokens: attention(hidden_states=tokens))
+    assert np.array_equal(merged, run_with(lambda attention, tokens: attention(tokens)))
+    assert np.abs(merged - run_with(lambda attention, tokens: attention(tokens), ratio=0)).max() > 1e-4
 
 
 def test_a_block_that_is_given_another_class_has_no_tome_and_that_is_told() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import ppdiffusers
 import pytest
 
-from ppdiffusers_tome.patching.state.progress import SchedulerTracker, Step, TimestepTracker
+from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
 
 DOWN = [999.0, 749.0, 499.0, 249.0]
 
@@ -58,7 +58,6 @@ def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> 
     """FLUX in bfloat16: rounded, divided by 1000 in its pipeline, and multiplied again in the model."""
 
     def round_to_bfloat16(number: float) -> float:
-        """To the nearest of bfloat16, the even one of two."""
         bits = np.float32(number).view(np.uint32)
         return float(((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32))
 
@@ -80,22 +79,6 @@ def test_a_call_beside_the_denoising_moves_nothing() -> None:
     steps.step_at(DOWN[0])
     assert steps.step_at(600.0)[:3] == (pytest.approx(0.399, abs=1e-3), False, False)
     assert steps.step_at(DOWN[1])[:3] == (0.25, True, True)
-
-
-def test_more_calls_than_steps_stay_below_the_end() -> None:
-    steps = SchedulerTracker(Scheduler([1.0, 0.0]))
-    found = places(steps, [0.9, 0.8, 0.7, 0.6])
-    assert all(0 <= progress < 1 for progress in found)
-    assert found == sorted(found)
-
-
-def test_steps_of_second_order() -> None:
-    """Lists of second order name a timestep twice, once for each of two calls."""
-    steps = SchedulerTracker(Scheduler([9.0, 5.0, 5.0, 1.0]))
-    assert [steps.step_at(timestep) for timestep in (9, 5, 5, 1)] == [
-        Step(place / 4, is_new_step=True, continues=place > 0, number=place, num_steps=4, time=time)
-        for place, time in enumerate((0, 1, 1, 2))
-    ]
 
 
 @pytest.mark.parametrize(("begins", "place"), [(2, 2), (4, 4), (1, 2)])
@@ -209,25 +192,6 @@ def test_a_missing_timestep_begins_another_run(missing: int) -> None:
     steps = SchedulerTracker(Scheduler(DOWN))
     found = [steps.step_at(timestep) for number, timestep in enumerate(DOWN) if number != missing]
     assert [step.continues for step in found] == [False] + [number + 1 != missing + 1 for number in range(1, 3)]
-
-
-def test_a_list_that_the_pipeline_cuts_ends_there() -> None:
-    """``denoising_end`` of SDXL."""
-    steps = SchedulerTracker(Scheduler(DOWN), lambda: 3)
-    assert [steps.step_at(timestep).num_steps for timestep in DOWN[:3]] == [3, 3, 3]
-    assert SchedulerTracker(Scheduler(DOWN), lambda: 2).step_at(DOWN[2]).num_steps == 2
-
-
-def test_a_scheduler_that_is_copied_for_every_call_is_one_run() -> None:
-    """As that of Panorama for each view, two calls a step."""
-    scheduler = Scheduler(DOWN)
-    steps, found = SchedulerTracker(scheduler), []
-    for timestep in (timestep for timestep in DOWN for _ in range(2)):
-        scheduler.set_timesteps(DOWN)
-        found.append(steps.step_at(timestep))
-    assert [step.is_new_step for step in found] == [True, False] * 4
-    assert [step.number for step in found[::2]] == [0, 1, 2, 3]
-    assert all(step.continues for step in found[1:])
 
 
 def test_a_timestep_on_no_schedule_has_no_number_unless_none_is_on_one() -> None:

@@ -30,21 +30,8 @@ def test_levels_of_a_unet_by_path() -> None:
     }  # fmt: skip
 
 
-def test_levels_of_sdxl_and_controlnet_and_dit() -> None:
-    assert levels(tiny.sdxl_unet()) == {
-        "down_blocks.1.attentions.0": 2, "mid_block.attentions.0": 2,
-        "up_blocks.0.attentions.0": 2, "up_blocks.0.attentions.1": 2,
-    }  # fmt: skip
-    assert levels(tiny.controlnet()) == {
-        "down_blocks.0.attentions.0": 1, "down_blocks.1.attentions.0": 2, "mid_block.attentions.0": 2,
-    }  # fmt: skip
-    assert levels(tiny.multi_controlnet())["nets.1.down_blocks.1.attentions.0"] == 2
-    assert set(levels(tiny.dit()).values()) == {2}
-
-
 def test_levels_of_a_unet_with_skips_beside_it() -> None:
     """The score SDE's blocks on the way up double by a layer of another name."""
-    assert set(levels(unet_score_sde.SPECIMEN.build()).values()) == {2}
     four = dict(
         block_out_channels=(32,) * 4, down_block_types=("SkipDownBlock2D",) * 3 + ("AttnSkipDownBlock2D",),
         up_block_types=("SkipUpBlock2D",) * 2 + ("AttnSkipUpBlock2D", "SkipUpBlock2D"),
@@ -87,19 +74,11 @@ def test_every_level_merges_at_sizes_that_no_level_divides(height: int, width: i
     assert np.abs(merged - plain).max() > 1e-3
 
 
-class TestAUNetOfTheUsersOwn:
-    """Blocks are found by their place, whatever they are called in it."""
-
-    def unet(self) -> tiny.Model:
-        blocks = tiny.unet(levels=3).down_blocks
-        unet = paddle.nn.Layer()
-        unet.down_blocks = paddle.nn.Sequential(*((f"stage_{number}", block) for number, block in enumerate(blocks)))
-        return unet
-
-    def test_blocks_with_names_have_the_levels_of_their_places(self) -> None:
-        assert levels(self.unet()) == {f"down_blocks.stage_{number}.attentions.0": 2**number for number in range(3)}
-
-    def test_a_part_with_a_longer_name_is_no_part_of_a_unet(self) -> None:
-        holder = paddle.nn.Layer()
-        holder.my_down_blocks = self.unet().down_blocks
-        assert set(levels(holder).values()) == {1}
+def test_blocks_of_a_unet_of_the_users_own_are_found_by_their_place() -> None:
+    """Whatever they are called in it; a part with a longer name is no part of a UNet."""
+    blocks = tiny.unet(levels=3).down_blocks
+    unet, holder = paddle.nn.Layer(), paddle.nn.Layer()
+    unet.down_blocks = paddle.nn.Sequential(*((f"stage_{number}", block) for number, block in enumerate(blocks)))
+    assert levels(unet) == {f"down_blocks.stage_{number}.attentions.0": 2**number for number in range(3)}
+    holder.my_down_blocks = unet.down_blocks
+    assert set(levels(holder).values()) == {1}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tiny
@@ -18,61 +16,40 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # What allocators and caches may do; a leak of the smallest tensor a call, 1 KB, would be seen in gc below.
 MOST_GROWTH = 8 * 2**20
-
-
 # Caches of partitions and constants are full by then.
 WARM = 60
 
 
-@pytest.mark.parametrize(
-    ("removing", "times", "levels"),
-    [
-        (True, 180, 1), (False, 180, 1), pytest.param(True, 1000, 2, marks=pytest.mark.sweep),
-        pytest.param(False, 300, 2, marks=pytest.mark.sweep),
-    ],
-    ids=["removed", "replaced", "removed-often", "replaced-often"],
-)  # fmt: skip
-def test_memory_stays_when_tome_comes_and_goes(removing: bool, times: int, levels: int) -> None:
-    unet = tiny.unet(levels)
+@pytest.mark.parametrize("removing", [True, False], ids=["removed", "replaced"])
+def test_memory_stays_when_tome_comes_and_goes(removing: bool) -> None:
+    unet = tiny.unet(levels=1)
     before = tiny.snapshot(unet)
-    plain = tiny.run_unet(unet, 1, 8, 8)
-    expected = {seed: tiny.run_unet(apply_tome(tiny.unet(levels), 0.5, seed=seed), 1, 8, 8) for seed in range(3)}
-    start = (0, 0, 0)
-    for number in range(times):
+    for number in range(3 * WARM):
         if number == WARM:
             start = count_objects()
-        output = tiny.run_unet(apply_tome(unet, 0.5, seed=number), 1, 8, 8)
-        if number < 3:
-            assert np.array_equal(output, expected[number])
+        tiny.run_unet(apply_tome(unet, 0.5, seed=number), 1, 8, 8)
         if removing:
             remove_tome(unet)
-            if number % 50 == 0:
-                assert np.array_equal(tiny.run_unet(unet, 1, 8, 8), plain)
     end = count_objects()
-    assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, seed=2), 1, 8, 8), expected[2])
-    assert np.array_equal(tiny.run_unet(remove_tome(unet), 1, 8, 8), plain)
-    assert tiny.snapshot(unet) == before
+    assert tiny.snapshot(remove_tome(unet)) == before
     assert end[0] == start[0]  # states and overrides
     assert end[1] - start[1] <= 50  # whatever else Python holds
     assert end[2] - start[2] <= MOST_GROWTH
 
 
-@pytest.mark.parametrize("apart", [4, pytest.param(2, marks=pytest.mark.sweep)])
-def test_memory_stays_over_calls_of_ever_new_sizes(apart: int) -> None:
+def test_memory_stays_over_calls_of_ever_new_sizes() -> None:
     """Grids, partitions and matchings are kept for a call, or in caches that have an end."""
     unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL, reuse_steps=2, reuse_blocks=True, tile=4)
-    sizes = [(height, width) for height in range(4, 20, apart) for width in range(4, 24, apart)]
-    calls: list[Callable[[], np.ndarray]] = [
-        lambda size=size, step=step: tiny.run_unet(unet, 1, *size, timestep=step) for step, size in enumerate(sizes * 2)
-    ]
-    for call in calls:
-        call()
-    start = count_objects()
-    for call in calls:
-        assert np.isfinite(call()).all()
-    end = count_objects()
+    sizes = [(height, width) for height in range(4, 20, 4) for width in range(4, 24, 4)] * 2
+
+    def run_all() -> tuple[int, int, int]:
+        for step, size in enumerate(sizes):
+            tiny.run_unet(unet, 1, *size, timestep=step)
+        return count_objects()
+
+    start, end = run_all(), run_all()
     assert end[0] == start[0]
-    assert end[1] - start[1] <= len(calls)
+    assert end[1] - start[1] <= len(sizes)
     assert end[2] - start[2] <= MOST_GROWTH
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +14,7 @@ from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
 from patching.contract import state_of
-from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome import apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import Specimen, specimens
@@ -36,7 +36,6 @@ def run(specimen: Specimen, model: Any) -> np.ndarray:
 
 
 def attentions_of(model: Any) -> list[Any]:
-    """The layers that queries, keys and values of merging blocks are made in, each once."""
     found = {}
     for block in find_blocks(model):
         for points in block.adapter.points.values():
@@ -71,7 +70,6 @@ def put_lora(model: Any) -> None:
 
 
 def take_lora_off(model: Any) -> None:
-    """As ppdiffusers does it: with new layers."""
     for attention in attentions_of(model):
         for name in ("to_q", "to_k", "to_v"):
             base = getattr(attention, name).base_layer
@@ -97,20 +95,6 @@ def test_a_lora_may_come_before_or_after_and_be_unloaded(specimen: Specimen, met
     assert np.array_equal(run(specimen, first), merged)
     run(specimen, remove_tome(after))
     assert not [layer for layer in after.sublayers(include_self=True) if "forward" in vars(layer)]
-
-
-@pytest.mark.skipif("USE_PEFT_BACKEND" not in os.environ, reason="needs ppdiffusers 0.29.1 with USE_PEFT_BACKEND=True")
-@pytest.mark.parametrize("settings", [("quality",), (0.5,)], ids=str)
-def test_a_lora_of_peft_may_come_before_or_after(settings: tuple[Any, ...]) -> None:
-    from ppdiffusers.peft import LoraConfig
-
-    def add(unet: Any) -> Any:
-        paddle.seed(0)
-        unet.add_adapter(LoraConfig(r=4, lora_alpha=4, init_lora_weights="gaussian", target_modules=["to_q", "to_k"]))
-        return unet.eval() or unet
-
-    expected = tiny.run_unet(apply_tome(add(tiny.unet()), *settings))
-    assert np.array_equal(tiny.run_unet(add(apply_tome(tiny.unet(), *settings))), expected)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -225,28 +209,6 @@ def test_each_tensor_is_reduced_once(method: str, monkeypatch: pytest.MonkeyPatc
     assert state_of(model).current_call() is None
 
 
-@pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", "mid_block.attentions.0"])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_forward_that_the_user_wraps(path: str, when: str) -> None:
-    """As profilers and caches do it, with a function that calls what was there."""
-    unet = tiny.unet(levels=1)
-    plain, merged = tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5))
-    layer = find_layer(unet, path)
-
-    def wrap() -> None:
-        forward = layer.forward
-        layer.forward = lambda *args, **kwargs: forward(*args, **kwargs)
-
-    if when == "before":
-        wrap()
-    apply_tome(unet, 0.5)
-    if when == "after":
-        wrap()
-    for _ in range(2):
-        assert np.array_equal(tiny.run_unet(unet), merged)
-    assert np.array_equal(tiny.run_unet(remove_tome(unet)), plain)
-
-
 @pytest.mark.parametrize("method", ["tome", "keys"])
 def test_a_processor_that_asks_for_its_mask_by_keyword(method: str) -> None:
     class ByKeyword(AttnProcessor):
@@ -272,3 +234,57 @@ def test_removing_every_part_leaves_nothing_to_say(recwarn: pytest.WarningsRecor
     assert np.array_equal(tiny.run_unet(unet), plain)
     assert unet.tome is None
     assert not [each for each in recwarn if "ToMe" in str(each.message)]
+
+
+ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
+
+
+def run_merged(ratio: float) -> np.ndarray:
+    return tiny.run_unet(apply_tome(tiny.unet(levels=1), ratio))
+
+
+@pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", ATTENTION])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_function_in_place_of_forward_neither_hides_nor_removes_it(path: str, when: str) -> None:
+    """Of any layer, also one that calls the method of the layer's class."""
+    unet = tiny.unet(levels=1)
+    layer, calls = dict(unet.named_sublayers(include_self=True))[path], []
+
+    if when == "after":
+        apply_tome(unet, 0.5)
+    own = layer.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return own(*args, **kwargs) if when == "after" else type(layer).forward(layer, *args, **kwargs)
+
+    layer.forward = forward
+    if when == "before":
+        apply_tome(unet, 0.5)
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    assert unet.tome.blocks == {"": 4}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nor is ToMe said to have no effect
+        with use_tome(unet, 0.3):
+            assert np.array_equal(tiny.run_unet(unet), run_merged(0.3))
+    assert unet.tome.config.ratio == 0.5
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
+    assert layer.forward is forward
+    assert len(calls) == 3
+
+
+def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As TeaCache does it: ``pipe.transformer.__class__.forward = ...``."""
+    unet, calls = apply_tome(tiny.unet(levels=1), 0.5), []
+    own = type(unet).forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(unet), "forward", forward)
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    assert len(calls) == 2
+    monkeypatch.undo()
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    assert type(unet).forward is type(remove_tome(unet)).forward is own

@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers.models.attention_processor import (
-    Attention,
-    AttnProcessor,
-    SlicedAttnProcessor,
-    XFormersAttnProcessor,
-)
+from ppdiffusers.models.attention_processor import Attention, AttnProcessor, SlicedAttnProcessor, XFormersAttnProcessor
 from ppdiffusers.models.lora import LoRALinearLayer
 from ppdiffusers.patches import paddle_patch
 
@@ -164,9 +159,7 @@ def test_processor_works_before_and_after_in_any_order(case: Case, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["sliced", "xformers"])
-def test_another_way_to_compute_attention_gives_the_same(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_ways_to_attend_give_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paddle.nn.functional, "scaled_dot_product_attention_", math_attention(), raising=False)
     unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL)
     expected = tiny.run_unet(unet)

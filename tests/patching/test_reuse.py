@@ -17,7 +17,6 @@ from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
 from ppdiffusers_tome.patching.step_memory import StepMemory
-from zoo import wuerstchen_prior
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
 # Two levels: three blocks on 16x16 and three on 8x8, and the middle one there.
@@ -26,7 +25,6 @@ FALLING = (900, 800, 700, 600, 500, 400, 300)
 
 
 def count_by_step(unet: tiny.Model, timesteps: tuple[int, ...] = FALLING, **given: Any) -> list[int]:
-    """Return how many matchings each step makes."""
     with count_matchings(unet) as counts:
         for timestep in timesteps:
             tiny.run_unet(unet, timestep=timestep, **given)
@@ -46,50 +44,29 @@ class WithoutPipeline:
         return self.reuse.lookup((1, 4, 8, 8), [text])
 
 
-class TestInferredSteps:
-    """Which steps share is told by the timesteps."""
-
-    def fresh(self, steps: int, timesteps: list[float]) -> list[int]:
-        """Indices of the calls that get nothing from before."""
-        bare, indices = WithoutPipeline(steps), []
-        for index, timestep in enumerate(timesteps):
-            kept = bare.lookup(timestep)
-            if not kept:
-                indices.append(index)
-            kept[index] = True
-        return indices
-
-    def test_first_two_steps_and_every_nth_are_fresh(self) -> None:
-        assert self.fresh(3, [900, 800, 700, 600, 500, 400, 300, 200]) == [0, 1, 4, 7]
-        assert self.fresh(1, [900, 800, 700]) == [0, 1, 2]
-
-    def test_uneven_schedules_are_one_run(self) -> None:
-        karras = [999, 961, 915, 859, 791, 709, 612, 500]
-        assert self.fresh(10, karras) == [0, 1]
-        assert self.fresh(10, [1.0, 0.9, 0.8, 0.7]) == [0, 1]
-
-    @pytest.mark.parametrize(
-        "timesteps",
-        [[900, 800, 700, 900], [900, 800, 700, 750], [900, 800, 700, 300], [900, 800, 700, 690], [900, 800, 700, 800]],
-        ids=["again", "higher", "far lower", "little lower", "one back"],
-    )
-    def test_another_run_is_fresh(self, timesteps: list[float]) -> None:
-        assert self.fresh(10, timesteps) == [0, 1, 3]
-
-    def test_a_run_that_begins_below_a_broken_one_is_fresh(self) -> None:
-        """900 and 800 were another image's: 780 is known by its distance, and so it would be after one step alone."""
-        assert self.fresh(10, [900, 800, 780, 760, 740]) == [0, 1, 2]
-        assert self.fresh(10, [900, 780, 760, 740]) == [0, 1, 2]
-
-    def test_rising_timesteps_are_never_reused(self) -> None:
-        assert self.fresh(10, [100, 200, 300, 400]) == [0, 1, 2, 3]
-
-    def test_same_timestep_for_ever_shares_nothing(self) -> None:
-        bare = WithoutPipeline(4)
-        for index in range(1000):
-            kept = bare.lookup(999)
-            assert not kept
-            kept[index] = True
+@pytest.mark.parametrize(
+    ("steps", "timesteps", "fresh"),
+    [
+        (3, [900, 800, 700, 600, 500, 400, 300, 200], [0, 1, 4, 7]), (1, [900, 800, 700], [0, 1, 2]),
+        # Uneven schedules are one run.
+        (10, [999, 961, 915, 859, 791, 709, 612, 500], [0, 1]), (10, [1.0, 0.9, 0.8, 0.7], [0, 1]),
+        # Another run: at the same timestep, higher, far lower, little lower, one back.
+        *((10, [900, 800, 700, other], [0, 1, 3]) for other in (900, 750, 300, 690, 800)),
+        # 900 and 800 were another image's: 780 is known by its distance, and so it would be after one step alone.
+        (10, [900, 800, 780, 760, 740], [0, 1, 2]), (10, [900, 780, 760, 740], [0, 1, 2]),
+        # Rising timesteps, and the same one for ever.
+        (10, [100, 200, 300, 400], [0, 1, 2, 3]), (4, [999] * 1000, list(range(1000))),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_steps_that_share_are_told_by_their_timesteps(steps: int, timesteps: list[float], fresh: list[int]) -> None:
+    bare, indices = WithoutPipeline(steps), []
+    for index, timestep in enumerate(timesteps):
+        kept = bare.lookup(timestep)
+        if not kept:
+            indices.append(index)
+        kept[index] = True
+    assert indices == fresh
 
 
 class TestCallsOfAStep:
@@ -127,21 +104,16 @@ class TestCallsOfAStep:
         assert self.start_run("a cat").lookup(700, "a dog") == {}
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
-        """As some pipelines do: other objects, equal values. Latents of another shape are another's."""
+        """As some pipelines do: other objects, equal values; or none. Latents of another shape are another's."""
         reuse = StepMemory(10, are_equal=operator.eq)
         reuse.next_step(continues=False)
         reuse.lookup((1,), [["a cat"]])["made"] = True
+        reuse.lookup((1,), [])["made without"] = True
         reuse.next_step(continues=True)
         assert reuse.lookup((2,), [["a cat"]]) == {}
         assert reuse.lookup((1,), [["a cat"], ["and more"]]) == {}
         assert reuse.lookup((1,), [["a cat"]]) == {"made": True}
-
-    def test_nothing_is_the_same_conditioning_as_nothing(self) -> None:
-        reuse = StepMemory(10, are_equal=operator.eq)
-        reuse.next_step(continues=False)
-        reuse.lookup((1,), [])["made"] = True
-        reuse.next_step(continues=True)
-        assert reuse.lookup((1,), []) == {"made": True}
+        assert reuse.lookup((1,), []) == {"made without": True}
 
 
 class TestBlocks:
@@ -203,7 +175,6 @@ class TestSteps:
         assert count_by_step(apply_tome(unet, reuse_steps=4, reuse_blocks=True, **SETTINGS)) == [2] * 7
 
     def test_a_part_of_a_model_is_always_fresh_and_says_so(self) -> None:
-        """It does not tell its timestep."""
         part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4, reuse_blocks=True)
         with pytest.warns(UserWarning, match="reuse_steps"), paddle.no_grad(), count_matchings(part) as counts:
             outputs = [part(tiny.array((1, 8, 16, 16), seed=s), tiny.text(1)).sample.numpy() for s in (0, 1, 0)]
@@ -229,39 +200,8 @@ class TestPipelines:
 
     @pytest.mark.parametrize("scheduler", ["DDIM", "PNDM", "HeunDiscrete", "EulerDiscrete"])
     def test_called_again_gives_the_same_image(self, scheduler: str) -> None:
-        """Also where a step has two calls."""
         pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, f"{scheduler}Scheduler")())
         first, second = (tiny.run_pipeline(made, steps=6) for made in [pipe.apply_tome(**self.REUSE)] * 2)
         assert np.isfinite(first).all()
         assert np.array_equal(first, second)
         assert not np.array_equal(tiny.run_pipeline(pipe.apply_tome(0.5), steps=6), first)
-
-    def test_pipelines_that_share_a_unet(self) -> None:
-        """Text to image, image to image over a part of the schedule, and back."""
-        pipe = tiny.pipeline()
-        image_to_image = ppdiffusers.StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
-        image_to_image.set_progress_bar_config(disable=True)
-
-        def draw(strength: float) -> np.ndarray:
-            image = paddle.clip(tiny.array((1, 3, 32, 32), seed=6), -1, 1)
-            paddle.seed(3)
-            given = dict(strength=strength, num_inference_steps=8, output_type="latent")
-            return tiny.to_numpy(image_to_image(image=image, **tiny.PROMPT, **given).images)
-
-        alone = []
-        for call in (lambda: tiny.run_pipeline(pipe, steps=6), lambda: draw(0.5), lambda: draw(0.9)):
-            apply_tome(pipe, **self.REUSE)
-            alone.append(call())
-        together = [tiny.run_pipeline(pipe, steps=6), draw(0.5), draw(0.9)]
-        assert all(np.array_equal(*pair) for pair in zip(alone, together, strict=True))
-
-
-@paddle.no_grad()
-def test_a_timestep_that_is_given_by_keyword_is_told() -> None:
-    """Wuerstchen's prior, whose timesteps run from 1 to 0."""
-    model = apply_tome(wuerstchen_prior.SPECIMEN.build(), 0.5, reuse_steps=4)
-    with count_matchings(model) as counts:
-        for r in (1.0, 0.9, 0.8, 0.7):
-            model(tiny.latent(), r=paddle.full([2], r), c=tiny.text())
-    assert counts[0] == counts[1] > 0
-    assert counts[2:] == [0, 0]

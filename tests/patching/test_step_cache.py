@@ -23,8 +23,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.layer_class import list_overrides
-from ppdiffusers_tome.patching.state.pipeline_call import predicts_noise
-from ppdiffusers_tome.patching.step_cache import CoarseOverride, History, StackOverride, count_bytes
+from ppdiffusers_tome.patching.step_cache import History, StackOverride, count_bytes, predicts_noise
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
     FAMILIES,
@@ -34,7 +33,7 @@ from ppdiffusers_tome.settings.step_schedule import (
     UNET,
     choose_computed_steps,
 )
-from zoo import specimens
+from zoo.unet_unconditional import SPECIMEN as UNCONDITIONAL
 
 STEPS = 12
 CACHE = (0, 1, 2, 5, 8, 10, 11)
@@ -57,21 +56,35 @@ def equal_steps(one: list[np.ndarray], another: list[np.ndarray]) -> list[int]:
     return [number for number, pair in enumerate(zip(one, another, strict=True)) if np.array_equal(*pair)]
 
 
+def count_attentions(unet: tiny.Model) -> list[int]:
+    runs: list[int] = []
+    block = next(layer for layer in unet.sublayers() if type(layer).__name__ == "BasicTransformerBlock")
+    block.attn1.register_forward_pre_hook(lambda *_: runs.append(1))
+    return runs
+
+
+def check_all_computed(pipe: Any, words: str, calls: Any = call, times: int = 1) -> None:
+    """A pipeline with ToMe computes all calls, counts them as computed, keeps nothing, and that is logged."""
+    runs = count_attentions(pipe.unet)
+    with pytest.warns(UserWarning, match=words):
+        outputs = pipe(calls)
+    (report,) = (entry.last_image for entry in pipe.tome.entries)
+    assert len(runs) == report.num_computed == times * STEPS
+    assert report.num_skipped == report.cache_bytes == 0
+    assert equal_steps(remove_tome(pipe)(calls), outputs) == list(range(STEPS))
+
+
 class TestSchedule:
     @given(st.integers(MIN_STEPS, 120), st.floats(0, 0.99), st.sampled_from(FAMILIES), st.booleans())
     @settings(max_examples=200, deadline=None)
-    def test_any_number_of_steps_has_its_share_with_the_first_and_the_last(
-        self, num_steps: int, share: float, family: str, predicts_noise: bool
-    ) -> None:
+    def test_the_share_is_of_any_number(self, num_steps: int, share: float, family: str, predicts_noise: bool) -> None:
         computed = choose_computed_steps(num_steps, share, family, predicts_noise=predicts_noise)
         assert {0, num_steps - 1} <= computed <= set(range(num_steps))
         assert len(computed) == max(4, num_steps - round(share * num_steps))
 
     @given(st.integers(MIN_STEPS, 120), st.floats(0.01, HIGHEST_SHARE), st.sampled_from(FAMILIES))
     @settings(max_examples=200, deadline=None)
-    def test_a_mild_share_skips_single_steps_after_the_first_third_where_noise_is_predicted(
-        self, num_steps: int, share: float, family: str
-    ) -> None:
+    def test_a_mild_share_skips_single_late_steps(self, num_steps: int, share: float, family: str) -> None:
         """Errors of early steps change what the image shows, and those of neighbours amplify one another."""
         computed = choose_computed_steps(num_steps, share, family, predicts_noise=True)
         skipped = sorted(set(range(num_steps)) - computed)
@@ -99,9 +112,7 @@ class TestSchedule:
             (0.2, TEXT_TRANSFORMER, "FLUX.1-dev", 0.5), (0.2, TEXT_TRANSFORMER, "Wan2.1", 0.001),
         ],
     )  # fmt: skip
-    def test_skipped_steps_cost_little_by_the_errors_of_real_models(
-        self, share: float, family: str, errors: str, highest: float
-    ) -> None:
+    def test_skipped_steps_cost_little(self, share: float, family: str, errors: str, highest: float) -> None:
         """The sum over skipped steps of 1 - cosine to the last computed one, as measured for arXiv 2512.23258."""
         rows = json.loads((Path(__file__).parent / "real_model_errors.json").read_text())["errors"][errors]
         predicts_noise = family == CLASS_TRANSFORMER  # FLUX and Wan predict a velocity
@@ -109,9 +120,19 @@ class TestSchedule:
         gaps = [(step - last, step) for last, end in pairwise([*steps, 50]) for step in range(last + 1, end)]
         assert sum(rows[min(gap, 9) - 1][step] for gap, step in gaps) <= highest
 
-    def test_a_list_for_another_number_of_steps_keeps_its_places(self) -> None:
-        assert choose_computed_steps(20, (0, 1, 9), cache_steps=20) == {0, 1, 9}
-        assert choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19), cache_steps=20) == {0, 1, 7, 9}
+    @pytest.mark.parametrize(
+        ("num_steps", "listed", "cache_steps", "computed"),
+        [
+            (20, (0, 1, 9), 20, {0, 1, 9}),
+            (10, (0, 1, 2, 6, 14, 18, 19), 20, {0, 1, 7, 9}),  # of another number of steps the places stay
+            (8, (0, 1, 4), None, {0, 1, 4, 5, 6, 7}),  # what is behind the list is computed
+            (12, tuple(range(0, 32, 2)), None, {0, 2, 4, 6, 8, 10}),  # a list may be longer
+        ],
+    )
+    def test_steps_of_a_list(
+        self, num_steps: int, listed: tuple[int, ...], cache_steps: int | None, computed: set[int]
+    ) -> None:
+        assert choose_computed_steps(num_steps, listed, cache_steps=cache_steps) == computed
 
     @given(st.integers(2, 60), st.integers(2, 60), st.data())
     @settings(max_examples=100, deadline=None)
@@ -123,12 +144,6 @@ class TestSchedule:
 
     def test_few_steps_are_all_computed(self) -> None:
         assert all(len(choose_computed_steps(n, 0.5)) == n for n in range(1, MIN_STEPS))
-
-    def test_steps_behind_the_last_listed_are_computed(self) -> None:
-        assert choose_computed_steps(8, (0, 1, 4)) == {0, 1, 4, 5, 6, 7}
-
-    def test_a_list_may_be_longer_than_the_denoising(self) -> None:
-        assert choose_computed_steps(12, tuple(range(0, 32, 2))) == {0, 2, 4, 6, 8, 10}
 
 
 class TestHistory:
@@ -148,13 +163,10 @@ class TestSteps:
         pipe = sampler()
         plain = pipe(call)
         apply_tome(pipe, ratio=0, cache=CACHE)
-        runs: list[int] = []
-        blocks = [layer for layer in pipe.unet.sublayers() if type(layer).__name__ == "BasicTransformerBlock"]
-        for block in blocks:
-            block.attn1.register_forward_pre_hook(lambda *_: runs.append(1))
+        runs = count_attentions(pipe.unet)
         cached = pipe(call)
         assert equal_steps(plain, cached) == list(CACHE)
-        assert len(runs) == len(CACHE) * len(blocks)
+        assert len(runs) == len(CACHE)
         report = pipe.tome.entries[0].last_image
         assert (report.num_computed, report.num_skipped) == (len(CACHE), STEPS - len(CACHE))
         assert report.cache_bytes > 0
@@ -184,9 +196,7 @@ class TestSteps:
             ("EDMEulerScheduler", UNET, False), ("FlowMatchEulerDiscreteScheduler", TEXT_TRANSFORMER, False),
         ],
     )  # fmt: skip
-    def test_schedulers_that_do_not_say_it_or_mean_something_else(
-        self, name: str, family: str, is_noise: bool
-    ) -> None:
+    def test_schedulers_that_do_not_say_it_or_mean_something_else(self, name: str, family: str, is_noise: bool) -> None:
         assert predicts_noise(getattr(ppdiffusers, name)(), family) == is_noise
 
     def test_scheduler_of_second_order_counts_its_calls(self) -> None:
@@ -207,15 +217,6 @@ class TestSteps:
         both = pipe(lambda *given: np.stack([one(prompt)(*given) for prompt in (0, 1)]))
         assert equal_steps([np.stack(pair) for pair in zip(*alone, strict=True)], both) == list(range(STEPS))
 
-    def test_calls_that_cannot_be_told_apart_are_computed_and_keep_nothing_and_that_is_logged(self) -> None:
-        pipe = sampler()
-        plain = pipe(call)
-        apply_tome(pipe, ratio=0, cache=CACHE)
-        with pytest.warns(UserWarning, match="cannot be told apart.* so the cache over steps has no effect"):
-            twice = pipe(lambda *given: (call(*given), call(*given))[1])
-        assert equal_steps(plain, twice) == list(range(STEPS))
-        assert pipe.tome.entries[0].last_image.cache_bytes == 0
-
     def test_a_call_with_gradients_in_each_step_leaves_the_other_one_its_history(self) -> None:
         """As in Attend-and-Excite."""
 
@@ -227,7 +228,9 @@ class TestSteps:
         pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
         expected, bytes_of_one = pipe(call), pipe.tome.entries[0].last_image.cache_bytes
         assert equal_steps(expected, pipe(both)) == list(range(STEPS))
-        assert pipe.tome.entries[0].last_image.cache_bytes == bytes_of_one
+        report = pipe.tome.entries[0].last_image
+        assert (report.num_computed, report.num_skipped) == (STEPS + len(CACHE), STEPS - len(CACHE))
+        assert report.cache_bytes == bytes_of_one
 
     def test_a_prompt_that_changes_in_place_begins_again(self) -> None:
         prompt = tiny.text() + 0
@@ -253,18 +256,6 @@ class TestSteps:
         plain = pipe(changing)
         apply_tome(pipe, ratio=0, cache=CACHE)
         assert 3 in equal_steps(plain, pipe(changing))
-
-    def test_second_pass_in_one_call_begins_again(self) -> None:
-        class Twice(Sampler):
-            def __call__(self) -> list[np.ndarray]:
-                larger = dict(height=32, width=32)
-                second = super().__call__(lambda unet, _, timestep: tiny.run_unet(unet, timestep=timestep, **larger))
-                return [*super().__call__(call), *second]
-
-        pipe = Twice(tiny.unet(), tiny.scheduler())
-        plain = pipe()
-        apply_tome(pipe, ratio=0, cache=CACHE)
-        assert equal_steps(plain, pipe()) == [*CACHE, *(STEPS + step for step in CACHE)]
 
     def test_an_image_of_another_pipeline_in_between_changes_nothing(self) -> None:
         pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
@@ -395,123 +386,115 @@ class TestListsOfOtherSteps:
             (dict(cache=(0, 5), cache_scheduler=7), ToMeTypeError, "cache_scheduler=7 must be the name of"),
         ],
     )  # fmt: skip
-    def test_settings_that_do_not_fit_are_refused(
-        self, given: dict[str, Any], error: type[Exception], words: str
-    ) -> None:
+    def test_settings_that_clash_are_refused(self, given: dict[str, Any], error: type[Exception], words: str) -> None:
         with pytest.raises(error, match=words):
             ToMeConfig(0, **given)
 
 
-class TestReports:
-    """Of every call, whatever it was decided: those that ran all layers, and those that did not."""
+class TestComputed:
+    """What the cache cannot serve is computed, counted so, and logged."""
 
-    def report(self, pipe: Any, calls: Any = call, times: int = 1) -> Any:
-        runs: list[int] = []
-        block = next(each for each in pipe.unet.sublayers() if type(each).__name__ == "BasicTransformerBlock")
-        hook = block.attn1.register_forward_pre_hook(lambda *_: runs.append(1))
-        pipe(calls)
-        hook.remove()
-        (report,) = [entry.last_image for entry in pipe.tome.entries]
-        assert report.num_computed == len(runs)
-        assert report.num_computed + report.num_skipped == times * STEPS
-        return report
+    def test_calls_that_cannot_be_told_apart(self) -> None:
+        pipe = apply_tome(sampler(), 0, cache=CACHE)
+        words = "cannot be told apart.* so the cache over steps has no effect"
+        check_all_computed(pipe, words, lambda *given: (call(*given), call(*given))[1], times=2)
 
-    def test_of_usual_calls(self) -> None:
-        assert self.report(apply_tome(sampler(), 0, cache=CACHE)).num_skipped == STEPS - len(CACHE)
-
-    @pytest.mark.filterwarnings("ignore:ToMe")
-    def test_of_calls_with_gradients(self) -> None:
-        def both(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+    def test_steps_with_gradients(self) -> None:
+        def with_gradients(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
             with paddle.enable_grad():
-                unet(tiny.latent(), timestep, tiny.text())
-            return call(unet, number, timestep)
+                return unet(tiny.latent(), timestep, tiny.text()).sample.numpy()
 
-        report = self.report(apply_tome(sampler(), 0, cache=CACHE), both, times=2)
-        assert report.num_skipped == STEPS - len(CACHE)
-
-    @pytest.mark.filterwarnings("ignore:ToMe")
-    def test_of_calls_that_cannot_be_told_apart(self) -> None:
         pipe = apply_tome(sampler(), 0, cache=CACHE)
-        assert self.report(pipe, lambda *given: (call(*given), call(*given))[1], times=2).num_skipped == 0
+        check_all_computed(pipe, "steps that record gradients, as in training, are computed", with_gradients)
 
-    def test_of_timesteps_on_no_list(self) -> None:
-        pipe = apply_tome(sampler(), 0, cache=CACHE)
-        with pytest.warns(UserWarning, match="is on no list of its pipeline's scheduler.* such calls are computed"):
-            report = self.report(pipe, lambda unet, number, timestep: call(unet, number, timestep + 40 * (number > 3)))
-        assert report.num_skipped == 1
-
-    @pytest.mark.filterwarnings("ignore:ToMe")
-    @pytest.mark.parametrize("place", ["class", "wraps", "instance"])
-    def test_of_calls_beside_another_cache(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("place", ["class", "class before", "wraps", "instance"])
+    def test_calls_beside_another_cache(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As TeaCache puts it on the class, which itself skips blocks in some steps."""
         own, pipe = ppdiffusers.UNet2DConditionModel.forward, sampler()
 
         def forward(self: tiny.Model, *args: Any, **kwargs: Any) -> Any:
             return own(self, *args, **kwargs)
 
+        if place == "class":
+            apply_tome(pipe, 0, cache=CACHE)
         if place == "instance":
             pipe.unet.forward = MethodType(forward, pipe.unet)
         else:
-            put = forward if place == "class" else functools.wraps(own)(forward)
+            put = functools.wraps(own)(forward) if place == "wraps" else forward
             monkeypatch.setattr(ppdiffusers.UNet2DConditionModel, "forward", put)
-        with pytest.warns(UserWarning, match="replaced the forward of UNet2DConditionModel"):
-            assert self.report(apply_tome(pipe, 0, cache=CACHE)).num_skipped == 0
+        if place != "class":
+            apply_tome(pipe, 0, cache=CACHE)
+        check_all_computed(pipe, "replaced the forward of UNet2DConditionModel, as TeaCache")
 
-    def test_of_a_pipeline_that_is_called_without_its_scheduler(self) -> None:
+    def test_a_pipeline_that_is_called_without_its_scheduler(self) -> None:
         class Bare(ppdiffusers.DiffusionPipeline):
             def __init__(self, unet: tiny.Model) -> None:
                 super().__init__()
                 self.register_modules(unet=unet)
 
-            def __call__(self, call: Any) -> None:
-                for number in range(STEPS):
-                    call(self.unet, number, 900 - 50 * number)
+            def __call__(self, call: Any) -> list[np.ndarray]:
+                return [call(self.unet, number, 900 - 50 * number) for number in range(STEPS)]
 
-        with pytest.warns(UserWarning, match="only a pipeline with a scheduler knows.*; this pipeline shows none"):
-            assert self.report(apply_tome(Bare(tiny.unet()), 0, cache=CACHE)).num_skipped == 0
+        pipe = apply_tome(Bare(tiny.unet()), 0, cache=CACHE)
+        check_all_computed(pipe, "only a pipeline with a scheduler knows.*; this pipeline shows none")
 
-    def test_of_a_part_which_says_that_it_has_no_effect(self) -> None:
+    def test_a_denoiser_without_a_pipeline(self) -> None:
+        unet = tiny.unet()
+        plain = tiny.run_unet(unet)
+        apply_tome(unet, ratio=0, cache=0.5)
+        with pytest.warns(UserWarning, match="only a pipeline with a scheduler knows"):
+            assert np.array_equal(tiny.run_unet(unet), plain)
+
+    def test_a_part(self) -> None:
         pipe = sampler()
-        plain = pipe(call)
         pipe.unet.down_blocks[0].apply_tome(0, cache=CACHE)
-        with pytest.warns(UserWarning, match="does not report its timestep.* the cache over steps has no effect here"):
-            assert equal_steps(plain, pipe(call)) == list(range(STEPS))
+        check_all_computed(pipe, "does not report its timestep.* the cache over steps has no effect here")
+
+    def test_timesteps_on_no_list(self) -> None:
+        pipe = apply_tome(sampler(), 0, cache=CACHE)
+        runs = count_attentions(pipe.unet)
+        with pytest.warns(UserWarning, match="is on no list of its pipeline's scheduler.* such calls are computed"):
+            pipe(lambda unet, number, timestep: call(unet, number, timestep + 40 * (number > 3)))
         report = pipe.tome.entries[0].last_image
-        assert (report.num_computed, report.num_skipped) == (STEPS, 0)
+        assert (report.num_computed, report.num_skipped) == (len(runs), STEPS - len(runs)) == (STEPS - 1, 1)
+
+    def test_a_model_that_its_pipeline_left_in_training_mode_skips(self) -> None:
+        """As AnimateDiff's, which the pipeline builds itself."""
+        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        pipe.unet.train()
+        pipe(call)
+        assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(CACHE)
 
 
 class TestRemoval:
     """ToMe taken off a part between two steps of an image."""
 
-    @pytest.mark.parametrize("path", ["transformer_blocks.0", "transformer_blocks.2", "transformer_blocks.1.attn1"])
-    def test_of_a_block_ends_the_cache_of_the_denoiser(self, path: str) -> None:
-        model = tiny.dit(num_layers=3)
+    @pytest.mark.parametrize(
+        ("build", "run", "path", "left"),
+        [
+            (lambda: tiny.dit(num_layers=3), tiny.run_dit, "transformer_blocks.0", 2),
+            (lambda: tiny.dit(num_layers=3), tiny.run_dit, "transformer_blocks.2", 2),
+            (lambda: tiny.dit(num_layers=3), tiny.run_dit, "transformer_blocks.1.attn1", 2),
+            (tiny.unet, tiny.run_unet, "up_blocks.0", 3),
+        ],
+        ids=["first block", "last block", "attention", "coarse level"],
+    )
+    def test_of_a_block_ends_the_cache_of_the_denoiser(self, build: Any, run: Any, path: str, left: int) -> None:
+        model = build()
         pipe, part = Sampler(model, tiny.scheduler()), dict(model.named_sublayers())[path]
 
-        def run(model: tiny.Model, number: int, timestep: float) -> np.ndarray:
+        def remove_at_3(model: tiny.Model, number: int, timestep: float) -> np.ndarray:
             if number == 3:
                 remove_tome(part)
-            return tiny.run_dit(model, timestep=timestep)
+            return run(model, timestep=timestep)
 
-        plain = pipe(run)
+        plain = pipe(remove_at_3)
         apply_tome(pipe, ratio=0, cache=CACHE)
-        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
+        assert equal_steps(plain, pipe(remove_at_3)) == list(range(STEPS))
         (entry,) = pipe.tome.entries
         assert entry.config.cache == 0
-        assert len(entry.paths) == 2
+        assert len(entry.paths) == left
         assert remove_tome(pipe).tome is None
-
-    def test_of_a_coarse_level_ends_it_too(self) -> None:
-        pipe = sampler()
-
-        def run(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
-            if number == 3:
-                remove_tome(unet.up_blocks[0])
-            return call(unet, number, timestep)
-
-        plain = pipe(run)
-        apply_tome(pipe, ratio=0, cache=CACHE)
-        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
-        assert pipe.tome.config.cache == 0
 
     def test_of_a_layer_that_serves_other_blocks_changes_nothing(self) -> None:
         unet = apply_tome(tiny.unet(), ratio=0.5, end=0.6)
@@ -575,14 +558,13 @@ class TestLayers:
 
     def test_layers_between_attentions_are_not_thrown_away(self) -> None:
         """In DDPM's UNet the residual blocks between two attentions run in a skipped step, so they count."""
-        specimen = next(each for each in specimens() if each.name == "unet_unconditional")
-        unet = specimen.build(layers_per_block=2, down_block_types=("AttnDownBlock2D",) * 3,
-                              up_block_types=("AttnUpBlock2D",) * 3)  # fmt: skip
+        unet = UNCONDITIONAL.build(
+            layers_per_block=2, down_block_types=("AttnDownBlock2D",) * 3, up_block_types=("AttnUpBlock2D",) * 3
+        )
         apply_tome(unet, ratio=0, cache=0.5)
         levels = (unet.down_blocks[0], unet.up_blocks[-1])
         stacks = [list_overrides(attention)[0] for level in levels for attention in level.attentions]
-        assert {type(forward) for forward in stacks} == {StackOverride}
-        assert all(forward.is_first and forward.is_last for forward in stacks)
+        assert all(type(forward) is StackOverride and forward.is_first and forward.is_last for forward in stacks)
 
 
 class TestOnPipelines:
@@ -596,26 +578,17 @@ class TestOnPipelines:
         assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(choose_computed_steps(STEPS, 0.4))
         assert np.array_equal(tiny.run_pipeline(remove_tome(pipe), steps=STEPS, guidance_scale=3.0), plain)
 
-    def test_controlnet_skips_with_its_unet(self) -> None:
-        pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_controlnets_skip_with_their_unet_and_are_one_report(self, count: int) -> None:
+        nets = [tiny.controlnet() for _ in range(count)]
+        controlnets = nets[0] if count == 1 else MultiControlNetModel(nets)
+        pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=controlnets)
         apply_tome(pipe, ratio=0, cache=0.4)
-        tiny.run_pipeline(pipe, steps=STEPS, image=tiny.array((1, 3, 32, 32)))
-        reports = [entry.last_image for entry in pipe.tome.entries]
-        assert len(reports) == 2
-        assert reports[0].num_skipped == reports[1].num_skipped > 0
-
-    def test_several_controlnets_are_one_report(self) -> None:
-        def report(count: int) -> Any:
-            nets = [tiny.controlnet() for _ in range(count)]
-            controlnets = nets[0] if count == 1 else MultiControlNetModel(nets)
-            pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=controlnets)
-            apply_tome(pipe, ratio=0, cache=0.4)
-            image = tiny.array((1, 3, 32, 32))
-            tiny.run_pipeline(pipe, steps=STEPS, image=image if count == 1 else [image] * count,
-                              controlnet_conditioning_scale=1.0 if count == 1 else [1.0] * count)  # fmt: skip
-            return next(entry.last_image for entry in pipe.tome.entries if entry.denoiser == "controlnet")
-
-        assert report(2) == report(1) + report(1)
+        image = tiny.array((1, 3, 32, 32))
+        tiny.run_pipeline(pipe, steps=STEPS, image=image if count == 1 else [image] * count,
+                          controlnet_conditioning_scale=1.0 if count == 1 else [1.0] * count)  # fmt: skip
+        unet, of_controlnets = (entry.last_image for entry in pipe.tome.entries)
+        assert of_controlnets.num_skipped == count * unet.num_skipped > 0
 
     @pytest.mark.xfail(
         paddle.__version__.startswith("2."), raises=TypeError, strict=True,
@@ -660,77 +633,38 @@ class TestOnPipelines:
         assert held.value is not None
         assert np.array_equal(tiny.run_pipeline(pipe, steps=STEPS), expected)
 
-    def test_few_steps_are_computed_and_that_is_logged(self) -> None:
-        pipe = tiny.pipeline()
-        plain = tiny.run_pipeline(pipe, steps=6)
-        apply_tome(pipe, ratio=0, cache=0.5)
-        with pytest.warns(UserWarning, match="cache=0.5 leaves nothing to skip in .* of 6 steps.* of 9 or more"):
-            assert np.array_equal(tiny.run_pipeline(pipe, steps=6), plain)
-        assert pipe.tome.entries[0].last_image.cache_bytes == 0
-
     @pytest.mark.parametrize(
-        ("cache", "remedy"), [(0.04, "give a greater fraction"), (tuple(range(10)), "list fewer steps")], ids=str
+        ("cache", "steps", "words"),
+        [
+            (0.5, 6, "cache=0.5 leaves nothing to skip in .* of 6 steps.* of 9 or more"),
+            (0.04, 10, "nothing to skip in a denoising of 10 steps.*; give a greater fraction"),
+            (tuple(range(10)), 10, "nothing to skip in a denoising of 10 steps.*; list fewer steps"),
+        ],
+        ids=["few steps", "small share", "all listed"],
     )
-    def test_what_leaves_nothing_to_skip_has_its_own_remedy(self, cache: Any, remedy: str) -> None:
-        pipe = apply_tome(tiny.pipeline(), ratio=0, cache=cache)
-        with pytest.warns(UserWarning, match=f"nothing to skip in a denoising of 10 steps.*; {remedy}"):
-            tiny.run_pipeline(pipe, steps=10)
+    def test_what_leaves_nothing_to_skip_is_logged_with_its_remedy(self, cache: Any, steps: int, words: str) -> None:
+        pipe = tiny.pipeline()
+        plain = tiny.run_pipeline(pipe, steps=steps)
+        apply_tome(pipe, ratio=0, cache=cache)
+        with pytest.warns(UserWarning, match=words):
+            assert np.array_equal(tiny.run_pipeline(pipe, steps=steps), plain)
+        assert pipe.tome.entries[0].last_image.cache_bytes == 0
 
 
 class TestRefusals:
-    def test_a_denoiser_without_pipeline_is_computed_and_that_is_logged(self) -> None:
-        unet = tiny.unet()
-        plain = tiny.run_unet(unet)
-        apply_tome(unet, ratio=0, cache=0.5)
-        with pytest.warns(UserWarning, match="only a pipeline with a scheduler knows"):
-            assert np.array_equal(tiny.run_unet(unet), plain)
-
-    def test_where_other_code_replaced_the_forward_all_is_computed_and_that_is_logged(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """As TeaCache does, which itself skips blocks in some steps."""
-        pipe, own = sampler(), ppdiffusers.UNet2DConditionModel.forward
-        plain = pipe(call)
-        apply_tome(pipe, ratio=0, cache=CACHE)
-        monkeypatch.setattr(ppdiffusers.UNet2DConditionModel, "forward", lambda *args, **kwargs: own(*args, **kwargs))
-        with pytest.warns(UserWarning, match="replaced the forward of UNet2DConditionModel, as TeaCache"):
-            assert equal_steps(plain, pipe(call)) == list(range(STEPS))
-
-    def test_steps_with_gradients_are_computed_and_that_is_logged(self) -> None:
-        def with_gradients(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
-            with paddle.enable_grad():
-                return unet(tiny.latent(), timestep, tiny.text()).sample.numpy()
-
-        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
-        with pytest.warns(UserWarning, match="steps that record gradients, as in training, are computed"):
-            pipe(with_gradients)
-        assert pipe.tome.entries[0].last_image.num_skipped == 0
-
-    def test_a_model_that_its_pipeline_left_in_training_mode_skips(self) -> None:
-        """As AnimateDiff's, which the pipeline builds itself."""
-        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
-        pipe.unet.train()
-        pipe(call)
-        assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(CACHE)
-
     def test_a_program_is_refused(self) -> None:
         unet = apply_tome(tiny.unet(), ratio=0, cache=0.5)
         program = paddle.jit.to_static(unet, full_graph=True)
         with pytest.raises(ToMeValueError, match="a cache over steps cannot become part of a program"):
             program(tiny.latent(), paddle.to_tensor([500]), tiny.text())
 
-    @pytest.mark.parametrize("cache", [1, -0.1, 1.5, [1, 2], [0, 2, 2], [], float("nan")])
-    def test_out_of_range(self, cache: Any) -> None:
-        with pytest.raises(ToMeValueError, match="cache="):
+    @pytest.mark.parametrize(
+        ("error", "cache"),
+        [
+            *((ToMeValueError, cache) for cache in (1, -0.1, 1.5, [1, 2], [0, 2, 2], [], float("nan"))),
+            *((ToMeTypeError, cache) for cache in ("half", None, True, [0.0, 1.5], [0, "1"])),
+        ],
+    )
+    def test_what_is_no_share_and_no_list(self, error: type[Exception], cache: Any) -> None:
+        with pytest.raises(error, match="cache="):
             ToMeConfig(cache=cache)
-
-    @pytest.mark.parametrize("cache", ["half", None, True, [0.0, 1.5], [0, "1"]])
-    def test_wrong_type(self, cache: Any) -> None:
-        with pytest.raises(ToMeTypeError, match="cache="):
-            ToMeConfig(cache=cache)
-
-
-def test_left_out_nothing_is_put_on_the_model() -> None:
-    unet = apply_tome(tiny.unet(), ratio=0.5)
-    found = [type(override) for layer in unet.sublayers(include_self=True) for override in list_overrides(layer)]
-    assert not {StackOverride, CoarseOverride} & set(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,9 @@ from paddle import nn
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
-from patching.contract import StumbledError
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.recorder import record_merging
-from ppdiffusers_tome.patching.state.progress import SchedulerTracker
 from zoo.specimen import Inputs
 from zoo.unidiffuser import IMAGE_DIM
 from zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
@@ -77,54 +74,6 @@ def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -
     assert len({id(override.state) for _, _, override in list_attached_blocks(multi)}) == 2
 
 
-class Calling(ppdiffusers.StableDiffusionPipeline):
-    """A pipeline that yields its latents step by step."""
-
-    def __call__(self, steps: int) -> Iterator[np.ndarray]:
-        self.scheduler.set_timesteps(steps)
-        x = tiny.latent(1)
-        for timestep in self.scheduler.timesteps:
-            with paddle.no_grad():
-                x = x - 0.3 * self.unet(x, timestep, tiny.text(1)).sample
-            sent = yield x.numpy()
-            assert sent is None
-
-
-def count_merged(records: Any, calls: int) -> list[int]:
-    counts = [0] * calls
-    for record in records:
-        counts[record.call] = record.num_merged
-    return counts
-
-
-def test_a_pipeline_that_is_a_generator_runs_until_its_last_item() -> None:
-    pipe = tiny.pipeline(Calling).apply_tome(0.5, end=0.5)
-    with record_merging(pipe) as records:
-        items = pipe(4)
-        for _ in items:
-            another = tiny.pipeline().apply_tome(0.5)  # runs meanwhile
-            tiny.run_pipeline(another, steps=1)
-    assert count_merged(records, 4) == [128, 128, 0, 0]
-    # One that is left behind ends as well.
-    items = pipe(4)
-    next(items)
-    items.close()
-    with record_merging(pipe) as records:
-        assert len(list(pipe(2))) == 2
-    assert count_merged(records, 2) == [128, 0]
-
-
-def test_a_pipeline_that_is_a_generator_may_fail() -> None:
-    class Failing(Calling):
-        def __call__(self, steps: int) -> Iterator[np.ndarray]:
-            yield from super().__call__(steps)
-            raise StumbledError
-
-    pipe = tiny.pipeline(Failing).apply_tome(0.5)
-    with pytest.raises(StumbledError):
-        list(pipe(2))
-
-
 def test_a_model_of_its_own_in_a_callback_has_its_own_steps() -> None:
     """The pipeline's schedule says nothing of it."""
     pipe, judge = tiny.pipeline(), apply_tome(tiny.unet(), 0.5, end=0.5)
@@ -144,42 +93,7 @@ def test_a_model_of_its_own_in_a_callback_has_its_own_steps() -> None:
     assert np.array_equal(output, expected)
 
 
-class OwnLevels(ppdiffusers.StableDiffusionPipeline):
-    """A pipeline whose loop takes Karras levels of its own; the first is on the scheduler's list, others between."""
-
-    LEVELS = (751.0, 620.5, 470.25, 390.75, 300.3, 220.1, 150.9, 90.4, 40.2, 10.7)
-
-    def __call__(self) -> paddle.Tensor:
-        self.scheduler.set_timesteps(4)  # 751, 501, 251, 1
-        x = tiny.latent(1)
-        for level in self.LEVELS:
-            with paddle.no_grad():
-                x = x - 0.1 * self.unet(x, paddle.to_tensor([level]), tiny.text(1)).sample
-        return x
-
-
-def test_levels_between_those_of_the_schedule_are_progress() -> None:
-    pipe = tiny.pipeline(OwnLevels).apply_tome(0.5, end=0.5)
-    with record_merging(pipe) as records:
-        pipe()
-    merged = [count > 0 for count in count_merged(records, 10)]
-    # The second half of the schedule begins at 251.
-    assert merged == [level > 251 for level in OwnLevels.LEVELS]
-
-
-def test_levels_between_those_of_the_schedule_share_matchings() -> None:
-    """And no more are held than those of a step."""
-    tracker = SchedulerTracker(lambda: [[751.0, 501.0, 251.0, 1.0]])
-    steps = [tracker.step_at(level) for level in OwnLevels.LEVELS]
-    assert [step.is_new_step for step in steps] == [True, False] + [True] * 8
-    assert all(step.continues for step in steps[4:])
-    progress = [step.progress for step in steps]
-    assert progress == sorted(progress)
-    assert progress[-1] < 1
-
-
 def run_img2img(pipe: Any) -> None:
-    """Run the last three of ten steps, as img2img of little strength."""
     image = paddle.tanh(tiny.array((1, 3, 32, 32), seed=6))
     pipe(image=image, strength=0.3, num_inference_steps=10, output_type="latent", **tiny.PROMPT)
 
@@ -198,9 +112,8 @@ def run_img2img(pipe: Any) -> None:
     ],
     ids=str,
 )
-def test_start_and_end_that_leave_no_step_merged_or_unmerged_are_logged_once(
-    steps: int | None, settings: dict[str, Any], message: str | None
-) -> None:
+def test_idle_start_and_end_are_logged(steps: int | None, settings: dict[str, Any], message: str | None) -> None:
+    """Once, where they leave no step merged or none unmerged."""
     pipe = tiny.pipeline(ppdiffusers.StableDiffusionPipeline if steps else ppdiffusers.StableDiffusionImg2ImgPipeline)
     pipe.apply_tome(0.5, **settings)
     with warnings.catch_warnings(record=True) as logged:

@@ -66,7 +66,6 @@ def call_flux(**given: Any) -> dict[str, Any]:
 
 
 def build_flux_controlnet(name: str, folder: Path) -> Any:
-    """Of two ControlNets."""
     controlnets = [NEWER["flux_controlnet"].build(in_channels=16) for _ in range(2)]
     return getattr(ppdiffusers, name)(
         **{name: part for name, part in build_flux("FluxPipeline", folder).components.items() if "image" not in name},
@@ -185,13 +184,8 @@ def call_mochi() -> dict[str, Any]:
 class Case:
     """A pipeline of tiny parts.
 
-    Attributes:
-        needs: a specimen of what it denoises with.
-        build: makes it, given its class's name; files that it needs go to the folder.
-        call: what it is called with.
-        blocks: how many blocks merge, by denoiser.
-        config: given to ``build``: of its transformer or ControlNet, where it is not the specimen's.
-        calls: of each denoiser, a step.
+    It ``needs`` a specimen; ``build`` gets its class's name, a folder and ``config``. So many ``blocks`` merge in each
+    denoiser, which has so many ``calls`` a step.
     """
 
     needs: str
@@ -280,7 +274,6 @@ def build_pipeline(name: str, folder: Path) -> Any:
 
 
 def latents(pipe: Any, steps: int = STEPS, **given: Any) -> np.ndarray:
-    """Of a pipeline of ``CASES``, with the same noise every time."""
     case = CASES[type(pipe).__name__]
     call = {**case.call(), **given}
     with untouched_random_state(), kernels_anywhere(), NEWER[case.needs].mended():
@@ -337,66 +330,9 @@ def test_steps_share_matchings(name: str, tmp_path: Path) -> None:
     assert np.abs(shared - latents(pipe.apply_tome(0.5, reuse_blocks=True))).max() > 1e-5
 
 
-class Cached:
-    """A model of video called as by a sampler, with what Pyramid Attention Broadcast keeps of its attention.
-
-    Attributes:
-        outputs: what each attention returned to its block, by its path, call by call.
-        computed: in how many calls each made queries.
-    """
-
-    TIMESTEPS = (900, 750, 600, 450, 300, 50)
-
-    def __init__(self, name: str) -> None:
-        self.specimen = NEWER[name]
-        self.model = self.specimen.build()
-        self.timestep = 0
-        self.outputs: dict[str, list[np.ndarray]] = {}
-        self.computed: dict[str, int] = {}
-
-    def enable(self) -> None:
-        """Attention is computed in every other call, but for the first and last steps."""
-        config = ppdiffusers.PyramidAttentionBroadcastConfig(
-            spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(100, 800),
-            current_timestep_callback=lambda: self.timestep,
-        )  # fmt: skip
-        self.model.enable_cache(config)
-
-    @paddle.no_grad()
-    def run(self, between: Callable[[int], None] = lambda step: None) -> list[np.ndarray]:
-        """What the model gives in each of six steps; ``between`` is told which comes next."""
-        self.model._reset_stateful_cache()
-        given = []
-        for step, timestep in enumerate(self.TIMESTEPS):
-            self.timestep = timestep
-            between(step)
-            given.append(self.specimen.run(self.model, timestep=timestep).numpy())
-        return given
-
-    def listen(self) -> None:
-        """From now on note what attention returns; ToMe is applied already."""
-        for block in find_blocks(self.model):
-            (section,) = block.adapter.points[ATTENTION]
-            path = f"{block.name}.{section.layer}"
-            attention = find_layer(self.model, path)
-            returned, self.computed[path] = self.outputs.setdefault(path, []), 0
-
-            def note(layer: Any, inputs: tuple, output: Any, returned: list = returned) -> None:
-                first = output[0] if isinstance(output, tuple) else output
-                returned.append(first.numpy())
-
-            def count(layer: Any, inputs: tuple, path: str = path) -> None:
-                self.computed[path] += 1
-
-            attention.register_forward_post_hook(note)
-            attention.to_q.register_forward_pre_hook(count)
-
-
+TIMESTEPS = (900, 750, 600, 450, 300, 50)
 # In which the cache hands out what the call before returned: calls are counted from 0, and even ones compute.
 KEPT = (1, 3)
-cached = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs_of(NEWER[name])) for name in ("cogvideox_rotary", "hunyuan_video")]
-)
 MERGING = {
     "tome": dict(ratio=0.5), "todo": dict(ratio=0.5, method="todo"), "ramp": dict(ratio=(0.7, 0.2)),
     "late": dict(ratio=0.5, start=0.3), "early": dict(ratio=0.5, end=0.3), "mlp": dict(ratio=0.5, merge_mlp=True),
@@ -404,45 +340,47 @@ MERGING = {
 }  # fmt: skip
 
 
+@paddle.no_grad()
+def run_with_broadcast(specimen: Any, settings: dict[str, Any]) -> tuple[list, list]:
+    """Run a model of video as a sampler does, with Pyramid Attention Broadcast around merging.
+
+    Returns:
+        What each attention returned to its block, call by call, and in how many calls it made queries.
+    """
+    model, now = specimen.build(), [0]
+    config = ppdiffusers.PyramidAttentionBroadcastConfig(
+        spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(100, 800),
+        current_timestep_callback=lambda: now[0],
+    )  # fmt: skip
+    model.apply_tome(**settings)
+    model.enable_cache(config)
+    returned: list[list[np.ndarray]] = []
+    computed: list[list[int]] = []
+    for block in find_blocks(model):
+        (section,) = block.adapter.points[ATTENTION]
+        attention, outputs, calls = find_layer(block.block, section.layer), [], []
+        attention.register_forward_post_hook(
+            lambda layer, inputs, output, outputs=outputs: outputs.append(
+                (output[0] if isinstance(output, tuple) else output).numpy()
+            )
+        )
+        attention.to_q.register_forward_pre_hook(lambda layer, inputs, calls=calls: calls.append(1))
+        returned.append(outputs)
+        computed.append(calls)
+    model._reset_stateful_cache()
+    for now[0] in TIMESTEPS:
+        specimen.run(model, timestep=now[0])
+    return returned, [len(calls) for calls in computed]
+
+
 @pytest.mark.parametrize("settings", MERGING.values(), ids=MERGING)
-@cached
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_of(NEWER[name])) for name in ("cogvideox_rotary", "hunyuan_video")]
+)
 def test_what_a_cache_hands_out_again_is_what_attention_gave_then(name: str, settings: dict[str, Any]) -> None:
-    """Bit by bit, and of all tokens, whatever merges by now; in either order of the two."""
-    given = []
-    for cache_first in (True, False):
-        cache = Cached(name)
-        if cache_first:
-            cache.enable()
-        cache.model.apply_tome(**settings)
-        if not cache_first:
-            cache.enable()
-        cache.listen()
-        given.append(cache.run())
-        for path, returned in cache.outputs.items():
-            assert len(returned) == len(cache.TIMESTEPS)
-            for step in range(1, len(returned)):
-                assert np.array_equal(returned[step], returned[step - 1]) == (step in KEPT), (path, step)
-            assert cache.computed[path] == len(returned) - len(KEPT)
-    assert all(np.array_equal(one, other) for one, other in zip(*given, strict=True))
-
-
-def same(one: list[np.ndarray], other: list[np.ndarray]) -> list[bool]:
-    return [np.array_equal(*each) for each in zip(one, other, strict=True)]
-
-
-@pytest.mark.parametrize("at", [3, 4])
-@cached
-def test_merging_begins_and_ends_between_steps(name: str, at: int) -> None:
-    """At 3 the cache would hand out what was made otherwise; it computes instead, so merging is wholly off or on."""
-    cache = Cached(name)
-    cache.enable()
-    plain = cache.run()
-    merged = cache.run(lambda step: cache.model.apply_tome(ratio=0.5) if step == 0 else None)
-    ended = cache.run(lambda step: cache.model.remove_tome() if step == at else None)
-    begun = cache.run(lambda step: cache.model.apply_tome(ratio=0.5) if step == at else None)
-    before = [step < at for step in range(len(plain))]
-    assert same(ended, merged) == before
-    assert same(begun, plain) == before
-    # In the last step nothing is kept from another.
-    assert np.array_equal(ended[-1], plain[-1])
-    assert np.array_equal(begun[-1], merged[-1])
+    """Bit by bit, and of all tokens, whatever merges by now."""
+    returned, computed = run_with_broadcast(NEWER[name], settings)
+    assert computed == [len(TIMESTEPS) - len(KEPT)] * len(returned)
+    for each in returned:
+        same = [step for step in range(1, len(TIMESTEPS)) if np.array_equal(each[step], each[step - 1])]
+        assert same == list(KEPT)

@@ -1,8 +1,4 @@
-"""Pipelines called by threads, and pipelines that share a UNet.
-
-``tests/patching/test_model_with_tome.py`` has threads that share a model; here are whole pipelines, whose steps follow
-one another.
-"""
+"""Pipelines called by threads, and pipelines that share a UNet."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ SIZES = [(16, 16), (8, 32), (32, 8), (12, 20)]
 
 
 def text(seed: int) -> paddle.Tensor:
-    """What a text encoder makes of a prompt."""
     return tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=seed)
 
 
@@ -91,20 +86,6 @@ class TestTwoPipelinesOfOneUNet:
         assert applied_tome(one) is None
         assert np.array_equal(draw(one, 0), plain[0])
         assert np.array_equal(draw(other, 1), plain[1])
-
-    @pytest.mark.parametrize("name", SETTINGS)
-    def test_threads_of_both_at_other_step_counts(self, name: str, pipes: tuple[Any, Any]) -> None:
-        pipes[0].apply_tome(**SETTINGS[name])
-        alone = [draw(pipe, 0, num_inference_steps=2 + index) for index, pipe in enumerate(pipes)]
-        together = threading.Barrier(2)
-
-        def call(index: int) -> list[np.ndarray]:
-            together.wait(timeout=300)
-            return [draw(pipes[index], 0, num_inference_steps=2 + index) for _ in range(3)]
-
-        with ThreadPoolExecutor(2) as pool:
-            for index, images in enumerate(pool.map(call, range(2))):
-                assert all(np.abs(image - alone[index]).max() <= 1e-5 for image in images)
 
     @pytest.mark.parametrize("name", SETTINGS)
     def test_one_draws_between_two_steps_of_the_other(self, name: str, pipes: tuple[Any, Any]) -> None:

@@ -14,21 +14,17 @@ import ppdiffusers
 import pytest
 from PIL import Image
 from ppdiffusers import transformers
-from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero import (
-    CrossFrameAttnProcessor,
-    CrossFrameAttnProcessor2_5,
-)
+from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero import CrossFrameAttnProcessor2_5
 
 import tiny
 from pipelines.whole import Draw, check_merging, image_encoder
-from ppdiffusers_tome import NothingToMergeError, apply_tome
+from ppdiffusers_tome import apply_tome
 from zoo import (
     audio_diffusion,
     audioldm,
     audioldm2,
     hotshot,
     lvdm,
-    lvdm_unconditional,
     st_unet,
     unet_3d,
     unet_spatio_temporal,
@@ -160,11 +156,6 @@ def lvdm_text_to_video(tmp_path: Path) -> Ready:
     return pipe, call
 
 
-def unconditional_video() -> Any:
-    vae = tiny.build(ppdiffusers.LVDMAutoencoderKL, n_hiddens=32, downsample=[1, 2, 2], upsample=[1, 2, 2])
-    return ppdiffusers.LVDMUncondPipeline(vae=vae, unet=lvdm_unconditional.SPECIMEN.build(), scheduler=tiny.scheduler())
-
-
 def sound_parts() -> dict[str, Any]:
     vae = tiny.build(
         ppdiffusers.AutoencoderKL, in_channels=1, out_channels=1, block_out_channels=(8, 8), norm_num_groups=4,
@@ -235,7 +226,6 @@ def spectrograms(tmp_path: Path) -> Ready:
 
 
 def start(builder: Callable[[Path], Ready], folder: Path) -> tuple[Any, Draw]:
-    """Return a pipeline and a function that calls it, its own random draws the same every time."""
     with untouched_random_state():  # some constructors seed the global generators
         pipe, call = builder(folder)
 
@@ -275,20 +265,6 @@ MARKS = {
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CASES])
 def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
     check_merging(*CASES[name](tmp_path))
-
-
-def test_unconditional_lvdm_has_nothing_to_merge_for_a_reason() -> None:
-    pipe = unconditional_video()
-    with pytest.raises(NothingToMergeError, match=r"LVDMUncondPipeline has nothing .*channels before tokens"):
-        pipe.apply_tome(ratio=0.5)
-
-
-def test_text_to_video_zero_does_not_run_on_a_cpu() -> None:
-    """ppdiffusers' own attention over frames multiplies heads that it has not yet folded into the batch."""
-    pipe = tiny.pipeline(ppdiffusers.TextToVideoZeroPipeline)
-    pipe.unet.set_attn_processor(CrossFrameAttnProcessor(batch_size=2))  # the pipeline's own where there is no GPU
-    with pytest.raises(ValueError, match="of BmmOp must be 3-dimensional"), paddle.no_grad():
-        pipe.unet(tiny.latent(4), 500, encoder_hidden_states=tiny.text(4))
 
 
 def test_attention_to_the_first_frame_merges() -> None:

@@ -1,4 +1,4 @@
-"""Block classes whose tokens can merge: ``ADAPTERS`` of a model family in each file."""
+"""Block classes whose tokens can merge, a file for each family."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class MergePoint:
         return self.merges_inside or not (self.text or self.rotary or self.mask)
 
     def list_inner_layers(self, keeps_queries: bool) -> tuple[str, ...]:
-        """Return the names of the layers inside of attention at which tokens merge."""
+        """Return the names of layers in attention where tokens merge."""
         if keeps_queries:
             return KEYS
         return (*PROJECTIONS, OUTPUT) if self.merges_inside else ()

@@ -1,4 +1,4 @@
-"""FLUX and its ControlNet: dual blocks, and single blocks on one sequence; both put the text first."""
+"""FLUX and its ControlNet: dual and single blocks, the text first."""
 
 from __future__ import annotations
 

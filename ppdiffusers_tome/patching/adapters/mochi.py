@@ -1,4 +1,4 @@
-"""Mochi, whose attention puts the text last; it learns a rotary embedding for every head."""
+"""Mochi: text last, a learned rotary embedding for every head."""
 
 from __future__ import annotations
 

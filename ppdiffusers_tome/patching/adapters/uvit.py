@@ -1,4 +1,4 @@
-"""UViT and UniDiffuser, in which timesteps, text and more are tokens before the image."""
+"""UViT and UniDiffuser: timesteps, text and more precede the image."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Objects that run in place of methods of layers with ToMe."""
+"""Overrides, from outside in: those of ``denoiser``, ``block`` and ``merge``, and of ``attention`` within."""

@@ -7,12 +7,11 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
-from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
-from ppdiffusers_tome.patching.blocks import gets_group_sizes
 from ppdiffusers_tome.patching.layer_class import Override, find_class
-from ppdiffusers_tome.patching.overrides.merge import find_point_call
+from ppdiffusers_tome.patching.processors import gets_group_sizes
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -31,7 +30,7 @@ class MaskPreparation(Override):
         out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        point_call, mask = find_point_call(call, self.point), attention_mask
+        point_call, mask = None if call.block is None else call.block.point, attention_mask
         if point_call is None or (mask is None and not self.uses_group_sizes):
             return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
         reduction = point_call.reduction
@@ -43,12 +42,11 @@ class MaskPreparation(Override):
         if mask is not None:
             mask, target_length = self._reduce(mask, target_length, point_call.block, reduction)
         if has_own_keys and gets_group_sizes(self.layer, self.state.config):
-            sizes = self._add_sizes(mask, reduction)
-            if mask is None and sizes is not None and self.previous is None:
+            mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
+            if attention_mask is None and mask is not None and self.previous is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.
-                by_head = sizes.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
+                by_head = mask.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)
-            mask, target_length = sizes, reduction.num_left
         return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:

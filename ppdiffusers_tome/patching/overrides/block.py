@@ -1,11 +1,9 @@
-"""Overrides of blocks and of the layers that get their tokens and their latent."""
+"""Overrides of blocks, and of layers that get their latent or tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-import paddle
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
@@ -16,7 +14,7 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
 class TokensOverride(Override):
-    """The override of the layer inside of a block that gets the block's unchanged tokens first."""
+    """The override of the layer that gets a block's unchanged tokens."""
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Set the tokens of the block's call and run the layer."""
@@ -26,7 +24,7 @@ class TokensOverride(Override):
 
 
 class GridOverride(Override):
-    """The override of the layer that gets the latent of its parent's blocks, which tells their layout.
+    """The override of the layer whose latent tells the blocks' layout.
 
     That layer runs inside a traced program, unlike the denoiser, and its input has the exact size at every level.
     """
@@ -36,24 +34,22 @@ class GridOverride(Override):
         self.parent, self.adapter, self.level = block.parent, block.adapter, block.level
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Set the layout in the call, or log that no grid exists, and run the layer."""
+        """Set the call's layout, or warn that none exists; run the layer."""
         call.layouts.pop(self, None)
         inputs = find_arguments(self.layer, args, kwargs, self.adapter.grid_inputs)
-        if inputs is not None:
-            grid = self._find_grid(inputs)
-            names = " and ".join(map(str, self.adapter.grid_inputs))
-            if grid is not None:
-                call.layouts[self] = Layout(grid, self.adapter.prefix(self.parent, *inputs), self.level)
-            else:
-                self.state.warn_once(
-                    "grid",
-                    f"{names} of {type(self.parent).__name__} do not describe a grid of tokens, row by row, so it runs "
-                    "unmerged",
-                )
+        grid = None if inputs is None else self._find_grid(inputs)
+        if inputs is not None and grid is not None:
+            call.layouts[self] = Layout(grid, self.adapter.prefix(self.parent, *inputs), self.level)
+        elif inputs is not None:
+            self.state.warn_once(
+                "grid",
+                f"{' and '.join(map(str, self.adapter.grid_inputs))} of {type(self.parent).__name__} do not describe a "
+                "grid of tokens, row by row, so it runs unmerged",
+            )
         return self.call_original(*args, **kwargs)
 
     def _find_grid(self, inputs: Sequence[Any]) -> Grid | None:
-        """Return the grid; one in the values of tensors is read again only after a change."""
+        """Return the grid; read one in tensors' values only after a change."""
         adapter = self.adapter
         if not adapter.grid_from_values:
             grid = adapter.find_grid(self.parent, *inputs)
@@ -61,21 +57,17 @@ class GridOverride(Override):
                 require_eager("a dynamic height or width")
             return grid
         require_eager(f"a grid given by the values of {' and '.join(map(str, adapter.grid_inputs))}", "remove_tome")
-        return self._read_values(inputs)
-
-    def _read_values(self, inputs: Sequence[paddle.Tensor]) -> Grid | None:
-        """Return the grid that values of tensors describe."""
         # The same for all blocks of a parent, independent of their prefix.
         grids, parent = self.state.denoising().grids, id(self.parent)
         versions = [tensor.inplace_version for tensor in inputs]
         known = grids.get(parent)
         if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
-            grids[parent] = inputs, versions, self.adapter.find_grid(self.parent, *inputs)
+            grids[parent] = inputs, versions, adapter.find_grid(self.parent, *inputs)
         return grids[parent][2]
 
 
 class BlockOverride(Override):
-    """The override of a block, which holds those inside of it by path.
+    """The override of a block, which holds those inside by path.
 
     Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to the
     new layers at their paths. An override of a whole attention stays on it inside of a wrapper.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,12 +10,12 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside, walk_overrides
+from ppdiffusers_tome.patching.layer_class import Override, walk_overrides
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
-from ppdiffusers_tome.patching.paddle_compat import is_static_function
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.recompute import is_second_run, next_call_again, note_call
+from ppdiffusers_tome.patching.state.recompute import find_call_again, note_call
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
@@ -42,9 +41,8 @@ class DenoiserOverride(Override):
         self.reads_timestep = reads_timestep
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = next_call_again(self.state) if is_second_run() else self._begin(args, kwargs)
-        # In a backward pass without a call: this was not there at the first run.
-        if call is None or not self.state.register(call):
+        call = find_call_again(self.state) if CALL_STACK.again else self._begin(args, kwargs)
+        if call is None:  # in a backward pass, where this was not there at the first run
             return self.call_original(*args, **kwargs)
         with self.state.make_current(call):
             output = self.call_original(*args, **kwargs)
@@ -75,8 +73,6 @@ class DenoiserOverride(Override):
             conditioning=list(_list_conditioning(lasting)) if self.state.config.shares_steps else (),
             denoiser=self.layer,
         )
-        if self.state.config.cache and _has_foreign_forward(self.layer):
-            call.foreign_forward = type(self.layer).__name__
         if timesteps and _is_tensor(timesteps[0]):
             call.timestep_argument = timesteps[0]
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
@@ -111,21 +107,6 @@ def _choose_timestep(pair: list[Any], max_timestep: float) -> Any:
     is the image's: a comparison would wait for the device.
     """
     return ([value for value in pair if _is_tensor(value) or value not in (0, max_timestep)] or sorted(pair))[0]
-
-
-def _has_foreign_forward(denoiser: Layer) -> bool:
-    """Return whether a function of another file replaced the ``forward`` of a denoiser or of its class.
-
-    Its file, as ``functools.wraps`` copies the name of the module. A function around ours is outside of this: where it
-    skips a call, the run of steps ends.
-    """
-    owner = next(base for base in find_class(denoiser).__mro__ if "forward" in vars(base))
-    functions, inside = [vars(owner)["forward"]], find_inside(denoiser)
-    if inside is not None and not is_static_function(inside):
-        functions.append(getattr(inside, "__func__", inside))
-    own_file = getattr(sys.modules.get(owner.__module__), "__file__", None)
-    codes = [getattr(function, "__code__", None) for function in functions]
-    return any(code is None or code.co_filename != own_file for code in codes)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -11,14 +11,14 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
-from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding, Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
-from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, OUTPUT, PROJECTIONS, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import first_argument, replace_first_argument
-from ppdiffusers_tome.patching.blocks import MAP_STORING
 from ppdiffusers_tome.patching.layer_class import Override
+from ppdiffusers_tome.patching.processors import MAP_STORING
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -41,61 +41,30 @@ class PointCall:
         self.required = {"to_k"} if reduction.keeps_queries and point.has_key_layers else set()
         self.ran: set[str] = set()
         self.rotations: dict[str, Rotation] = {}
-        # The last reduced tensor and the result, for the next layer that gets the same tensor.
-        self._reduced: tuple[Any, Any] = (None, None)
+        # The last tokens of a projection and what they were reduced to, for the next one that gets the same tensor.
+        self.reduced: tuple[Any, Any] = (None, None)
 
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
         """Reduce the image tokens of ``[batch, tokens, channels]``."""
-        reduction, text_first = self.reduction, self.point.text_first
+        reduction = self.reduction
         if not self.point.text:
             return reduction.reduce(tokens, self.combine)
-        image, text = TokenSpan(reduction.num_tokens, text_first).split(tokens)
-        return TokenSpan(reduction.num_left, text_first).join(reduction.reduce(image, self.combine), text)
+        image, text = TokenSpan(reduction.num_tokens, self.point.text_first).split(tokens)
+        return TokenSpan(reduction.num_left, self.point.text_first).join(reduction.reduce(image, self.combine), text)
 
     def restore(self, output: Any) -> Any:
-        """Restore the image tokens of a layer's output, or of the first of several."""
+        """Restore the image's tokens in a layer's first or only output."""
         if isinstance(output, (tuple, list)):
-            restored = (self.restore(output[0]), *output[1:])
-            return list(restored) if isinstance(output, list) else restored
-        reduction, text_first = self.reduction, self.point.text_first
+            restored = [self.restore(output[0]), *output[1:]]
+            return restored if isinstance(output, list) else tuple(restored)
+        reduction = self.reduction
         num_text = output.shape[1] - reduction.num_left
         if num_text < 0 or (num_text > 0 and not self.point.text):
             return output  # not of merged tokens: a function of the user may replace the output
         if num_text == 0:
             return reduction.restore(output)
-        image, text = TokenSpan(reduction.num_left, text_first).split(output)
-        return TokenSpan(reduction.num_tokens, text_first).join(reduction.restore(image), text)
-
-    def enter(self, layer: Layer, name: str, tokens: paddle.Tensor) -> paddle.Tensor:
-        """Reduce the tokens of a projection, once for all that get the same tensor."""
-        self.ran.add(name)
-        if self._reduced[0] is not tokens:
-            misfit = find_misfit(layer, self.point, self.reduction, tokens)
-            if misfit:
-                self.block.run_unmerged("sublayer", misfit)
-                return tokens
-            self._reduced = tokens, self.reduce(tokens)
-        reduced = self._reduced[1]
-        if name == PROJECTIONS[-1]:
-            self._reduced = (None, None)  # attention needs the memory
-        return reduced
-
-    def rotate(self, name: str, x: paddle.Tensor, num_heads: int) -> paddle.Tensor:
-        """Apply the rotary embedding to a norm's output, in the processor's layout."""
-        self.ran.add(name)
-        rotation, text_first = self.rotations[name], self.point.text_first
-        if x.ndim == 3:  # [batch, tokens, heads * channels]
-            return self.rotate(name, x.reshape([0, 0, num_heads, -1]), num_heads).flatten(2)
-        if x.shape[1] == x.shape[2] == num_heads:
-            self.block.run_unmerged(
-                "layout",
-                f"attention on {num_heads} tokens has {num_heads} heads, so the axis of its tokens is unknown, and it "
-                "runs unmerged",
-            )
-            return x
-        if x.shape[1] != num_heads:  # [batch, tokens, heads, channels], as Paddle's own attention takes them
-            return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
-        return rotation.rotate(x, text_first=text_first)
+        image, text = TokenSpan(reduction.num_left, self.point.text_first).split(output)
+        return TokenSpan(reduction.num_tokens, self.point.text_first).join(reduction.restore(image), text)
 
 
 class PointOverride(Override):
@@ -109,9 +78,9 @@ class PointOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Reduce the tokens, run the layer, restore its result."""
-        block, processor = call.block, getattr(self.layer, "processor", None)
+        block, processor = call.block, type(getattr(self.layer, "processor", None))
         reduction = None if block is None or block.point is not None else block.match()
-        if block is None or reduction is None or type(processor) is self.bypassing:
+        if block is None or reduction is None or processor is self.bypassing:
             return self.call_original(*args, **kwargs)
         tokens = first_argument(self.layer, args, kwargs)
         obstacle = self._find_obstacle(reduction, tokens, kwargs)
@@ -122,13 +91,13 @@ class PointOverride(Override):
             return self.call_original(*args, **kwargs)
         block.point = point_call = PointCall(block, reduction, self.point, self.combine)
         try:
-            inputs, keywords = args, kwargs
+            keywords: Mapping[str, Any] = kwargs
             if self.point.rotary or self.point.mask:
                 keywords = self._reduce_keywords(point_call, kwargs, tokens.dtype)
             if reduction.keeps_queries or self.point.merges_inside:
-                output = self.call_original(*inputs, **keywords)
+                output = self.call_original(*args, **keywords)
             else:
-                inputs, keywords = replace_first_argument(self.layer, inputs, keywords, point_call.reduce(tokens))
+                inputs, keywords = replace_first_argument(self.layer, args, keywords, point_call.reduce(tokens))
                 output = point_call.restore(self.call_original(*inputs, **keywords))
         finally:
             block.point = None
@@ -137,7 +106,7 @@ class PointOverride(Override):
             return output
         # Too late to merge: the result has other keys, or lacks its positions.
         if missing:
-            self.bypassing = type(processor)
+            self.bypassing = processor
             self.state.warn_once("bypass", self._describe_bypass(missing))
         return self.call_original(*args, **kwargs)
 
@@ -145,11 +114,10 @@ class PointOverride(Override):
         self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
     ) -> tuple[str, str] | None:
         """Return the warning why the layer runs unmerged, or None."""
-        point, name, processor = self.point, type(self.layer).__name__, getattr(self.layer, "processor", None)
-        if any(self.role in MAP_STORING.get(cls.__name__, ()) for cls in type(processor).__mro__):
+        point, name, processor = self.point, type(self.layer).__name__, type(getattr(self.layer, "processor", None))
+        if any(self.role in MAP_STORING.get(cls.__name__, ()) for cls in processor.__mro__):
             return "maps", (
-                f"{type(processor).__name__} keeps attention maps of all tokens, so attention that uses it runs "
-                "unmerged"
+                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
         if tokens is None:
             return "arguments", f"{name} was called without its first argument, so it runs unmerged"
@@ -177,7 +145,7 @@ class PointOverride(Override):
         return None
 
     def _reduce_keywords(self, point_call: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
-        """Return the keywords for fewer tokens, and prepare the layers that apply the rest."""
+        """Return the keywords for fewer tokens; prepare the rotations."""
         changed, point, reduction = dict(kwargs), self.point, point_call.reduction
         if kwargs.get(point.rotary) is not None:
             rotary = RotaryEmbedding(changed.pop(point.rotary), reduction.num_tokens)
@@ -208,46 +176,92 @@ class PointOverride(Override):
 
 
 class InnerOverride(Override):
-    """The override of a layer inside of attention, by its name there.
-
-    A projection gets reduced tokens, the output of ``OUTPUT`` is restored, and that of a norm is rotated.
-    """
+    """The override of a layer inside of attention, by its name."""
 
     follows_wrappers = True
 
-    def __init__(self, state: DenoiserState, layer: Layer, point: MergePoint, name: str, num_heads: int) -> None:
+    def __init__(self, state: DenoiserState, layer: Layer, name: str) -> None:
         super().__init__(state, layer)
-        self.point, self.name, self.num_heads = point, name, num_heads
+        self.name = name
+
+
+class ProjectionOverride(InnerOverride):
+    """The override of a projection, which gets reduced tokens."""
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer on its part of the running merge point."""
-        point_call = find_point_call(call, self.point)
-        if point_call is not None and self.name in PROJECTIONS:
-            tokens = point_call.enter(self.layer, self.name, first_argument(self.layer, args, kwargs))
-            args, kwargs = replace_first_argument(self.layer, args, kwargs, tokens)
+        """Run the layer on tokens that are reduced once for all projections."""
+        point_call = None if call.block is None else call.block.point
+        if point_call is None:
+            return self.call_original(*args, **kwargs)
+        point_call.ran.add(self.name)
+        tokens = first_argument(self.layer, args, kwargs)
+        if point_call.reduced[0] is not tokens:
+            misfit = find_misfit(self.layer, point_call.point, point_call.reduction, tokens)
+            if misfit:
+                point_call.block.run_unmerged("sublayer", misfit)
+                return self.call_original(*args, **kwargs)
+            point_call.reduced = tokens, point_call.reduce(tokens)
+        args, kwargs = replace_first_argument(self.layer, args, kwargs, point_call.reduced[1])
+        if self.name == PROJECTIONS[-1]:
+            point_call.reduced = (None, None)  # attention needs the memory
+        return self.call_original(*args, **kwargs)
+
+
+class OutputOverride(InnerOverride):
+    """The override of attention's last layer, whose output is restored."""
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer; restore its output if projections got reduced tokens."""
+        point_call = None if call.block is None else call.block.point
         output = self.call_original(*args, **kwargs)
-        if point_call is not None and self.name == OUTPUT and point_call.ran:
-            return point_call.restore(output)
-        if point_call is not None and self.name in point_call.rotations:
-            return point_call.rotate(self.name, output, self.num_heads)
-        return output
+        return output if point_call is None or not point_call.ran else point_call.restore(output)
+
+
+class NormOverride(InnerOverride):
+    """The override of a norm, after which the rotary embedding is applied."""
+
+    def __init__(self, state: DenoiserState, layer: Layer, name: str, num_heads: int) -> None:
+        super().__init__(state, layer, name)
+        self.num_heads = num_heads
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer; rotate its output by reduced tokens' positions."""
+        point_call = None if call.block is None else call.block.point
+        output = self.call_original(*args, **kwargs)
+        if point_call is None or self.name not in point_call.rotations:
+            return output
+        point_call.ran.add(self.name)
+        if output.ndim == 3:  # [batch, tokens, heads * channels]
+            return self._rotate(point_call, output.reshape([0, 0, self.num_heads, -1])).flatten(2)
+        return self._rotate(point_call, output)
+
+    def _rotate(self, point_call: PointCall, x: paddle.Tensor) -> paddle.Tensor:
+        """Rotate ``[batch, heads, tokens, channels]``, or tokens before heads."""
+        rotation, text_first = point_call.rotations[self.name], point_call.point.text_first
+        if x.shape[1] == x.shape[2] == self.num_heads:
+            point_call.block.run_unmerged(
+                "layout",
+                f"attention on {self.num_heads} tokens has {self.num_heads} heads, so the axis of its tokens is "
+                "unknown, and it runs unmerged",
+            )
+            return x
+        if x.shape[1] == self.num_heads:
+            return rotation.rotate(x, text_first=text_first)
+        return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
 
 
 def find_misfit(layer: Layer, point: MergePoint, reduction: TokenReduction, tokens: paddle.Tensor) -> str:
     """Return why tokens of a layer cannot be reduced, or ""."""
-    if reduction.fits(tokens) or (point.text and tokens.ndim == 3 and tokens.shape[1] > reduction.num_tokens):
-        return ""
+    batch, num_tokens = reduction.batch, reduction.num_tokens
+    if tokens.ndim == 3 and tokens.shape[1] >= num_tokens:
+        has_text, is_batch = tokens.shape[1] > num_tokens, tokens.shape[0] == batch or -1 in (tokens.shape[0], batch)
+        if (has_text and point.text) or (is_batch and not has_text):
+            return ""
     if reduction.keeps_queries:
         why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"
     else:
         why = "feed-forward chunking does that), so it runs unmerged; switch chunking off to merge here"
     return (
         f"{type(layer).__name__} got tokens of shape {list(tokens.shape)} instead of "
-        f"[{reduction.batch}, {reduction.num_tokens}, channels] ({why}"
+        f"[{batch}, {num_tokens}, channels] ({why}"
     )
-
-
-def find_point_call(call: DenoiserCall, point: MergePoint) -> PointCall | None:
-    """Return the call of a merge point that runs now, or None."""
-    running = None if call.block is None else call.block.point
-    return running if running is not None and running.point == point else None

@@ -9,7 +9,7 @@ import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.reduction import TokenReduction
+from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER
 
@@ -30,16 +30,14 @@ class DenoiserCall:
     ``latent_shape`` and ``conditioning`` identify it among the calls of the previous step.
 
     Attributes:
+        denoiser: the layer that is called.
         timestep: scalar or ``[batch]``; None where the model has none.
+        timestep_argument: of the denoiser's call, for models that embed it inside their first block.
         progress: of the denoising, 0 to 1; None if no setting needs it, or it is unknown.
         layouts: of the blocks, by the override of the layer that gets their latent.
         block: the block that runs now; None between blocks.
-        denoiser: the layer that is called.
-        timestep_argument: of the denoiser's call, for models that embed it inside their first block.
         cached_step: of the cache over steps; None where all layers run.
-        foreign_forward: the name of the denoiser's class where other code replaced its ``forward``, else "".
         in_graph: True if gradients may be computed.
-        is_running: True until the denoiser returns.
     """
 
     def __init__(
@@ -50,15 +48,14 @@ class DenoiserCall:
         self.latent_shape, self.conditioning, self.denoiser = latent_shape, conditioning, denoiser
         # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not (denoiser is not None and denoiser.training)
+        self._uses_progress = self._config.uses_progress
         self.timestep: paddle.Tensor | None = None
         self.timestep_argument: paddle.Tensor | None = None
-        self.cached_step: CachedStep | None = None
-        self._step_number: int | None = None
-        self.foreign_forward = ""
-        self.is_running = False
         self.progress: float | None = None
         self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None
+        self.cached_step: CachedStep | None = None
+        self._step_number: int | None = None
         self.in_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
         self._counts: dict[Layout, int] = {}  # of tokens that merge
         self._reducers: dict[Layout, Reducer] = {}
@@ -73,7 +70,7 @@ class DenoiserCall:
         if self.timestep is not None:
             return
         self.timestep = timestep
-        if self._config.uses_progress:
+        if self._uses_progress:
             require_eager("a ratio that changes over the denoising, start or end")
         elif self._config.cache:
             require_eager("a cache over steps")
@@ -82,10 +79,10 @@ class DenoiserCall:
         value = float(timestep.reshape([-1])[0])
         denoising = self.state.denoising()
         step = denoising.tracker.step_at(value)
-        self.progress = step.progress
-        if denoising.is_of_pipeline and step.progress is not None:
+        self.progress, self._step_number = step.progress, step.number
+        if step.progress is not None and denoising.is_of_pipeline:
             denoising.progress.add(step.progress)
-        if step.progress is None and self._config.uses_progress:
+        if step.progress is None and self._uses_progress:
             self.state.warn_once(
                 "progress",
                 f"a timestep of {value:g} is outside 0 to {self.state.max_timestep:g}, so the progress of the "
@@ -97,12 +94,8 @@ class DenoiserCall:
                 denoising.matchings.next_step(continues=step.continues)
             self._reductions = denoising.matchings.lookup(self.latent_shape, self.conditioning)
             if denoising.matchings.never_matches:
-                self.state.warn_once(
-                    "no reuse",
-                    f"{CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has",
-                )
+                self.state.warn_once("no reuse", f"{CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has")
         if self._config.cache:
-            self._step_number = step.number
             self.cached_step = denoising.cache.begin_call(self, step, value)
 
     def find_cached_step(self) -> CachedStep | None:
@@ -112,7 +105,7 @@ class DenoiserCall:
         return self.cached_step
 
     def end(self) -> None:
-        """Count a call that ran to its end, for the report of its image."""
+        """Count a call that ended, for the report of its image."""
         if not self._config.cache:
             return
         if self.timestep is None:
@@ -121,7 +114,7 @@ class DenoiserCall:
         self.state.denoising().cache.report.count(self._step_number, is_skipped=is_skipped)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Match a block's tokens ``[batch, tokens, channels]`` or reuse a reduction; None: run unmerged."""
+        """Return the reduction of ``[batch, tokens, channels]``; None: run unmerged."""
         config, layout = self._config, block.layout
         if layout not in self._counts:
             self._counts[layout] = self._count_merged(layout)
@@ -142,14 +135,14 @@ class DenoiserCall:
         return reduction
 
     def _count_merged(self, layout: Layout) -> int:
-        """Count the tokens of a layout that merge in this call; log why none do where they should."""
+        """Count a layout's tokens that merge; warn where none can."""
         config, grid = self._config, layout.grid
         if self.timestep is None:
             self._warn_of_missing_timestep()
-        if config.uses_progress and self.progress is None:
+        if self._uses_progress and self.progress is None:
             return 0
         num_merged = config.num_merged(grid, layout.level, self.progress)
-        if config.uses_progress:
+        if self._uses_progress:
             denoising = self.state.denoising()
             denoising.has_merged = bool(denoising.has_merged) or num_merged > 0
         if num_merged > 0 and grid.num_cells(config.sx, config.sy, config.st) == 0:
@@ -165,7 +158,7 @@ class DenoiserCall:
         return num_merged
 
     def _warn_of_missing_timestep(self) -> None:
-        if self._config.uses_progress:
+        if self._uses_progress:
             effect = "it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it"
         elif self._config.cache:
             effect = "the cache over steps has no effect here; apply it to the whole model or its pipeline"
@@ -173,9 +166,7 @@ class DenoiserCall:
             effect = "reuse_steps has no effect here; reuse_blocks has"
         else:
             return
-        self.state.warn_once(
-            "timestep", f"this model, or part of one, does not report its timestep, so {effect}"
-        )
+        self.state.warn_once("timestep", f"this model, or part of one, does not report its timestep, so {effect}")
 
 
 class BlockCall:
@@ -205,14 +196,14 @@ class BlockCall:
         if self.is_matched or self.tokens is None:
             return self.reduction
         self.is_matched, tokens, self.tokens = True, self.tokens, None
-        grid, state, shape = self.layout.grid, self.call.state, list(tokens.shape)
+        grid, shape = self.layout.grid, list(tokens.shape)
         if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
             tokens = tokens.flatten(2).transpose([0, 2, 1])
         if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
             self.reduction = self.call.find_reduction(self, tokens)
         else:
             prefix = f" behind {self.layout.prefix} others" if self.layout.prefix else ""
-            state.warn_once(
+            self.call.state.warn_once(
                 "tokens",
                 f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged",
             )

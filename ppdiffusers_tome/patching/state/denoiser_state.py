@@ -1,4 +1,4 @@
-"""The state of a denoiser with ToMe: settings, constants and what was warned of."""
+"""The state of a denoiser with ToMe: settings, constants, warnings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import paddle
 
@@ -21,7 +20,7 @@ from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.recompute import find_call_again, is_needed
+from ppdiffusers_tome.patching.state.recompute import is_needed
 from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import UNET
@@ -47,7 +46,6 @@ class DenoiserState:
         record: called with the step, key and value of each layer that the cache over steps stores; None except in
             tuning.
         last_graph_call: with Paddle 2.6, the last call that recorded gradients; see ``recompute``.
-        is_removed: True once the overrides of the denoiser are off.
     """
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000, family: str = UNET) -> None:
@@ -55,12 +53,12 @@ class DenoiserState:
         self.constants = Constants()
         self.last_image: StepReport | None = None
         self.record: Callable[[int, Hashable, Any], None] | None = None
-        self.has_run_blocks = self.is_removed = False
+        self.has_run_blocks = False
         self.last_graph_call: DenoiserCall | None = None
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.
         self._without_pipeline = threading.local()
-        self._calls: WeakSet[DenoiserCall] = WeakSet()
+        self._running: set[DenoiserCall] = set()  # in any thread
 
     def __getstate__(self) -> dict[str, Any]:
         return {"config": self.config, "max_timestep": self.max_timestep, "family": self.family}
@@ -68,17 +66,11 @@ class DenoiserState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def register(self, call: DenoiserCall) -> bool:
-        """Register a call that begins; return False if the overrides were removed meanwhile."""
-        with CHANGES:
-            if not self.is_removed:
-                self._calls.add(call)
-                call.is_running = True
-            return call.is_running
-
     @contextmanager
     def make_current(self, call: DenoiserCall) -> Iterator[None]:
-        """Make a registered call the current one of this thread until it ends."""
+        """Make a call the current one of this thread until it ends."""
+        with CHANGES:
+            self._running.add(call)
         CALL_STACK.calls.append(call)
         try:
             yield
@@ -87,18 +79,18 @@ class DenoiserState:
             raise
         finally:
             CALL_STACK.calls.pop()
-            call.is_running = False
+            self._running.discard(call)
 
     def current_call(self) -> DenoiserCall | None:
         """Return the call that runs now, a backward pass included."""
         for call in reversed(CALL_STACK.calls):
             if call.state is self:
                 return call
-        return find_call_again(self) if paddle.in_dynamic_mode() else None
+        return self.last_graph_call if paddle.in_dynamic_mode() and paddle.is_grad_enabled() else None
 
     def find_use(self) -> str:
-        """Return what still needs the overrides, a clause, or ""; the caller holds ``CHANGES``."""
-        if any(call.is_running for call in self._calls):
+        """Return what needs the overrides, a clause or "", under ``CHANGES``."""
+        if self._running:
             return "while a call of the denoiser runs"
         if is_needed(self):
             return "before the backward pass of a call with gradient checkpointing, which runs its layers again"
@@ -112,7 +104,7 @@ class DenoiserState:
             return denoising
         if not hasattr(self._without_pipeline, "denoising"):
             tracker = TimestepTracker(self.max_timestep)
-            self._without_pipeline.denoising = Denoising(tracker, self.config, self.family, is_of_pipeline=False)
+            self._without_pipeline.denoising = Denoising(self, tracker, is_of_pipeline=False)
         return self._without_pipeline.denoising
 
     def warn_once(self, topic: str, message: str) -> None:

@@ -6,22 +6,19 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
-from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.layer_class import reset_step_caches, walk_overrides
+from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
 from ppdiffusers_tome.patching.step_cache import StepCache
 from ppdiffusers_tome.patching.step_memory import StepMemory
-from ppdiffusers_tome.settings.step_schedule import UNET
 
 if TYPE_CHECKING:
     import paddle
@@ -37,13 +34,11 @@ class Denoising:
     """The state of one denoiser over the steps of one denoising.
 
     Args:
-        config, family: the denoiser's settings and its kind, see ``FAMILIES``.
-        scheduler: the class name of the pipeline's main scheduler, or "".
-        predicts_noise: True where the denoiser predicts noise.
+        state: of the denoiser.
+        tracker: of the steps.
+        scheduler: of the pipeline; None for calls of a denoiser by itself.
 
     Attributes:
-        tracker: of the steps.
-        is_of_pipeline: False for calls of a denoiser by itself.
         advice: what to do where no schedule tells the steps.
         matchings: the reductions that steps share.
         cache: over steps.
@@ -53,15 +48,14 @@ class Denoising:
     """
 
     def __init__(
-        self, tracker: SchedulerTracker | TimestepTracker, config: ToMeConfig, family: str = UNET, *,
-        is_of_pipeline: bool = True, scheduler: str = "", predicts_noise: bool = False,
+        self, state: DenoiserState, tracker: SchedulerTracker | TimestepTracker, scheduler: Any = None, *,
+        is_of_pipeline: bool = True,
     ) -> None:  # fmt: skip
         self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
         self.advice = "this pipeline shows none" if is_of_pipeline else "call the model through its pipeline"
-        self.matchings = StepMemory(config.reuse_steps)
+        self.matchings = StepMemory(state.config.reuse_steps)
         has_schedule = isinstance(tracker, SchedulerTracker)
-        advice = None if has_schedule else self.advice
-        self.cache = StepCache(config, family, scheduler, advice, predicts_noise=predicts_noise)
+        self.cache = StepCache(state.config, state.family, scheduler, None if has_schedule else self.advice)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.has_merged: bool | None = None
         self.progress: set[float] = set()
@@ -110,30 +104,27 @@ class PipelineCall:
                 name for name, model in list_models(self._pipe)
                 if any(override.state is state for override in walk_overrides(model))
             )  # fmt: skip
-            name, denoising = next(names, None), None
-            if name is not None:
-                schedules = functools.partial(self._list_schedules, name)
-                tracker = (
-                    SchedulerTracker(schedules, self._count_steps) if schedules()
-                    else TimestepTracker(state.max_timestep)
-                )  # fmt: skip
-                scheduler = type(getattr(self._pipe, "scheduler", None)).__name__
-                denoising = Denoising(
-                    tracker, state.config, state.family, scheduler=scheduler,
-                    predicts_noise=predicts_noise(next(self._list_schedulers(name), None), state.family),
-                )  # fmt: skip
-            self._denoisings[state] = denoising
+            name = next(names, None)
+            self._denoisings[state] = None if name is None else self._begin_denoising(name, state)
         return self._denoisings[state]
 
+    def _begin_denoising(self, name: str, state: DenoiserState) -> Denoising:
+        schedules = functools.partial(self._list_schedules, name)
+        if not schedules():
+            return Denoising(state, TimestepTracker(state.max_timestep))
+        # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
+        tracker = SchedulerTracker(schedules, lambda: vars(self._pipe).get("_num_timesteps"))
+        return Denoising(state, tracker, next(self._list_schedulers(name), None))
+
     def uses(self, layers: Collection[int]) -> bool:
-        """Return whether another thread runs this with some of these layers, given by id."""
+        """Return whether another thread runs this with layers of these ids."""
         if self._thread == threading.get_ident():
             return False
         models = (model for _, model in list_models(self._pipe))
         return any(id(layer) in layers for model in models for layer in model.sublayers(include_self=True))
 
     def end(self, *, is_complete: bool) -> None:
-        """Report cached steps, free all values, log a ``start`` or ``end`` without effect."""
+        """Report cached steps, free all values, warn of useless bounds."""
         PIPELINE_CALLS.discard(self)
         denoisings, self._denoisings = self._denoisings, {}
         for state, denoising in denoisings.items():
@@ -143,13 +134,6 @@ class PipelineCall:
                 message = denoising.explain_bounds(state.config)
                 if message is not None:
                     state.warn_once("start and end", message)
-
-    def _count_steps(self) -> int | None:
-        """Return how many of the schedule's steps the pipeline runs, where it says so.
-
-        Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
-        """
-        return vars(self._pipe).get("_num_timesteps")
 
     def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
         """List the timesteps of all schedulers, that of the denoiser first."""
@@ -180,79 +164,28 @@ class PipelineCall:
 
 def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a pipeline's ``__call__`` to make each call current while it runs."""
-    if inspect.isgeneratorfunction(call):
-
-        @functools.wraps(call)
-        def run_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            # The pipeline runs only between two items; its caller may run others during an item.
-            with _begin(pipe) as pipeline_call, closing(call(pipe, *args, **kwargs)) as items:
-                sent = None
-                while True:
-                    with _make_current(pipeline_call):
-                        try:
-                            item = items.send(sent)
-                        except StopIteration as stop:
-                            return stop.value
-                    sent = yield item
-
-        return run_generator
 
     @functools.wraps(call)
     def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with _begin(pipe) as pipeline_call, _make_current(pipeline_call):
-            return call(pipe, *args, **kwargs)
+        outer, pipeline_call, is_complete = CALL_STACK.pipeline_call, PipelineCall(pipe), False
+        CALL_STACK.pipeline_call = pipeline_call
+        try:
+            output = call(pipe, *args, **kwargs)
+            is_complete = True
+            return output
+        finally:
+            CALL_STACK.pipeline_call = outer
+            pipeline_call.end(is_complete=is_complete)
 
     return run_call
 
 
-@contextmanager
-def _make_current(call: PipelineCall) -> Iterator[None]:
-    outer, CALL_STACK.pipeline_call = CALL_STACK.pipeline_call, call
-    try:
-        yield
-    finally:
-        CALL_STACK.pipeline_call = outer
+_TRACKED = track_call(lambda pipe: None).__code__
 
 
 def is_tracked(call: Any) -> bool:
     """Return whether a ``__call__`` is one that ``track_call`` made."""
-    return getattr(call, "__code__", None) in _TRACKED
-
-
-@contextmanager
-def _begin(pipe: Any) -> Iterator[PipelineCall]:
-    """Begin a call of a pipeline, and end it however it ends."""
-    # Pyramid Attention Broadcast keeps its cache: the first steps would reuse the attention of the last image.
-    for _, model in list_models(pipe) if hasattr(type(pipe), "components") else ():
-        layers = [layer for layer in model.sublayers(include_self=True) if "_diffusers_hook" in vars(layer)]
-        if layers and any(True for _ in walk_overrides(model)):
-            for layer in layers:
-                reset_step_caches(layer)
-    call = PipelineCall(pipe)
-    try:
-        yield call
-    except BaseException:
-        call.end(is_complete=False)
-        raise
-    call.end(is_complete=True)
-
-
-def _generate() -> Iterator[None]:
-    yield
-
-
-_TRACKED = {track_call(lambda pipe: None).__code__, track_call(_generate).__code__}
-
-
-def predicts_noise(scheduler: Any, family: str) -> bool:
-    """Return whether a scheduler takes its denoiser's output for noise.
-
-    One that does not say so is for noise if it is a UNet's (RePaint, Würstchen). EDM's schedulers say ``epsilon`` of a
-    denoiser whose scaled output is part of the image (Karras et al. 2022, section 5).
-    """
-    config = getattr(scheduler, "config", None)
-    kind = config.get("prediction_type") if isinstance(config, Mapping) else getattr(config, "prediction_type", None)
-    return (family == UNET if kind is None else kind == "epsilon") and not type(scheduler).__name__.startswith("EDM")
+    return getattr(call, "__code__", None) is _TRACKED
 
 
 def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:
@@ -261,4 +194,3 @@ def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:
     numbers = [float(number) for number in array.reshape(-1)]
     lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
     return numbers[:-1] if lists_the_end else numbers
-

@@ -62,7 +62,7 @@ class TimestepTracker:
 
 
 class Schedule:
-    """The timesteps of a scheduler, in the order of its steps; it may repeat some.
+    """The timesteps of a scheduler, maybe repeated, in order.
 
     Attributes:
         timesteps: one or more.
@@ -80,7 +80,7 @@ class Schedule:
 
     @property
     def is_second_order(self) -> bool:
-        """True where all timesteps but the first come twice, as in Heun's; of PNDM's only the second does."""
+        """True where all timesteps but the first come twice (Heun, not PNDM)."""
         return self.times == [(place + 1) // 2 for place in range(len(self))]
 
     def goes_back(self, place: int, other: int) -> bool:
@@ -88,11 +88,11 @@ class Schedule:
         return (self.timesteps[other] - self.timesteps[place]) * self._whole < -_SAME * self._whole * self._whole
 
     def end_of_run(self, place: int, end: int) -> int:
-        """Return the place, at most ``end``, after the last one from which time does not go back."""
+        """Return the place, at most ``end``, from which time goes back."""
         return next((each + 1 for each in range(place, end - 1) if self.goes_back(each, each + 1)), end)
 
     def next_place(self, place: int, timestep: float) -> int:
-        """Return where a timestep is listed next after a place, -1 for the beginning."""
+        """Return where a timestep is next after a place, or -1."""
         places = find_places(self.timesteps, timestep)
         if place < 0 and len(places) > 1 and places[0] > 0 and self.is_second_order:
             return places[1]  # img2img cuts the list after the call that ends a step
@@ -144,8 +144,10 @@ class SchedulerTracker:
             return self._step_between(schedule, timestep)
         self._between = None
         # Compared by value: a pipeline may copy its scheduler for every call (Panorama), and a thread may set it again.
-        begins = schedule is None or schedule.timesteps not in schedules or not (
-            timestep == self._timestep or self._next_place(schedule, timestep) > self._place
+        begins = (
+            schedule is None
+            or schedule.timesteps not in schedules
+            or not (timestep == self._timestep or self._next_place(schedule, timestep) > self._place)
         )
         if schedule is None or begins:
             schedule = self._begin_schedule(schedules, timestep)
@@ -182,7 +184,7 @@ class SchedulerTracker:
         return step._replace(progress=progress)
 
     def _begin_schedule(self, schedules: Sequence[Sequence[float]], timestep: float) -> Schedule:
-        """Begin the schedule that begins with a timestep, else one that has it, else the first."""
+        """Begin the schedule that begins with a timestep, or has it."""
         beginning = [each for each in schedules if 0 in find_places(each, timestep)]
         holding = [each for each in schedules if find_places(each, timestep)]
         self._schedule = Schedule([*beginning, *holding, *schedules][0])

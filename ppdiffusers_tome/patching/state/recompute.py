@@ -13,7 +13,6 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import paddle
 from paddle.distributed.fleet import recompute as _recompute
 
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 _MANAGER: Any = getattr(_recompute, "custom_state_manager", None)
+_STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
 
 
 class Stretch:
@@ -31,32 +31,19 @@ class Stretch:
     Attributes:
         around: the calls of denoisers in which they run, innermost last.
         within: the calls that began since, in order: those of the stretch, and then maybe others.
-        is_over: True once they ran again.
         left: of those within, the calls that have not run again, while the stretch does.
+        is_over: True once they ran again.
     """
 
     def __init__(self) -> None:
-        again = _THREAD.again[-1][1].around if _THREAD.again else ()
-        self.around: list[DenoiserCall] = [*again, *CALL_STACK.calls]
+        self.around = tuple(CALL_STACK.calls)
         self.within: list[DenoiserCall] = []
         self.left: list[DenoiserCall] = []
         self.is_over, self.thread = False, threading.get_ident()
 
 
-class _Thread(threading.local):
-    """The stretches that run again in one thread, each with the state that Paddle restores afterwards."""
-
-    def __init__(self) -> None:
-        self.again: list[tuple[Stretch | None, Stretch]] = []
-        self.newest: weakref.ref[Stretch] | None = None
-
-
-_THREAD = _Thread()
-_STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
-
-
 def note_call(call: DenoiserCall) -> None:
-    """Note a call that begins in every stretch that may run first in this thread."""
+    """Note a new call in this thread's stretches that run first."""
     if _MANAGER is None and call.in_graph:
         call.state.last_graph_call = call
     with CHANGES:
@@ -65,22 +52,9 @@ def note_call(call: DenoiserCall) -> None:
                 stretch.within.append(call)
 
 
-def is_second_run() -> bool:
-    """Return whether a backward pass runs layers again in this thread."""
-    return bool(_THREAD.again)
-
-
 def find_call_again(state: DenoiserState) -> DenoiserCall | None:
-    """Return the call of a denoiser in which the layers that run again ran first."""
-    if _MANAGER is None:
-        return state.last_graph_call if paddle.is_grad_enabled() else None
-    calls = _THREAD.again[-1][1].around if _THREAD.again else ()
-    return next((call for call in reversed(calls) if call.state is state), None)
-
-
-def next_call_again(state: DenoiserState) -> DenoiserCall | None:
     """Return the call of a denoiser that a backward pass begins again."""
-    left = _THREAD.again[-1][1].left
+    left = CALL_STACK.again[-1][1].left
     call = next((call for call in left if call.state is state), None)
     if call is not None:
         left.remove(call)
@@ -88,7 +62,7 @@ def next_call_again(state: DenoiserState) -> DenoiserCall | None:
 
 
 def is_needed(state: DenoiserState) -> bool:
-    """Return whether a backward pass is to run layers of a denoiser again; the caller holds ``CHANGES``."""
+    """Return whether a backward pass needs a denoiser again, under ``CHANGES``."""
     calls = (call for stretch in _STRETCHES if not stretch.is_over for call in (*stretch.around, *stretch.within))
     return any(call.state is state for call in calls)
 
@@ -97,21 +71,25 @@ def _begin_stretch() -> Stretch:
     stretch = Stretch()
     with CHANGES:
         _STRETCHES.add(stretch)
-    _THREAD.newest = weakref.ref(stretch)
+    CALL_STACK.newest = weakref.ref(stretch)
     return stretch
 
 
 def _switch(stretch: Stretch) -> None:
-    """Let a stretch run again, or end that, where Paddle restores the state from before."""
-    if _THREAD.again and _THREAD.again[-1][0] is stretch:
-        _THREAD.again.pop()
+    """Begin the second run of a stretch, or end one.
+
+    Paddle asks for the state before it (``newest``), sets that of the stretch, and afterwards the one from before.
+    """
+    CALL_STACK.calls = list(stretch.around)
+    if CALL_STACK.again and CALL_STACK.again[-1][0] is stretch:
+        CALL_STACK.again.pop()
         return
     stretch.is_over, stretch.left = True, list(stretch.within)
-    _THREAD.again.append((None if _THREAD.newest is None else _THREAD.newest(), stretch))
+    CALL_STACK.again.append((None if CALL_STACK.newest is None else CALL_STACK.newest(), stretch))
 
 
 def _keep_stretches() -> None:
-    """Give Paddle the functions for its one state, with those that somebody gave it before."""
+    """Give Paddle the functions for its one state, around others'."""
     get_other, set_other = _MANAGER.custom_get_state_func, _MANAGER.custom_set_state_func
 
     def get_state(*_: Any) -> tuple[Stretch, Any]:

@@ -9,12 +9,17 @@ import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Layout
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, Pooling, plan_pooling, select_key_tokens
-from ppdiffusers_tome.merging.matchers import Matcher, build_matcher
+from ppdiffusers_tome.merging.kv_reduction import (
+    ChosenKeys,
+    Pooling,
+    TokenReduction,
+    plan_pooling,
+    select_key_tokens,
+)
+from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import CHOSEN, MERGED, METHODS, POOLED
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
-from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Reduces the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
@@ -27,12 +32,8 @@ def build_reducer(
 ) -> Reducer:  # fmt: skip
     """Build the reducer that blocks on a grid share in a call.
 
-    Args:
-        config: the settings.
-        layout: of the tokens.
-        num_merged: the number of merged tokens in all frames with a stride over frames, else in one.
-        timestep: scalar or ``[batch]``, on which the random choice depends, or None.
-        constants: as in ``partition.random_partition``.
+    ``num_merged`` counts in all frames with a stride over frames, else in one; ``timestep`` and ``constants`` are those
+    of ``random_partition``.
     """
     constants, keys = constants or Constants(), METHODS[config.method].key_reduction
     grid = layout.grid if config.st > 1 else layout.grid.single_frame
@@ -48,15 +49,15 @@ def build_reducer(
             )
         else:
             partition = regular_partition(grid, config.sx, config.sy, constants, st=config.st)
-    partition = partition.shift(layout.prefix)
+    if layout.prefix:
+        partition = partition.shift(layout.prefix)
     if keys == CHOSEN:
         kept = select_key_tokens(partition, num_merged, step_constants, frames=frames)
         return partial(_choose_keys, kept, layout.prefix)
-    match = build_matcher(
+    return build_matcher(
         partition, grid, num_merged, tile=config.tile, stride=stride, min_similarity=config.min_similarity,
-        constants=constants, frames=frames,
+        constants=constants, frames=frames, keeps_queries=keys == MERGED,
     )  # fmt: skip
-    return partial(_match_keys, match) if keys == MERGED else match
 
 
 # Functions of this module with ``partial``, not nested functions: Paddle 2.6 loses the variables of a closure while it
@@ -75,8 +76,3 @@ def _pool_once(
 
 def _choose_keys(kept: paddle.Tensor, prefix: int, tokens: paddle.Tensor) -> ChosenKeys:
     return ChosenKeys(kept, tokens.shape[0], tokens.shape[1], prefix)
-
-
-def _match_keys(match: Matcher, tokens: paddle.Tensor) -> Matching | None:
-    matching = match(tokens)
-    return None if matching is None else matching.keep_queries()

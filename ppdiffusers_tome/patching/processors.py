@@ -1,0 +1,46 @@
+"""Attention of ppdiffusers: the keys and maps of its processors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES
+from ppdiffusers_tome.settings.config import ToMeConfig
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
+
+# Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
+_SELF_CONTAINED = {
+    "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
+    "SlicedAttnProcessor", "XFormersAttnProcessor",
+}  # fmt: skip
+# Processors that store attention maps, which their pipelines read as images, and the roles of that attention:
+# Self-Attention Guidance, Attend-and-Excite (which drops those of self-attention), Pix2Pix Zero. Maps of merged tokens
+# would differ in size.
+MAP_STORING = {
+    "CrossAttnStoreProcessor": ROLES,
+    "AttendExciteAttnProcessor": (CROSS_ATTENTION,),
+    "Pix2PixZeroAttnProcessor": ROLES,
+}
+
+
+def accepts_key_bias(attention: Any) -> bool:
+    """Return whether an attention takes a mask for the block's keys alone."""
+    return hasattr(attention, "prepare_attention_mask") and getattr(attention, "add_k_proj", None) is None
+
+
+def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
+    """Return whether an attention weights keys by group size.
+
+    Unknown processors do so only with ``proportional=True``: their keys may not be the block's.
+    """
+    if not config.uses_group_sizes or not accepts_key_bias(attention):
+        return False
+    return config.proportional is True or type(getattr(attention, "processor", None)).__name__ in _SELF_CONTAINED
+
+
+def stores_attention_maps(denoiser: Layer) -> bool:
+    """Return whether the processor of an attention stores maps for the pipeline."""
+    processors = {type(getattr(layer, "processor", None)) for layer in denoiser.sublayers()}
+    return any(cls.__name__ in MAP_STORING for processor in processors for cls in processor.__mro__)
