@@ -7,13 +7,11 @@ an export that would replace one of them is refused.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.files import prepare_folder
 
 PROGRAM = "inference"
 PROGRAM_SUFFIXES = (".pdmodel", ".json")  # of Paddle 2 and Paddle 3
@@ -34,31 +32,9 @@ def require_folder(folder: Path, names: Iterable[str] = _EARLY_NAMES, *, overwri
         overwrite: whether an earlier export may be replaced.
 
     Raises:
-        ToMeValueError: the folder holds something that must not be replaced.
-        OSError: the folder cannot be created or written.
+        ToMeValueError: the folder cannot be written, or holds something that must not be replaced.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ToMeValueError(f"{folder} is a file; choose another folder") from error
-    with tempfile.TemporaryFile(dir=folder):
-        pass  # else the folder cannot be written
-    exported = list_exported(folder)
-    for path in (folder / name for name in names):
-        parent = path.parent
-        if parent != folder and (parent.is_symlink() or parent.is_file()):
-            raise ToMeValueError(
-                f"{parent} is a link or a file, where an export writes a folder; remove it, or choose another folder"
-            )
-        if not os.path.lexists(path):
-            continue
-        if path.relative_to(folder).as_posix() not in exported:
-            raise ToMeValueError(
-                f"{path} belongs to no export, so not even overwrite=True replaces it; choose another folder, or move "
-                "it away"
-            )
-        if not overwrite:
-            raise ToMeValueError(f"{path} exists already; choose another folder, or replace it with overwrite=True")
+    prepare_folder(folder, names, overwrite=overwrite, own=list_exported(folder))
 
 
 def publish(work: Path, folder: Path, description: dict[str, Any], *, overwrite: bool) -> None:

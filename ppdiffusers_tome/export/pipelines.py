@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,6 @@ from ppdiffusers_tome.export.layout import (
     read_export,
     require_folder,
 )
-from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx, use_image_layout_in_norms
 from ppdiffusers_tome.export.programs import (
     LATENT_CHANNELS,
     VAE_SCALE_FACTOR,
@@ -46,12 +43,14 @@ from ppdiffusers_tome.export.programs import (
     denoiser_component,
     load_program,
 )
-from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable
 from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import check_type
+
+_paddle_synchronize = paddle.device.synchronize
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class ExportedComponent:
 
     Attributes:
         name: of its folder.
-        files: the program's files in the folder, for Paddle and ONNX.
+        files: the program's files in the folder.
         rows: the batch sizes that it was run with.
         difference: the largest difference from the model, as a fraction of the largest output if that is above 1.
     """
@@ -72,9 +71,8 @@ class ExportedComponent:
 
 
 def export_pipeline(
-    pipe: Any, folder: str | Path, *, height: int, width: int, rows: int | None = None, onnx: bool = False,
-    overwrite: bool = False, tolerance: float = TOLERANCE, metadata: dict[str, Any] | None = None,
-    on_component: Callable[[str], None] = lambda name: None,
+    pipe: Any, folder: str | Path, *, height: int, width: int, rows: int | None = None, overwrite: bool = False,
+    tolerance: float = TOLERANCE, metadata: dict[str, Any] | None = None,
 ) -> list[ExportedComponent]:  # fmt: skip
     """Write a pipeline as static programs and compare each with its model.
 
@@ -83,11 +81,9 @@ def export_pipeline(
         folder: the folder of the export; created if absent.
         height, width: of the images in pixels, multiples of 8; the programs take this size alone.
         rows: of the UNet's batch, two for each image with guidance; None is dynamic.
-        onnx: write every program in ONNX too, which needs Paddle 2 with paddle2onnx and onnxruntime.
         overwrite: replace an earlier export; all other files in the folder stay.
         tolerance: the largest difference allowed between a program and its model.
         metadata: more entries for ``export.json``.
-        on_component: called with the name of each program when it is written.
 
     Raises:
         ToMeTypeError, ToMeValueError: an argument, the pipeline or its settings of ToMe cannot be exported, the folder
@@ -98,22 +94,16 @@ def export_pipeline(
     _require_image_size(height, width, rows)
     _require_deployable(pipe)
     denoisers = _list_denoisers(pipe)
-    if onnx:
-        require_onnx()
     require_folder(folder, overwrite=overwrite)
     components = _list_components(pipe, height, width, rows)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work_name:
         work = Path(work_name)
         _write_config(pipe, work)
         for component in components:
-            with use_image_layout_in_norms(pipe.vae):
-                component.save(work)
-            if onnx:
-                convert_to_onnx(work / component.name / PROGRAM)
+            component.save(work)
             probe = work / ".free-space"
             probe.write_bytes(bytes(2**16))  # Paddle ignores that a disk is full
             probe.unlink()
-            on_component(component.name)
         deployed = load_exported(work)
         exported = [_check_program(component, deployed, work, tolerance) for component in components]
         description = {
@@ -136,7 +126,8 @@ def load_exported(folder: str | Path) -> Any:
     """Load an export of ``export_pipeline`` into ppdiffusers' deploy pipeline.
 
     The pipeline generates images of the exported size, which is the default of its ``height`` and ``width``, and
-    refuses another size with a ``ToMeValueError``. It runs on a CPU too.
+    refuses another size with a ``ToMeValueError``. It runs on a CPU too: ``paddle.device.synchronize()``, which it calls
+    after the last step, from now on returns at once there in this process, where Paddle's own raises.
 
     The deploy pipeline's own ``from_pretrained`` loads only what Paddle 2 exported, on Paddle 3: it does not know the
     names of Paddle 3's programs, turns on oneDNN, with which no UNet of Paddle 3 runs, and ends the process on Paddle
@@ -164,7 +155,8 @@ def load_exported(folder: str | Path) -> Any:
     if not programs or deploy_class is None:
         raise ToMeValueError(f"{folder / INDEX} describes no exported pipeline; give the folder of an export")
     pipe = deploy_class.from_pretrained(str(folder), **programs)
-    pipe.__class__ = type(type(pipe).__name__, (_DeployPipelineFixes, type(pipe)), {})
+    pipe.__class__ = type(type(pipe).__name__, (_FixedSize, type(pipe)), {})
+    paddle.device.synchronize = _synchronize
     export = read_export(folder)
     if export is not None:  # ppdiffusers' own scripts write none
         pipe.exported_size = (export["height"], export["width"])
@@ -182,8 +174,8 @@ def _read_index(folder: Path) -> dict[str, Any]:
     return index if isinstance(index, dict) else {}
 
 
-class _DeployPipelineFixes:
-    """Methods for a deploy pipeline's fixed size and for CPUs."""
+class _FixedSize:
+    """A deploy pipeline's call at the exported size alone."""
 
     exported_size: tuple[int, int] | None = None  # height and width in pixels
 
@@ -208,24 +200,11 @@ class _DeployPipelineFixes:
             height, width = self.exported_size
         return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
 
-    def progress_bar(self, iterable: Any = None, total: int | None = None) -> Any:
-        """Return the pipeline's progress bar, which completes without a GPU too."""
-        bar = super().progress_bar(iterable=iterable, total=total)  # type: ignore[misc]
-        return self._ignore_failed_synchronize(bar) if iterable is None else bar
 
-    @contextmanager
-    def _ignore_failed_synchronize(self, bar: Any) -> Iterator[Any]:
-        # After the last step, the pipeline calls `paddle.device.synchronize()` inside its bar, to time the steps.
-        # Paddle without a GPU refuses that, and nothing is lost.
-        with bar:
-            try:
-                yield bar
-            except TypeError as error:
-                *_, caller, function = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-                is_refusal = function.f_code is paddle.device.synchronize.__code__
-                # A callback of the user may call it too, and gets its error.
-                if not is_refusal or not caller.f_globals["__name__"].startswith("ppdiffusers."):
-                    raise
+def _synchronize(device: Any = None) -> None:
+    """Wait for the device, as Paddle does; a CPU has nothing to wait for."""
+    if device is not None or paddle.get_device() != "cpu":
+        _paddle_synchronize(device)
 
 
 def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,22 +329,16 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
     Raises:
         ToMeValueError: they differ by more than the tolerance.
     """
-    program, onnx_file = getattr(deployed, component.name), folder / component.name / f"{PROGRAM}.onnx"
-    examples, differences = component.examples(), []
+    program, examples, differences = getattr(deployed, component.name), component.examples(), []
     for example in examples:
         expected = component.run(example)
-        outputs = [program(**example)[0].numpy()]
-        if onnx_file.exists():
-            outputs.append(run_onnx(onnx_file, {name: value.numpy() for name, value in example.items()}))
-        scale = max(1.0, np.abs(expected).max())
-        differences += [np.abs(output - expected).max() / scale for output in outputs]
+        differences.append(np.abs(program(**example)[0].numpy() - expected).max() / max(1.0, np.abs(expected).max()))
     difference = float(max(differences))
     if not difference <= tolerance:
         raise ToMeValueError(
             f"the program of {component.name} differs from its model by {difference:.1e}, more than "
             f"tolerance={tolerance:g}, so nothing was written; raise the tolerance if this device's kernels differ so"
         )
-    names = [f"{PROGRAM}{suffix}" for suffix in (*PROGRAM_SUFFIXES, ".onnx")]
-    files = [name for name in names if (folder / component.name / name).exists()]
+    files = [name for suffix in PROGRAM_SUFFIXES if (folder / component.name / (name := f"{PROGRAM}{suffix}")).exists()]
     rows = [next(iter(example.values())).shape[0] for example in examples]
     return ExportedComponent(component.name, files, rows, difference)

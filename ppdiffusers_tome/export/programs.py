@@ -79,7 +79,7 @@ class Component:
 
     @contextmanager
     def _build_for_inference(self) -> Iterator[paddle.nn.Layer]:
-        """Build the layer in evaluation mode, and leave the models in it in theirs."""
+        """Build the layer in evaluation mode, and restore its models' modes."""
         layer = self.build()
         is_training = {part: part.training for part in layer.sublayers()}
         layer.eval()
@@ -206,7 +206,7 @@ class Program(PaddleInferRuntimeModel):
 
 
 def load_program(folder: Path) -> Program:
-    """Load an exported component of either Paddle into Paddle Inference, with IR optimisation.
+    """Load an exported component of either Paddle into Paddle Inference.
 
     Raises:
         ToMeValueError: the folder has no program.
@@ -225,10 +225,5 @@ def load_program(folder: Path) -> Program:
     device, _, index = paddle.get_device().partition(":")
     if device == "gpu":
         config.enable_use_gpu(256, int(index or 0))
-    config.set_cpu_math_library_num_threads(num_threads())
+    config.set_cpu_math_library_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
     return Program.from_pretrained(str(folder), model_file_name=names[0], infer_configs=config)
-
-
-def num_threads() -> int:
-    """Return the number of threads for programs: ``OMP_NUM_THREADS``, or one."""
-    return int(os.environ.get("OMP_NUM_THREADS") or 1)

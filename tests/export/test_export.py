@@ -15,10 +15,8 @@ import pytest
 import tiny
 from benchmarks.variants import apply_port
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
 from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files, load_exported
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
-from ppdiffusers_tome.export.requirements import require_onnx
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.overrides.block import GridOverride
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -266,30 +264,3 @@ class TestSettings:
         with pytest.raises(ToMeValueError, match="own port of token merging is on unet"):
             export_pipeline(pipe, tmp_path / "out", height=64, width=64)
         assert not list(tmp_path.iterdir())
-
-
-class TestOnnx:
-    """Converted by paddle2onnx and run by onnxruntime; both are optional, and for Paddle 2."""
-
-    @pytest.fixture(autouse=True)
-    def _needs_onnx(self) -> None:
-        try:
-            require_onnx()
-        except Exception as error:
-            pytest.skip(str(error))
-
-    def test_any_batch(self, default_folder: Path) -> None:
-        self.check(default_folder, part_of(unet_of("default")), (1, 3))
-
-    def test_fixed_batch(self, tmp_path: Path) -> None:
-        part = part_of(unet_of("default"), rows=2)
-        part.save(tmp_path)
-        self.check(tmp_path / "unet", part, (2,))
-
-    def check(self, folder: Path, part: Component, batches: tuple[int, ...]) -> None:
-        convert_to_onnx(folder / PROGRAM)
-        for rows in batches:
-            for timestep in (500, 3):
-                example = inputs(rows, timestep)
-                output = run_onnx(folder / f"{PROGRAM}.onnx", {name: value.numpy() for name, value in example.items()})
-                assert np.abs(output - part.run(example)).max() <= 1e-4

@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(work: Path, folder: Path) -> None:
-    export(work, folder, "old", (*PADDLE_2, ".onnx"), SETTINGS, "tokenizer/merges.txt", overwrite=False)
+    export(work, folder, "old", (*PADDLE_2, ".old"), SETTINGS, "tokenizer/merges.txt", overwrite=False)
     kept = dict.fromkeys(("unet/model_state.pdparams", "unet/more/inference.json", "notes.txt"), "kept")
     for name, content in kept.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -74,10 +74,10 @@ def test_an_earlier_export_is_replaced_and_nothing_else(work: Path, folder: Path
 def test_a_file_of_no_export_is_refused(name: str, overwrite: bool, work: Path, folder: Path) -> None:
     (folder / name).parent.mkdir(parents=True)
     (folder / name).write_text('{"rows": []}')
-    with pytest.raises(ToMeValueError, match=f"{name} belongs to no export.*choose another folder"):
+    with pytest.raises(ToMeValueError, match=f"{name} belongs to no earlier result.*choose another folder"):
         export(work, folder, "new", PADDLE_3, SETTINGS, overwrite=overwrite)
     if "/" not in name:  # before any work
-        with pytest.raises(ToMeValueError, match=f"{name} belongs to no export"):
+        with pytest.raises(ToMeValueError, match=f"{name} belongs to no earlier result"):
             require_folder(folder, overwrite=overwrite)
     assert [path.name for path in folder.rglob("*") if path.is_file()] == [Path(name).name]
 

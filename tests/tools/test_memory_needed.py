@@ -16,7 +16,7 @@ UNMERGED = ToMeConfig(0.0)
 
 def test_image_that_does_not_fit_is_refused_with_its_cause(monkeypatch):
     monkeypatch.setattr(memory, "get_free_bytes", lambda: 8 * 2**30)
-    monkeypatch.setattr(memory, "installed_version", lambda package: None)
+    monkeypatch.setattr(memory, "find_version", lambda package: None)
     with pytest.raises(UserError, match=r"^width 16000: .* alone takes at least .* choose a smaller image$"):
         check_memory(MODEL, UNMERGED, None, 16_000)
     # 180 * 180 tokens, two rows, two heads: 2 * 2 * 2 * 4 * 180**4 bytes.
@@ -25,5 +25,5 @@ def test_image_that_does_not_fit_is_refused_with_its_cause(monkeypatch):
     check_memory(MODEL, UNMERGED, 1440, 1440, chunked_attention=True)
     check_memory(MODEL, ToMeConfig(0.5), 1440, 1440)
     check_memory(None, UNMERGED, 8192, 8192)  # a hub's
-    monkeypatch.setattr(memory, "installed_version", lambda package: "3.3.1")  # the rest is in the memory of a GPU
+    monkeypatch.setattr(memory, "find_version", lambda package: "3.3.1")  # the rest is in the memory of a GPU
     check_memory(MODEL, UNMERGED, 8192, 8192)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.batch.prompts_file import check_names, read_entries
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.console.parsing import refuse_options
-from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 from ppdiffusers_tome.tools.generation.settings import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.files import write_json, write_text
 from ppdiffusers_tome.tools.console.output import print_line
-from ppdiffusers_tome.tools.files import write_json, write_text
 
 
 class Table:

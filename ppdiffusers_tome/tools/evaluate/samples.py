@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED
-from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.images import slugify, write_image
 from ppdiffusers_tome.tools.measure.similarity import Similarity
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.measure.memory import get_free_memory
+from ppdiffusers_tome.tools.measure.system import find_version
 
 _BYTES = 4  # of a float32, the only dtype on a CPU
 _UNET = "the attention of the UNet"
@@ -57,7 +57,7 @@ def check_memory(
 def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: int | None, rows: int) -> dict[str, int]:
     """Compute the bytes that parts of the work need; see ``check_memory``."""
     vae, unet = _read_config(folder, "vae"), _read_config(folder, "unet")
-    if "block_out_channels" not in vae or installed_version("paddlepaddle-gpu") is not None:
+    if "block_out_channels" not in vae or find_version("paddlepaddle-gpu") is not None:
         return {}  # all may be in the memory of a GPU
     scale, native = compute_vae_scale(vae), unet.get("sample_size", 0)
     latent_height, latent_width = ((pixels // scale) if pixels else native for pixels in (height, width))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.settings.types import truncated_repr
-from ppdiffusers_tome.tools.files import prepare_folder
 
 
 class Ledger:

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,11 @@ def describe_processor() -> dict[str, Any]:
         name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     processor = name[1].strip() if name else platform.processor() or platform.machine()
     return {"processor": processor, "cores": usable_cores()}
+
+
+def find_version(package: str) -> str | None:
+    """Return a package's version by its registry name, or None without it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -50,8 +50,6 @@ export --output /proc/nowhere | /proc/nowhere cannot be written
 """
 if paddle.get_device() == "cpu":
     CASES += "generate --prompt x --dtype float16 | --dtype float16 needs a GPU\n"
-if paddle.__version__.startswith("3."):
-    CASES += f"export --onnx | Paddle {paddle.__version__} cannot export for ONNX\n"
 
 
 def get_error(arguments, capsys):

@@ -105,8 +105,8 @@ def test_errors_lose_folders_and_names(text: str, expected: str) -> None:
 
 def test_versions_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"paddlenlp": "2.5.0", "paddlepaddle-gpu": "3.3.1.post126", "paddlepaddle": None, "numpy": None}
-    real = environment.installed_version
-    monkeypatch.setattr(environment, "installed_version", lambda name: installed.get(name, real(name)))
+    real = environment.find_version
+    monkeypatch.setattr(environment, "find_version", lambda name: installed.get(name, real(name)))
     problems = "\n".join(find_problems({}))
     assert "paddlenlp is 2.5.0, and ppdiffusers-tome needs paddlenlp" in problems
     assert "numpy is missing, and ppdiffusers-tome needs numpy" in problems

@@ -43,7 +43,7 @@ CASES = {
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp", "--no-reuse-blocks"}  # as without them
-LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--tolerance", "--onnx",
+LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--tolerance",
          "--rows", "--language", "--host", "--port", "--allow-host", "--target-psnr", "--target-speedup",
          "--max-memory", "--help"}  # fmt: skip
 VALUES = {

@@ -6,9 +6,9 @@ import argparse
 import statistics
 from pathlib import Path
 
+from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import refuse_options
-from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,

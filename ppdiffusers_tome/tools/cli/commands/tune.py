@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError
+from ppdiffusers_tome.files import refuse_existing, write_text
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.files import refuse_existing, write_text
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
     is_own = _is_own(settings_file, paths[-1])
-    refuse_existing(settings_file, args.overwrite or is_own)
+    refuse_existing(settings_file, overwrite=args.overwrite or is_own)
     with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
         run = {**loaded.describe_run(), "kept": kept}

@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.files import prepare_folder, write_json
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
-from ppdiffusers_tome.tools.files import prepare_folder, write_json
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
