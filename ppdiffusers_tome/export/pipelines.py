@@ -126,8 +126,8 @@ def load_exported(folder: str | Path) -> Any:
     """Load an export of ``export_pipeline`` into ppdiffusers' deploy pipeline.
 
     The pipeline generates images of the exported size, which is the default of its ``height`` and ``width``, and
-    refuses another size with a ``ToMeValueError``. It runs on a CPU too: ``paddle.device.synchronize()``, which it calls
-    after the last step, from now on returns at once there in this process, where Paddle's own raises.
+    refuses another size with a ``ToMeValueError``. It runs on a CPU too: from now on ``paddle.device.synchronize()``,
+    which it calls after the last step, returns at once there in this process, where Paddle's own raises.
 
     The deploy pipeline's own ``from_pretrained`` loads only what Paddle 2 exported, on Paddle 3: it does not know the
     names of Paddle 3's programs, turns on oneDNN, with which no UNet of Paddle 3 runs, and ends the process on Paddle

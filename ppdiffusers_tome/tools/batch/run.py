@@ -18,7 +18,6 @@ from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.batch.prompts_file import check_names, read_entries
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
-from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 from ppdiffusers_tome.tools.generation.settings import (
@@ -28,6 +27,8 @@ from ppdiffusers_tome.tools.generation.settings import (
     check_size,
     check_text,
     parse_settings,
+    refuse_without_edges,
+    refuse_without_merging,
 )
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 
@@ -143,9 +144,8 @@ def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
             _warn_of_skipping(line, error)
     if not specs:
         raise UserError(f"--prompts {args.prompts} holds no prompt that can be used; write one per line")
-    if all(spec.settings.edges is None for spec in specs):
-        options = ("--controlnet", "--controlnet-scale", "--canny-low", "--canny-high")
-        refuse_options(args, options, "needs edges; give lines an image or control_image, or all of them --image")
+    refuse_without_edges(args, [spec.settings for spec in specs])
+    refuse_without_merging(args, [spec.settings.tome for spec in specs])
     return specs, num_bad
 
 

@@ -18,7 +18,12 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
-from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import (
+    changes_nothing,
+    get_tome_overrides,
+    parse_tome_config,
+    refuse_without_merging,
+)
 from ppdiffusers_tome.tools.measure.units import format_count
 
 UNMERGED = "unmerged"
@@ -98,14 +103,14 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     ratios: Sequence[float | None] | None = args.ratios
     if ratios is None:
         ratios = [None] if args.config is not None else [] if args.configs else RATIOS  # None: that of --config
-    unused = [] if ratios or args.configs else [name_option(name) for name in overrides]
     if args.config is not None and not ratios:
-        unused.append("--config")
-    if unused:
-        raise UserError(f"{unused[0]} has no effect without merging; give --ratios or --configs, too, or omit it")
+        raise UserError("--config has no effect without ratios; give --ratios, too, or omit it")
     configs = [parse_tome_config(args, ratio) for ratio in ratios]
     compared = [make_merged(config) for config in configs if not changes_nothing(config)]
     compared += [_read_config(path, overrides) for path in args.configs]
+    refuse_without_merging(args, [each.tome for each in compared if each.tome is not None])
+    if overrides and not compared:
+        raise UserError(f"{name_option(next(iter(overrides)))} has no effect without ratios; give --ratios, too")
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")

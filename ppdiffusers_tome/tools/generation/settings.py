@@ -15,6 +15,7 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import UNSET, truncated_repr
 from ppdiffusers_tome.tools.console.parsing import refuse_options
+from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
@@ -124,15 +125,22 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
     if settings.edges is not None:
         settings.edges.check()
-    elif controlnet is not None and not provides_edges:
-        raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
     if not provides_edges:
-        if settings.edges is None or not settings.edges.is_photo:
-            refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
-        if settings.controlnet is None:
-            refuse_options(args, ["--controlnet-scale"], "is for a ControlNet; give --image or --control-image, too")
+        if hasattr(args, "ratio"):
+            refuse_without_merging(args, [tome])
+        refuse_without_edges(args, [settings])
     settings.check_memory()
     return settings
+
+
+def refuse_without_edges(args: argparse.Namespace, images: Sequence[Settings]) -> None:
+    """Refuse options of a ControlNet where no image uses them."""
+    edges = [settings.edges for settings in images if settings.edges is not None]
+    if not edges:
+        needs = "needs edges; give a photo with --image, or edges with --control-image"
+        refuse_options(args, ("--controlnet", "--controlnet-scale"), needs)
+    if not any(each.is_photo for each in edges):
+        refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
 
 
 def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:
@@ -167,6 +175,14 @@ def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConf
     """Return the settings of token merging; ``ratio`` as for ``parse_settings``."""
     overrides = get_tome_overrides(args)
     return combine_settings(getattr(args, "config", None), overrides if ratio is None else overrides | {"ratio": ratio})
+
+
+def refuse_without_merging(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
+    """Refuse options of merging where no settings merge."""
+    if all(config.ratio == 0 for config in configs):
+        unused = [name_option(name) for name in get_tome_overrides(args) if not name.startswith("cache")]
+        if unused:
+            raise UserError(f"{unused[0]} has no effect without merging; give a ratio above 0, too, or omit it")
 
 
 def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:

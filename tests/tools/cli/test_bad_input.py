@@ -33,7 +33,7 @@ generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet bundled | --controlnet needs edges
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image PHOTO | --image needs a ControlNet that fits
-generate --prompt x --output /proc/nowhere | --output /proc/nowhere cannot be written
+generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
 generate --prompt x --batch-size 2 | --batch-size is for files of prompts
 generate --prompts nowhere.jsonl | nowhere.jsonl cannot be read
 generate --prompts FILE --batch-size 0 | --batch-size 0 must be 1 or more
@@ -44,6 +44,10 @@ play --steps 201 | --steps 201 exceeds
 play --allow-host play.* | --allow-host play.* must be a name
 doctor --model bundled --height 100000 --width 100000 | alone takes at least
 doctor --environment --model bundled | --model: not allowed with argument --environment
+generate --prompts EDGES --canny-low 50 | --canny-low is for a photo
+generate --prompts FILE --canny-low 50 | --canny-low is for a photo
+generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs edges
+visualize --blocks nowhere --ratio 0 | makes no groups
 export --tolerance 0 | --tolerance 0.0 must be above 0
 export --end 0.5 | start or end cannot be exported
 export --output /proc/nowhere | /proc/nowhere cannot be written
@@ -67,7 +71,8 @@ def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeyp
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     (tmp_path / "prompts.txt").write_text(PROMPT)
     line, sentence = case.split(" | ")
-    files = {"PHOTO": str(photo), "FILE": str(tmp_path / "prompts.txt")}
+    (tmp_path / "edges.jsonl").write_text(json.dumps({"prompt": PROMPT, "control_image": str(photo)}))
+    files = {"PHOTO": str(photo), "FILE": str(tmp_path / "prompts.txt"), "EDGES": str(tmp_path / "edges.jsonl")}
     arguments = [files.get(argument, argument) for argument in shlex.split(line)]
     if "--output" not in arguments and arguments[0] not in ("doctor", "play"):
         arguments += ["--output", str(tmp_path / "outputs")]

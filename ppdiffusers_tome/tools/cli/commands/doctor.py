@@ -30,7 +30,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
 )
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config, refuse_without_merging
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
@@ -96,6 +96,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
         raise UserError(f"--steps {args.steps} must be 2 or more; 20 is usual")
     source = find_model(args.model, trusts_code=args.trust_model_code)
     config = parse_tome_config(args, args.ratio)
+    refuse_without_merging(args, [config])
     chunked = args.xformers or args.chunked_attention
     check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
     attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"

@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
-from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config, refuse_without_merging
 
 HELP = "Write a pipeline as static programs for deployment, merging included, and check them by running them."
 EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads, tome.json (the settings, for --config)
@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
     model = find_model(args.model, trusts_code=args.trust_model_code)
     config = parse_tome_config(args, args.ratio)
+    refuse_without_merging(args, [config])
     require_exportable(config)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     require_folder(args.output, overwrite=args.overwrite)

@@ -105,7 +105,7 @@ def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[Mer
             first.setdefault((block.denoiser, block.level), block)
         return list(first.values())
     names = {f"{block.denoiser}.{block.path}": block for block in blocks}
-    parts = [""] if ALL in wanted else wanted
+    parts = ["" if part == ALL else part for part in wanted]
     for part in parts:
         if not any(part in name for name in names):
             raise UserError(f"--blocks {part} is in no name of a block that merges; these merge: {', '.join(names)}")
