@@ -150,6 +150,11 @@ def setting(
     return field(default=default, metadata={"bounds": bounds})
 
 
+def format_count(number: int, what: str) -> str:
+    """Return ``1 step``, ``2 steps``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def format_setting(value: Any) -> str:
     """Format a setting for people.
 

@@ -1,4 +1,4 @@
-"""Candidates of tuning: settings in families from mild to strong. Imports no Paddle."""
+"""Candidates of tuning, in families from mild to strong. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -36,21 +36,20 @@ CANDIDATES = (
 
 
 def list_candidates(
-    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
-    families: Mapping[str, Sequence[ToMeConfig]] | None = None, *, steps: int | None = None,
-) -> dict[str, list[ToMeConfig]]:  # fmt: skip
+    common: Mapping[str, Any], families: Mapping[str, Sequence[ToMeConfig]] | None = None, *, steps: int | None = None
+) -> dict[str, list[ToMeConfig]]:
     """List the settings to try by family, from mild to strong.
 
     Args:
-        config, settings: as for ``common_settings``; candidates that they make impossible are omitted.
+        common: settings that all have; candidates that they make impossible are omitted.
         families: candidates in place of ``CANDIDATES``.
         steps: of the denoising; with too few for a cache over steps, there is none among ``CANDIDATES``.
 
     Raises:
-        ToMeTypeError: a setting is of the wrong type or unknown.
+        ToMeTypeError: a setting is of the wrong type.
         ToMeValueError: no candidate is possible.
     """
-    common, refusal = common_settings(config, settings), None
+    refusal: ToMeValueError | None = None
     by_family: dict[str, list[ToMeConfig]] = {}
     candidates = [config for config in CANDIDATES if not config.cache or steps is None or steps >= MIN_STEPS]
     for name, members in ({None: candidates} if families is None else families).items():
@@ -98,7 +97,7 @@ def common_settings(
 def fit_cache(
     families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[int, ChosenSteps], scheduler: str | None
 ) -> dict[str, list[ToMeConfig]]:  # fmt: skip
-    """Replace each fraction of skipped steps by the steps that were chosen for it.
+    """Replace each fraction of skipped steps by its chosen steps.
 
     Args:
         families: candidates, as of ``list_candidates``.
@@ -114,12 +113,9 @@ def fit_cache(
 
 
 def list_counts(families: Mapping[str, Sequence[ToMeConfig]], num_steps: int) -> list[int]:
-    """List how many steps the candidates compute that skip a fraction of them, in rising order."""
-    counts = {
-        count_computed_steps(num_steps, config.cache) for configs in families.values() for config in configs
-        if config.cache and isinstance(config.cache, float)
-    }  # fmt: skip
-    return sorted(count for count in counts if count < num_steps)
+    """List how many steps are computed by candidates that skip a fraction."""
+    fractions = {config.cache for configs in families.values() for config in configs if isinstance(config.cache, float)}
+    return sorted({count_computed_steps(num_steps, fraction) for fraction in fractions} - {num_steps})
 
 
 def _strength(config: ToMeConfig) -> tuple[float, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import describe_type, to_python, truncated_repr
+from ppdiffusers_tome.settings.types import describe_type, format_count, to_python, truncated_repr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +67,25 @@ class Trial:
     psnr: float
     peak_bytes: int | None
     steps: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The number of steps, if there were fewer, and the settings."""
+        settings = "nothing merged" if self.steps is not None and self.config.ratio == 0 else self.config.summary
+        return settings if self.steps is None else f"{format_count(self.steps, 'step')} with {settings}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; an infinite PSNR, which JSON lacks, is null."""
+        psnr = self.psnr if math.isfinite(self.psnr) else None
+        return {"family": self.family, "config": self.config.to_dict(), "speed_up": self.speed_up, "psnr_db": psnr,
+                "peak_bytes": self.peak_bytes, "steps": self.steps}  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Trial:
+        """Restore a trial from ``to_dict``."""
+        psnr = math.inf if values["psnr_db"] is None else values["psnr_db"]
+        config = ToMeConfig.from_dict(values["config"])
+        return cls(values["family"], config, values["speed_up"], psnr, values["peak_bytes"], values["steps"])
 
     def meets(self, target: Target) -> bool:
         return self.is_similar_enough(target) and self.is_cheap_enough(target)
@@ -125,6 +145,15 @@ class ChosenSteps:
     steps: tuple[int, ...]
     slopes: tuple[float, ...]
     psnr: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, fit for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ChosenSteps:
+        """Restore chosen steps from ``to_dict``."""
+        return cls(tuple(values["steps"]), tuple(values["slopes"]), values["psnr"])
 
     def apply_to(self, config: ToMeConfig, scheduler: str | None) -> ToMeConfig:
         """Return settings with these steps, chosen with a scheduler of that class."""

@@ -32,7 +32,7 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.search import NUM_CHOOSING, _choose, _choose_over_fewer_steps, _describe_result
+from ppdiffusers_tome.tuning.search import NUM_CHOOSING, choose_best, choose_over_fewer_steps, describe_result
 from ppdiffusers_tome.tuning.step_errors import count_images
 
 PROMPT = dict(
@@ -88,7 +88,7 @@ class TestChoice:
         ],
     )  # fmt: skip
     def test_the_best_that_meets_the_target(self, target: Target, chosen: int | None) -> None:
-        best = _choose([each for each in self.TRIALS if each.meets(target)], target)
+        best = choose_best(self.TRIALS, target)
         assert best is (None if chosen is None else self.TRIALS[chosen])
 
     def test_memory_that_was_not_measured_meets_no_limit(self) -> None:
@@ -153,10 +153,10 @@ class TestOnAPipeline:
             Trial("fewer steps", MILD, 2.1, 47.0, None, num_steps),
             Trial("fewer steps", ToMeConfig(0), 1.5, 60.0, None, 8),
         ]
-        assert _choose_over_fewer_steps(best, fewer, Target(psnr=30)) is fewer[0]
-        assert _choose_over_fewer_steps(best, fewer, Target(psnr=50)) is best
-        assert _choose_over_fewer_steps(best, fewer[1:], Target(psnr=30)) is best
-        assert f"Fewer steps are best here: {num_steps} with" in _describe_result(fewer[0], True, [best, *fewer])
+        assert choose_over_fewer_steps(best, fewer, Target(psnr=30)) is fewer[0]
+        assert choose_over_fewer_steps(best, fewer, Target(psnr=50)) is best
+        assert choose_over_fewer_steps(best, fewer[1:], Target(psnr=30)) is best
+        assert f"Fewer steps are best here: {num_steps} with" in describe_result(fewer[0], True, [best, *fewer])
 
     def test_several_calls_are_all_judged(self) -> None:
         calls = [PROMPT, {**PROMPT, "prompt_embeds": tiny.text(1) * -2}]
@@ -172,7 +172,7 @@ class TestOnAPipeline:
     def test_what_was_found_can_be_applied(self) -> None:
         pipe = pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
-        assert found.config in [configs[0] for configs in list_candidates(steps=2).values()] or found.steps == 1
+        assert found.config in [configs[0] for configs in list_candidates({}, steps=2).values()] or found.steps == 1
         assert pipe.apply_tome(found.config).tome.config == found.config
         plain = tiny.run_pipeline(remove_tome(pipe))
         nothing = tune(pipe, PROMPT, psnr=500)
@@ -402,7 +402,7 @@ class TestCandidates:
     """Whatever is given holds in all that is tried; what that makes impossible is not tried, and nothing twice."""
 
     def test_without_settings_every_family_goes_from_mild_to_strong(self) -> None:
-        found = list_candidates()
+        found = list_candidates({})
         assert {family: len(configs) for family, configs in found.items()} == {
             "todo": 3, "todo, from 0 to 0.9": 1, "keys": 2, "tome, proportional": 2,
             "tome, proportional, from 0 to 0.9": 2, "tome, from 0 to 0.5": 1, "tome": 2, "cache over steps": 4,
@@ -412,12 +412,12 @@ class TestCandidates:
         assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)
 
     def test_few_steps_have_no_cache(self) -> None:
-        assert not [config for config in flat(list_candidates(steps=8)) if config.cache]
-        assert flat(list_candidates(steps=9)) == flat(list_candidates())
+        assert not [config for config in flat(list_candidates({}, steps=8)) if config.cache]
+        assert flat(list_candidates({}, steps=9)) == flat(list_candidates({}))
 
     @pytest.mark.parametrize("given", GIVEN, ids=str)
     def test_all_have_what_is_given(self, given: dict[str, Any]) -> None:
-        found = list_candidates(settings=given)
+        found = list_candidates(given)
         expected = ToMeConfig(**{"ratio": 0, **given})
         for config in flat(found):
             assert [getattr(config, name) for name in given] == [getattr(expected, name) for name in given]
@@ -436,13 +436,14 @@ class TestCandidates:
     )
     def test_of_a_config_only_the_ratio_is_looked_for(self, base: Any, given: dict[str, Any]) -> None:
         config = replace(base if isinstance(base, ToMeConfig) else ToMeConfig.preset(base), **given)
-        found = list_candidates(base, given)
+        found = list_candidates(common_settings(base, given))
         assert list(found) == [config.method]
         assert {replace(each, ratio=config.ratio) for each in flat(found)} == {config}
         assert len({each.ratio for each in flat(found)}) == len(flat(found)) >= 3
 
     def test_what_is_given_replaces_that_of_the_config(self) -> None:
-        found = list_candidates(ToMeConfig(0.4, tile=8, method="prune"), dict(tile=None, method="tofu", sx=4))
+        config = ToMeConfig(0.4, tile=8, method="prune")
+        found = list_candidates(common_settings(config, dict(tile=None, method="tofu", sx=4)))
         assert set(found) == {"tofu"}
         assert {(each.tile, each.method, each.sx, each.sy) for each in flat(found)} == {(None, "tofu", 4, 2)}
         assert "ratio" not in common_settings("fast", dict(sx=2))

@@ -12,7 +12,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import format_count, truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.text_files import doubt_encoding, read_text
 
@@ -92,7 +92,7 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
         if cells is None:
             return
         if len(cells) > len(columns):
-            fault = f"it has {len(cells)} cells for {len(columns)} columns; quote cells that hold {separator!r}"
+            fault = f"it has {len(cells)} cells for {format_count(len(columns), 'column')}; quote cells with {separator!r}"
             yield line, UserError(fault)
         elif row := {name: cell for name, cell in zip(columns, cells, strict=False) if name in FIELDS and cell.strip()}:
             yield line, row

@@ -31,6 +31,7 @@ from ppdiffusers_tome.tools.generation.settings import (
     refuse_without_merging,
 )
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
+from ppdiffusers_tome.tools.measure.units import format_count
 
 _MAX_BYTES = 200  # of 255, as a temporary file has a longer name
 _FILE_NAME = re.compile(r'[^\s.<>:"/\\|?*\x00-\x1f\x7f][^<>:"/\\|?*\x00-\x1f\x7f]*\.png', re.IGNORECASE)
@@ -105,11 +106,10 @@ def generate_from_file(args: argparse.Namespace) -> None:
         if chosen:
             with quiet_libraries():
                 done += _generate(chosen, batch_size, args.overwrite)
-    skipped = num_bad + len(missing) - done
-    print_line(
-        f"{len(specs) - len(missing) + done} images of {args.prompts} are in {args.output}: {done} generated now, "
-        f"{len(specs) - len(missing)} before{f'; {skipped} lines skipped, as the warnings say' if skipped else ''}"
-    )
+    before, skipped = len(specs) - len(missing), num_bad + len(missing) - done
+    ending = f"; {format_count(skipped, 'line')} skipped, as the warnings say" if skipped else ""
+    images = f"{format_count(before + done, 'image')} of {args.prompts}, in {args.output}"
+    print_line(f"{images}: {done} generated now, {before} before{ending}")
 
 
 def _read_rank() -> tuple[int, int]:

@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.doctor.imports import STEPS
 from ppdiffusers_tome.tools.doctor.methods import explain_faults
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
-from ppdiffusers_tome.tools.measure.units import format_bytes
+from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
 from ppdiffusers_tome.version import __version__
 
 TESTED = ("0.24.1", "0.29.0", "0.29.1")  # versions of ppdiffusers
@@ -45,7 +45,7 @@ def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
         "ppdiffusers_tome": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
-        "processor": f"{machine['processor']}, {machine['cores']} cores to use",
+        "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use",
         "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "memory": f"{format_bytes(get_total_memory())}, of it free {format_bytes(get_free_memory())}",
         "installed": {name: version for name, version in versions.items() if version is not None},

@@ -21,6 +21,7 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.sampling import get_class_labels
+from ppdiffusers_tome.tools.measure.units import format_count
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 from ppdiffusers_tome.tuning.random_state import untouched_random_state
 
@@ -218,7 +219,7 @@ def _estimate_level(
     elif grid.num_cells(config.sx, config.sy) == 0:
         reason = f"smaller than one cell of {config.sy}x{config.sx} tokens"
     elif num_merged == 0:
-        reason = f"ratio {ratio:g} of {grid.num_tokens} tokens is none"
+        reason = f"ratio {ratio:g} of {format_count(grid.num_tokens, 'token')} is none"
     else:
         return Estimate(part, level, grid, num_selected, num_merged, None, num_heads)
     return Estimate(part, level, grid, len(blocks), 0, reason, num_heads)

@@ -15,6 +15,7 @@ from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
+from ppdiffusers_tome.tools.measure.units import format_count
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -79,7 +80,10 @@ class LoadedPipeline:
         if applied is None:
             return "no token merging"
         reports = [entry.last_image for entry in applied.entries if entry.last_image is not None]
-        skipped = [f"; {each.num_skipped} of {each.num_skipped + each.num_computed} calls skipped" for each in reports]
+        skipped = [
+            f"; {each.num_skipped} of {format_count(each.num_skipped + each.num_computed, 'call')} skipped"
+            for each in reports
+        ]
         return f"token merging: {applied}{''.join(skipped)}"
 
     def count_calls(self) -> int:

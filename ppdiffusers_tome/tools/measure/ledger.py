@@ -62,6 +62,10 @@ class Ledger:
     def get(self, key: Any, default: Any = None) -> Any:
         return self._results.get(_encode(key), default)
 
+    def values(self) -> list[Any]:
+        """Return all results, in their order."""
+        return list(self._results.values())
+
     def add(self, key: Any, result: Any) -> None:
         """Append a result; it is on the disk when this returns."""
         self._append({"key": key, "result": result})

@@ -25,7 +25,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path: Path, capsys
     assert "| chosen |" in (folder / "tune.md").read_text()
     found = json.loads((folder / "tune.json").read_text())
     settings = dict(method="tofu", tile=16, seed=3, use_rand=False)
-    expected = [configs[0].to_dict() for configs in list_candidates(settings=settings, steps=1).values()]
+    expected = [configs[0].to_dict() for configs in list_candidates(settings, steps=1).values()]
     assert [trial["config"] for trial in found["trials"]] == expected
     assert found["verdict"] in shown
     best = max(found["trials"], key=lambda trial: trial["psnr_db"] or float("inf"))
