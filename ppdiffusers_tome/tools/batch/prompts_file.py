@@ -92,8 +92,8 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
         if cells is None:
             return
         if len(cells) > len(columns):
-            fault = f"it has {len(cells)} cells for {format_count(len(columns), 'column')}; quote cells with {separator!r}"
-            yield line, UserError(fault)
+            number = format_count(len(columns), "column")
+            yield line, UserError(f"it has {len(cells)} cells for {number}; quote cells that hold {separator!r}")
         elif row := {name: cell for name, cell in zip(columns, cells, strict=False) if name in FIELDS and cell.strip()}:
             yield line, row
 

@@ -38,19 +38,12 @@ _FILE_NAME = re.compile(r'[^\s.<>:"/\\|?*\x00-\x1f\x7f][^<>:"/\\|?*\x00-\x1f\x7f
 
 
 class ImageSpec(NamedTuple):
-    """An image that a line asks for.
+    """An image that a line asks for."""
 
-    Attributes:
-        line: of the file, from 1.
-        path: of the image.
-        prompt: what to generate.
-        settings: those of the command with the changes of the line.
-    """
-
-    line: int
+    line: int  # of the file, from 1
     path: Path
     prompt: str
-    settings: Settings
+    settings: Settings  # those of the command with the changes of the line
 
     @property
     def batch_key(self) -> tuple[Any, ...]:

@@ -32,26 +32,15 @@ RATIOS = (0.25, 0.5, 0.7)
 
 @dataclass(frozen=True)
 class Configuration:
-    """One of the configurations that are compared.
+    """One of the configurations that are compared."""
 
-    Attributes:
-        name: unique in an evaluation.
-        tome: the settings; None for the unmerged pipeline.
-        family: configurations of one family share a line of the plot.
-        steps: of the denoising, where they are fewer than those of all others.
-    """
-
-    name: str
-    tome: ToMeConfig | None
-    family: str
-    steps: int | None = None
+    name: str  # unique in an evaluation
+    tome: ToMeConfig | None  # None for the unmerged pipeline
+    family: str  # shares a line of the plot
+    steps: int | None = None  # where they are fewer than those of all others
 
     def apply(self, pipe: Any) -> None:
-        """Apply it to a pipeline, in place of the one before.
-
-        Raises:
-            NothingToMergeError: the pipeline has no block that merges with these settings.
-        """
+        """Apply it to a pipeline, in place of the one before."""
         from ppdiffusers_tome.api import apply_tome, remove_tome
 
         remove_tome(pipe)
@@ -90,11 +79,7 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
-    """Return the unmerged pipeline and what is compared with it, each once.
-
-    Args:
-        args: of ``add_compared_arguments``.
-        steps: of the denoising.
+    """Return the unmerged pipeline and what is compared with it.
 
     Raises:
         UserError: a file cannot be read, two different configurations have the same name, or there are none.

@@ -36,18 +36,11 @@ MEASURES: Mapping[str, tuple[str, _Format, _Format | None]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The images of one configuration.
-
-    Attributes:
-        configuration: generated them.
-        samples: of each image.
-        values: of each image, by measure; the unmerged images have no similarity.
-        medians: of the values, by measure.
-    """
+    """The images of one configuration; unmerged ones have no similarity."""
 
     configuration: Configuration
     samples: Sequence[Sample]
-    values: Mapping[str, Sequence[float]]
+    values: Mapping[str, Sequence[float]]  # of each image, by measure
     medians: Mapping[str, Median]
 
     @classmethod
@@ -87,19 +80,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all cases.
-
-    Attributes:
-        title: of the page.
-        run: the description of pipeline and settings that all images share, with all prompts and seeds.
-        machine: the description of the machine.
-        rows: of the configurations, family by family.
-    """
+    """The results of all cases."""
 
     title: str
-    run: Mapping[str, Any]
+    run: Mapping[str, Any]  # what all images share, and all prompts and seeds
     machine: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[Row]  # family by family
 
     @property
     def notes(self) -> list[str]:

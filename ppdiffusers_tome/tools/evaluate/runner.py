@@ -35,28 +35,16 @@ class Evaluation:
     The images of a case follow each other, so that whatever slows the machine slows all configurations. A case begins
     with its unmerged image, which is generated again after ``IMAGES_PER_REFERENCE`` images and when a run resumes:
     seconds are compared with those of the same minutes. Similarity is always to the first unmerged image.
-
-    Attributes:
-        loaded: generates the images.
-        configurations: the unmerged pipeline first.
-        images: keeps the images.
-        edges: for a ControlNet.
     """
 
     loaded: LoadedPipeline
-    configurations: Sequence[Configuration]
+    configurations: Sequence[Configuration]  # the unmerged pipeline first
     images: ImageFolder
     edges: Image.Image | None = None
     _warmed_up: set[str] = field(default_factory=set)
 
     def run(self, title: str, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Report:
         """Measure the images that ledger or folder lack; report on all.
-
-        Args:
-            title: of the report.
-            cases: every configuration generates them.
-            ledger_path: the file of the results.
-            overwrite: start over.
 
         Raises:
             UserError: the ledger belongs to another run, or cannot be written.

@@ -39,20 +39,16 @@ class Case:
 class Sample:
     """The measurements of one image, as JSON has them.
 
-    Attributes:
-        prompt, seed: of its case.
-        seconds, unmerged_seconds: of the whole call, and of the last unmerged one before it.
-        denoising_peak_bytes, peak_bytes: the most memory in use, until the last denoising step and with decoding;
-            None if it could not be measured.
-        psnr_db, ssim, flip: to the unmerged image; None for that image itself. An infinite PSNR is None, too.
+    Peaks are None if they could not be measured. Similarity is to the unmerged image, and None for that image itself;
+    an infinite PSNR is None, too.
     """
 
     prompt: str
     seed: int
-    seconds: float
-    unmerged_seconds: float
-    denoising_peak_bytes: int | None
-    peak_bytes: int | None
+    seconds: float  # of the whole call
+    unmerged_seconds: float  # of the last unmerged call before it
+    denoising_peak_bytes: int | None  # until the last denoising step
+    peak_bytes: int | None  # with decoding
     psnr_db: float | None
     ssim: float | None
     flip: float | None
@@ -70,15 +66,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """The folder of an evaluation's images.
-
-    Attributes:
-        path: of the folder.
-        keeps_all: whether all images are kept, or the unmerged ones alone.
-    """
+    """The folder of an evaluation's images."""
 
     path: Path
-    keeps_all: bool
+    keeps_all: bool  # or the unmerged images alone
 
     def folder_of(self, configuration: str) -> Path:
         """Return the folder of a configuration; different names have different folders."""

@@ -20,15 +20,8 @@ def make_groups_sheet(
 ) -> Image.Image:  # fmt: skip
     """Lay out the groups over the image, and how often tokens merged.
 
-    A row is a call of the denoiser, a column a block.
-
-    Args:
-        image: the one whose merging was recorded.
-        records: of each block in the sheet, at least one.
-        num_calls: of the denoiser; some schedulers call it more than once per step.
-        calls: those in the sheet, numbered from 0.
-        run: the description of the image and its pipeline.
-        settings: of token merging, for people.
+    A row is one of ``calls`` of the denoiser, from 0, and a column a block, of which there is at least one record. Some
+    schedulers call the denoiser more than once per step.
     """
     step = "step" if num_calls == run["steps"] else "call"
     rows = []

@@ -19,10 +19,6 @@ def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
 
     Every group has its mean color. A group of several tokens, which may lie anywhere, has an outline of its own color;
     tokens that did not merge have none.
-
-    Args:
-        image: of any size and mode; the result has the same size, in RGB.
-        record: of one call of a block.
     """
     from skimage.segmentation import find_boundaries
 
@@ -39,12 +35,9 @@ def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
 
 
 def draw_merge_frequency(image: Image.Image, grid: Grid, frequency: np.ndarray) -> Image.Image:
-    """Draw how often each token merged over the pale image, from pale to red.
+    """Draw how often each token merged, in red over the pale image.
 
-    Args:
-        image: of any size and mode; the result has the same size, in RGB.
-        grid: of the block.
-        frequency: ``[height, width]`` of the grid, 0 to 1.
+    The frequency is ``[height, width]`` of the grid, 0 to 1.
     """
     gray = np.asarray(image.convert("L"), np.float64)[..., None]
     pale = 255 - (255 - gray) / 2

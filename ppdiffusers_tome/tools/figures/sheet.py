@@ -37,13 +37,7 @@ class Cell:
 
 
 def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str, Sequence[Cell]]]) -> Image.Image:
-    """Lay out images with their labels.
-
-    Args:
-        title: above everything.
-        columns: above each column.
-        rows: the prompt above each row, and its cells, one per column.
-    """
+    """Lay out rows of a prompt and its cells, one per column."""
     from matplotlib.figure import Figure
 
     width, height = _compute_cell_size(rows[0][1][0].image)

@@ -18,17 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EdgeSource:
-    """An image file that edges come from.
-
-    Attributes:
-        path: the file.
-        option: ``--image`` for a photo, ``--control-image`` for edges.
-        low, high: thresholds of Canny, 0 or more.
-    """
+    """An image file that edges come from."""
 
     path: Path
-    option: str = "--image"
-    low: float = 100
+    option: str = "--image"  # for a photo; --control-image for edges
+    low: float = 100  # thresholds of Canny
     high: float = 200
 
     @property

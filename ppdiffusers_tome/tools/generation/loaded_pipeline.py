@@ -27,17 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedPipeline:
-    """A pipeline, ready to generate.
+    """A pipeline, ready to generate."""
 
-    Attributes:
-        pipe: the ppdiffusers pipeline, without ToMe until ``apply``.
-        settings: what it was loaded with; all that concerns an image alone may be replaced.
-        labels: its classes; None for a pipeline with prompts.
-    """
-
-    pipe: Any
-    settings: Settings
-    labels: ClassLabels | None = None
+    pipe: Any  # without ToMe until ``apply``
+    settings: Settings  # what it was loaded with; all that concerns an image alone may be replaced
+    labels: ClassLabels | None = None  # None for a pipeline with prompts
 
     @property
     def size(self) -> tuple[int, int]:
@@ -97,12 +91,8 @@ class LoadedPipeline:
     ) -> GeneratedImage:  # fmt: skip
         """Generate and measure an image.
 
-        Args:
-            prompt: or a class of a DiTPipeline.
-            number: of the image, from 0; it is added to the seed of the settings.
-            edges: to guide a ControlNet; or None.
-            steps: instead of those of the settings.
-            after_call: called after each call of the denoiser; what it raises ends the image.
+        Its number is added to the seed of the settings. What ``after_call`` raises, which is called after each call of
+        the denoiser, ends the image.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
         from ppdiffusers_tome.tools.measure.memory import Meter

@@ -29,12 +29,8 @@ def check_memory(
 ) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
-    Args:
-        folder: of the pipeline; None for a hub's, of which nothing is known.
-        tome: settings of token merging.
-        height, width: in pixels; None for the model's native size, which is assumed to fit.
-        rows: of the UNet's batch, two for each image with guidance.
-        chunked_attention: True if the UNet's attention is computed a few queries at a time.
+    Nothing is known of a hub's pipeline, which has no folder, and the model's native size is assumed to fit. The rows
+    are those of the UNet's batch, two for each image with guidance.
     """
     sizes = {"height": height, "width": width}
     names = " and ".join(f"{name} {pixels}" for name, pixels in sizes.items() if pixels is not None)

@@ -21,22 +21,13 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The source of a model.
+    """The source of a model."""
 
-    Attributes:
-        name: as the user called it; ``label`` is for what others may see.
-        folder: its folder; None for a hub's model, which is downloaded.
-        bundled: True for a model of this package that knows a few photographs.
-        vae: the folder of its VAE where that is not inside its own folder.
-        trusts_code: run the Python files that its index names.
-        is_emoji: True for this package's model of emoji.
-    """
-
-    name: str
-    folder: Path | None = None
-    bundled: bool = False
-    vae: Path | None = None
-    trusts_code: bool = False
+    name: str  # as the user called it; ``label`` is for what others may see
+    folder: Path | None = None  # None for a hub's model, which is downloaded
+    bundled: bool = False  # with this package, and knows a few photographs
+    vae: Path | None = None  # its folder where that is not inside of the model's
+    trusts_code: bool = False  # run the Python files that its index names
     is_emoji: bool = False
 
     @property

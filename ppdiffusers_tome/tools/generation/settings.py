@@ -37,28 +37,16 @@ def changes_nothing(tome: ToMeConfig) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that an image depends on besides its prompt.
-
-    Attributes:
-        model, controlnet: where they come from; ``controlnet`` is None for text-to-image.
-        edges: of the ControlNet; None for text-to-image, or where the command has edges of its own.
-        tome: settings of token merging.
-        height, width: in pixels; None for the model's native size.
-        steps, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
-        guidance_scale: the same; None for the default, which depends on the pipeline's class.
-        dtype: ``float32``, ``float16`` or ``bfloat16``.
-        xformers: use memory efficient attention.
-        chunked_attention: compute attention a few queries at a time.
-    """
+    """All that an image depends on besides its prompt."""
 
     model: ModelSource
-    controlnet: ModelSource | None
-    edges: EdgeSource | None
+    controlnet: ModelSource | None  # None for text-to-image
+    edges: EdgeSource | None  # None also where the command has edges of its own
     tome: ToMeConfig
-    height: int | None
+    height: int | None  # in pixels; None for the model's native size
     width: int | None
     steps: int
-    guidance_scale: float | None
+    guidance_scale: float | None  # None for the default of the pipeline's class
     scheduler: str | None
     seed: int
     negative_prompt: str | None
@@ -101,8 +89,7 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
 
     Args:
         args: of ``generation.arguments``.
-        ratio: fraction of the tokens to merge; None for that of ``--config``, or the default. A command without
-            ``--ratio``, whose images have settings of their own, gives 0.
+        ratio: None for that of ``--config``, or the default; 0 where images have settings of their own.
         provides_edges: True if edges for a ControlNet may come later.
     """
     check_sizes(args)

@@ -19,19 +19,15 @@ _INFINITE = 1e12  # stands for infinity in the bootstrap; medians halfway to it 
 
 @dataclass(frozen=True)
 class Median:
-    """A median over images and its confidence interval.
+    """A median over images, and the least and highest value.
 
     Values may be infinite, as the PSNR of identical images.
-
-    Attributes:
-        median, low, high: of the values.
-        interval: holds the median of the population with a confidence of ``LEVEL``; None for fewer than ``MIN_VALUES``.
     """
 
     median: float
     low: float
     high: float
-    interval: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None  # of the median, with a confidence of LEVEL, from MIN_VALUES on
 
     @classmethod
     def from_values(cls, values: Sequence[float]) -> Median:

@@ -46,7 +46,7 @@ def test_one_model_has_tokens_at_every_level_and_a_timed_call(capsys: pytest.Cap
                  "--cache", "0.5"]) == 0  # fmt: skip
     output = capsys.readouterr().out
     assert output.startswith("bundled: StableDiffusionPipeline, 512x256, ratio 0.9375")
-    assert re.search(r"skips most layers in 10 of the 20 calls, .*; it keeps at most \d+ MiB for an image", output)
+    assert re.search(r"skips most layers in 10 of 20 calls", output)
     assert re.search(r"unet +1 +64x32 +3 +2048 -> 128", output)
     assert re.search(r"unet +8 +8x4 +1 +none: ratio names level 1, 2 only", output)
     assert re.search(r"memory of an image, computed, at least +unmerged +merged\n", output)
@@ -58,7 +58,7 @@ def test_transformer_is_counted_in_latents_at_its_own_size(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A DiTPipeline does not tell the scale between pixels and latents, and ignores a size."""
-    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_, **__: (1.0, 0.1, 0))
+    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_, **__: (1.0, 0.1))
     monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_decoding", lambda *_: 5.0)
     assert main(["doctor", "--model", "bundled-dit", "--height", "512", "--config", "quality"]) == 0
     output = capsys.readouterr().out
@@ -101,8 +101,7 @@ def test_timing_leaves_a_pipeline_as_it_was() -> None:
     assert find_latent_size(tiny.pipeline(), 64, None) == ((32, 16), 2)
     pipe = ddpm_pipeline(attention=True)
     before, random = tiny.snapshot(pipe.unet), tiny.random_states()
-    *seconds, cache_bytes = time_denoiser(pipe, "unet", ToMeConfig(0.5), 16, 16)
-    assert min(seconds) > 0 == cache_bytes
+    assert min(time_denoiser(pipe, "unet", ToMeConfig(0.5), 16, 16)) > 0
     assert time_decoding(pipe, 16, 16) == 0.0
     assert time_decoding(tiny.pipeline(), 32, 32) > 0
     assert tiny.snapshot(pipe.unet) == before

@@ -136,6 +136,12 @@ def _print_estimates(args: argparse.Namespace) -> None:
             print_line(_describe_gain(pipe, part, config, height, width, args.steps))
         else:
             print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
+        if config.cache:
+            num_skipped = args.steps - len(choose_computed_steps(args.steps, config.cache, cache_steps=config.cache_steps))
+            print_line(
+                f"The cache over steps skips most layers in {num_skipped} of {args.steps} calls, and takes more memory, "
+                "which is not in these numbers."
+            )
 
 
 def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width: int, steps: int) -> str:
@@ -143,24 +149,17 @@ def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width:
     from ppdiffusers_tome.tools.doctor.estimate import time_decoding, time_denoiser
 
     try:
-        unmerged, merged, cache_bytes = time_denoiser(pipe, part, config, height, width, steps=steps)
+        unmerged, merged = time_denoiser(pipe, part, config, height, width, steps=steps)
     except UserError as error:
         return f"Tokens merge. The gain was not timed: {error}."
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
-    cache = ""
-    if config.cache:
-        num_skipped = steps - len(choose_computed_steps(steps, config.cache, cache_steps=config.cache_steps))
-        cache = (
-            f" The cache over steps skips most layers in {num_skipped} of the {steps} calls, which is not in these "
-            f"numbers; it keeps at most {format_bytes(cache_bytes)} for an image, twice that with guidance."
-        )
     if merged >= unmerged:
         cheaper = ", or make matching cheaper with --tile 16 --reuse-steps 4 --reuse-blocks"
         remedy = cheaper if METHODS[config.method].compares else ""
-        return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}.{cache}"
+        return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}."
     before = steps * unmerged + time_decoding(pipe, height, width)
     after = before - steps * (unmerged - merged)
     return (
         f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {steps} steps, with "
-        f"decoding, calls are {steps * unmerged / before:.0%}, and it is {before / after:.2f} times as fast.{cache}"
+        f"decoding, calls are {steps * unmerged / before:.0%}, and it is {before / after:.2f} times as fast."
     )
