@@ -26,13 +26,7 @@ _EARLY_NAMES = (INDEX, EXPORT, SETTINGS, *DENOISER_SETTINGS.values(), *(f"{name}
 def require_folder(folder: Path, names: Iterable[str] = _EARLY_NAMES, *, overwrite: bool) -> None:
     """Make sure that an export can be written without losing other files.
 
-    Args:
-        folder: the folder of the export; created if absent.
-        names: the files to be written, by relative path; by default those that are known before anything is traced.
-        overwrite: whether an earlier export may be replaced.
-
-    Raises:
-        ToMeValueError: the folder cannot be written, or holds something that must not be replaced.
+    As ``prepare_folder`` for an export's files; by default those that are known before anything is traced.
     """
     prepare_folder(folder, names, overwrite=overwrite, own=list_exported(folder))
 
@@ -44,8 +38,9 @@ def publish(work: Path, folder: Path, description: dict[str, Any], *, overwrite:
 
     Args:
         work: the folder that holds the complete export, on the same disk.
-        folder, overwrite: as for ``require_folder``.
+        folder: of the export.
         description: what ``export.json`` says of the export, beside its files.
+        overwrite: replace an earlier export.
 
     Raises:
         ToMeValueError: as ``require_folder``; nothing was changed.

@@ -55,19 +55,12 @@ _paddle_synchronize = paddle.device.synchronize
 
 @dataclass(frozen=True)
 class ExportedComponent:
-    """A program that was written and compared with its model.
+    """A program that was written and compared with its model."""
 
-    Attributes:
-        name: of its folder.
-        files: the program's files in the folder.
-        rows: the batch sizes that it was run with.
-        difference: the largest difference from the model, as a fraction of the largest output if that is above 1.
-    """
-
-    name: str
+    name: str  # of its folder
     files: list[str]
-    rows: list[int]
-    difference: float
+    rows: list[int]  # the batch sizes that it was run with
+    difference: float  # the largest from the model, as a fraction of the largest output if that is above 1
 
 
 def export_pipeline(
@@ -208,7 +201,7 @@ def _synchronize(device: Any = None) -> None:
 
 
 def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe which blocks merge with which settings, for JSON; None without merging."""
+    """Describe by denoiser which blocks merge with which settings, for JSON."""
     return {
         name: [{"settings": entry.config.to_dict(), "blocks": list(entry.paths)} for entry in _entries(model)] or None
         for name, model in denoisers.items()
@@ -221,8 +214,7 @@ def list_settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
     Applying them merges exactly the blocks that merge now. There is one ``tome.json`` if one config does that for all
     denoisers, otherwise a file for each denoiser for which one config does. Ratio 0 means no merging.
     """
-    config = _find_common_config(denoisers.values())
-    if config is not None:
+    if (config := _find_common_config(denoisers.values())) is not None:
         return {SETTINGS: config}
     configs = {DENOISER_SETTINGS[name]: _find_common_config([model]) for name, model in denoisers.items()}
     return {name: config for name, config in configs.items() if config is not None}

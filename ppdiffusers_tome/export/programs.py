@@ -27,17 +27,13 @@ Shape = list[int | None]
 class Component:
     """A model to be traced as a program.
 
-    Attributes:
-        name: of the program's folder.
-        build: builds the layer, which takes the inputs by position and returns one tensor.
-        inputs: shape and data type of each input; None is a dynamic dimension, the first of which is the batch.
-        example_length: the length of dynamic dimensions other than the batch in examples.
+    Its layer takes the inputs by position and returns one tensor. The first dimension is the batch.
     """
 
-    name: str
+    name: str  # of the program's folder
     build: Callable[[], paddle.nn.Layer]
-    inputs: dict[str, tuple[Shape, str]]
-    example_length: int = 1
+    inputs: dict[str, tuple[Shape, str]]  # shape, in which None is dynamic, and data type
+    example_length: int = 1  # of dynamic dimensions other than the batch in examples
 
     def save(self, folder: Path) -> None:
         """Trace the program and write it to ``folder/name``."""
@@ -151,10 +147,7 @@ def denoiser_component(
 ) -> Component:
     """Return the component of a UNet and its ControlNet, if any.
 
-    Args:
-        unet, controlnet: ppdiffusers' models, with or without ToMe.
-        height, width, rows: as for ``export_pipeline``.
-        text_tokens: their number in examples; it is dynamic in the program.
+    Sizes are those of ``export_pipeline``, ``text_tokens`` the number in examples.
     """
     latent = [rows, unet.config.in_channels, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
     inputs: dict[str, tuple[Shape, str]] = {
@@ -172,11 +165,9 @@ class Program(PaddleInferRuntimeModel):
     """ppdiffusers' runtime model, with inputs copied through Paddle Inference's handles.
 
     ppdiffusers passes tensors to the predictor, which ends the process on Paddle 2.6.2, whatever the model.
-
-    Attributes:
-        input_shapes: by name, None for dynamic dimensions; empty if unknown. Paddle Inference does not report them.
     """
 
+    # By name, None for dynamic dimensions; empty if unknown, as Paddle Inference does not report them.
     input_shapes: Mapping[str, Sequence[int | None]] = {}
 
     def __call__(self, **inputs: Any) -> list[paddle.Tensor]:

@@ -137,10 +137,10 @@ def _print_estimates(args: argparse.Namespace) -> None:
         else:
             print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
         if config.cache:
-            num_skipped = args.steps - len(choose_computed_steps(args.steps, config.cache, cache_steps=config.cache_steps))
+            computed = choose_computed_steps(args.steps, config.cache, cache_steps=config.cache_steps)
             print_line(
-                f"The cache over steps skips most layers in {num_skipped} of {args.steps} calls, and takes more memory, "
-                "which is not in these numbers."
+                f"The cache over steps skips most layers in {args.steps - len(computed)} of {args.steps} calls, and needs "
+                "memory; neither is in these numbers."
             )
 
 
