@@ -1,4 +1,4 @@
-"""Files that are replaced on demand alone, and written completely or not at all. Imports no Paddle."""
+"""Files that are replaced on demand, and written whole. Imports no Paddle."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class _FixedSize:
 
 
 def _synchronize(device: Any = None) -> None:
-    """Wait for the device, as Paddle does; a CPU has nothing to wait for."""
+    """Wait for the device; a CPU has nothing to wait for."""
     if device is not None or paddle.get_device() != "cpu":
         _paddle_synchronize(device)
 

@@ -56,7 +56,7 @@ def _refuse_unused(overrides: Mapping[str, Any], config: ToMeConfig) -> ToMeConf
 def _describe_origins(
     conflict: Sequence[str], base: ToMeConfig | str | Path, config: ToMeConfig, overrides: Mapping[str, Any]
 ) -> str:
-    """Say which settings of a conflict come from where, and what to do.
+    """Say where settings that conflict come from, and what to do.
 
     Returns:
         A sentence; nothing where the overrides are wrong whatever the base.

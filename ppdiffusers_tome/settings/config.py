@@ -121,7 +121,7 @@ class ToMeConfig:
         return ramp[left] + (position - left) * (ramp[right] - ramp[left])
 
     def is_ramp(self, level: int) -> bool:
-        """Return True where the ratio of a level changes from step to step."""
+        """Return True where a level's ratio changes over the denoising."""
         return len(self._ramp_at(level)) > 1
 
     def highest_ratio(self, level: int) -> float:
@@ -174,7 +174,7 @@ class ToMeConfig:
 
     @property
     def preset_name(self) -> str | None:
-        """The preset that decides what merges, whatever else is set; None without one."""
+        """The preset whose ratio, method and stride these are; None without."""
         merging = operator.attrgetter("ratio", "method", "sx", "sy")
         return next((name for name in presets() if merging(ToMeConfig.preset(name)) == merging(self)), None)
 

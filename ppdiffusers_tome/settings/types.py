@@ -73,7 +73,7 @@ def to_python(value: Any) -> Any:
 
 
 def truncated_repr(value: Any) -> str:
-    """Return the ``repr`` for an error: one line, cut off where it is long."""
+    """Return the ``repr`` as one line that is not too long."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # for example an integer of more than 4300 digits
@@ -145,7 +145,7 @@ def setting(
     default: Any, kind: type = bool, accepted: str = "True or False", lowest: float = -math.inf,
     highest: float = math.inf, among: tuple[int, ...] = (),
 ) -> Any:  # fmt: skip
-    """Return the field of a setting with its ``Bounds``, also None where that is the default."""
+    """Return a setting's field; None is accepted where it is the default."""
     bounds = Bounds(kind, accepted, lowest, highest, or_none=default is None, among=among)
     return field(default=default, metadata={"bounds": bounds})
 

@@ -263,7 +263,7 @@ class _Search:
 
 
 def choose_best(trials: Sequence[Trial], target: Target) -> Trial | None:
-    """Return the trial that meets the target best: for a PSNR the fastest."""
+    """Return the trial that meets the target best, if any."""
     reaching = [trial for trial in trials if trial.meets(target)]
     if target.psnr is not None:
         return max(reaching, key=lambda trial: trial.speed_up, default=None)

@@ -1,4 +1,4 @@
-"""What skipping steps costs in a model, and the choice of the steps that it computes.
+"""The choice of the computed steps by what skipping them costs.
 
 One image with every step computed tells how well each layer's value at a step is predicted from any two earlier steps;
 images without one single step tell what an error there does to the image. Dynamic programming then finds the computed
@@ -36,7 +36,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class StepErrors:
-    """What skipping steps costs in one image.
+    """The cost of skipping steps in one image.
 
     Attributes:
         products: of each layer that a skipped step predicts, the inner products of its values at any two steps, float64
@@ -49,30 +49,30 @@ class StepErrors:
     damage: np.ndarray
 
     def compute_error(self, first: int | None, last: int, step: int, slope: float) -> np.ndarray:
-        """Compute the squared error of predicting a step from two computed ones, ``[layers]``."""
+        """Compute the squared error of a predicted step, ``[layers]``."""
         change, line = self._list_weights(first, last, step)
         weights = change - slope * line
         return np.array([max(weights @ product @ weights, _TINY) for product in self.products])
 
     def compute_baseline(self, step: int) -> np.ndarray:
-        """Compute the squared error of the prediction that ``damage`` is measured with, ``[layers]``."""
+        """Compute the squared error that ``damage`` belongs to, ``[layers]``."""
         return self.compute_error(step - 2 if step > 1 else None, step - 1, step, _SLOPE)
 
     @cached_property
     def costs(self) -> np.ndarray:
-        """What an error of 1 in the value of each layer costs the image at each step, ``[steps, layers]``."""
+        """The image's error by a layer's error of 1, ``[steps, layers]``."""
         later = [self.damage[step] / self.compute_baseline(step) for step in range(1, len(self.damage))]
         return np.stack([np.zeros(len(self.products)), *later])
 
     def compute_fit(self, first: int, last: int, step: int) -> tuple[float, float]:
-        """Compute both sums of the least-squares share of the slope, weighted by what an error costs."""
+        """Compute both weighted sums of the least-squares share of the slope."""
         change, line = self._list_weights(first, last, step)
         pairs = [(change @ product @ line, line @ product @ line) for product in self.products]
         above, below = self.costs[step] @ np.array(pairs)
         return float(above), float(below)
 
     def _list_weights(self, first: int | None, last: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return, as weights of the steps, the change since the last computed step, and what the slope says of it."""
+        """Return the change since the last step, and the slope's, as weights."""
         change, line = np.zeros(len(self.damage)), np.zeros(len(self.damage))
         change[step], change[last] = 1, -1
         if first is not None:
@@ -126,7 +126,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
 
 
 def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
-    """Choose so many computed steps with the least expected error over several images.
+    """Choose so many computed steps with the least expected error.
 
     Args:
         errors: of images with equally many steps.
@@ -165,7 +165,7 @@ class _Plan:
         self._steps: dict[tuple[int | None, int, int], float] = {}
 
     def fit_slope(self, first: int | None, last: int, step: int) -> float:
-        """Fit the share of the slope by which a step is predicted best."""
+        """Fit the share of the slope that predicts a step best."""
         if first is None:
             return 0.0
         key = first, last, step
@@ -188,7 +188,7 @@ class _Plan:
 
 
 def _list_probes(num_steps: int) -> list[int]:
-    """List the steps that are skipped alone, evenly spread, with the last two, whose errors stay."""
+    """List the steps that are skipped alone: spread, and the last two."""
     spread = np.linspace(1, num_steps - 2, min(_MAX_PROBES - 1, math.ceil(num_steps / 2)))
     return sorted({*map(int, spread.round()), num_steps - 1})
 
@@ -202,7 +202,7 @@ def _list_states(pipe: Any) -> list[Any]:
 def _make_recorder(
     values: dict[Hashable, dict[int, list[np.ndarray]]], owner: Hashable
 ) -> Callable[[int, Hashable, Any], None]:
-    """Return a function that stores part of each layer's value by step, several calls of one step together."""
+    """Return a function that stores part of each layer's value by step."""
 
     def record(step: int, key: Hashable, value: Any) -> None:
         by_step = values.setdefault((owner, key), {})
@@ -219,7 +219,7 @@ def _thin_out(tensor: paddle.Tensor) -> np.ndarray:
 
 
 def _multiply(by_step: dict[int, list[np.ndarray]]) -> np.ndarray:
-    """Return the inner products of all pairs of steps; an empty array where steps differ in size or are missing."""
+    """Return the inner products of all pairs of equally large steps."""
     rows = [np.concatenate(by_step.get(step, [np.zeros(0, np.float32)])) for step in range(max(by_step) + 1)]
     if len({len(row) for row in rows}) > 1:
         return np.zeros((0, 0))

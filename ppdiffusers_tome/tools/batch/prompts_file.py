@@ -65,7 +65,7 @@ def check_names(values: Mapping[str, Any]) -> None:
 
 
 def _check_name(path: Path, text: str) -> None:
-    """Refuse a table, or lines of JSON, whose name says that each of their lines is a prompt."""
+    """Refuse a table or JSON whose name is that of text."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     with suppress(ValueError, RecursionError):
         if isinstance(json.loads(first), dict | list):
@@ -99,7 +99,7 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
 
 
 def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
-    """Find the separator that gives a column ``prompt``; return it and all names."""
+    """Find the separator that gives a column ``prompt``, and all names."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     for separator in _SEPARATORS:
         names: list[str] = []

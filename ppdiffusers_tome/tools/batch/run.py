@@ -1,4 +1,4 @@
-"""The command ``generate --prompts``: an image a line, and what is there already stays."""
+"""The command ``generate --prompts``: an image a line, missing ones alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ImageSpec(NamedTuple):
         return settings.height, settings.width, settings.tome, settings.negative_prompt is None
 
     def is_finished(self) -> bool:
-        """Return whether the image is there; one with other settings is a ``UserError``."""
+        """Return whether the image is there; refuse other settings."""
         if not self.path.exists():
             return False
         kept: dict[str, Any] = {}
@@ -78,7 +78,7 @@ class ImageSpec(NamedTuple):
 
 
 def generate_from_file(args: argparse.Namespace) -> None:
-    """Generate the images of a file of prompts that are not there yet.
+    """Generate the missing images of a file of prompts.
 
     Of processes that ``paddle.distributed.launch`` started, each takes every n-th line.
     """
@@ -117,7 +117,7 @@ def _read_rank() -> tuple[int, int]:
 
 
 def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
-    """Read the images that lines ask for; a line that cannot be used is a warning, and counted."""
+    """Read the images that lines ask for; count bad lines."""
     settings = parse_settings(args, args.ratio, provides_edges=True)
     specs: list[ImageSpec] = []
     lines: dict[str, int] = {}
@@ -145,7 +145,7 @@ def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
 def _make_spec(
     args: argparse.Namespace, settings: Settings, values: Mapping[str, Any], number: int, line: int
 ) -> ImageSpec:
-    """Check the values of a line; those of a table are all texts."""
+    """Check the values of a line, all texts in tables."""
     check_names(values)
     for name in ("prompt", "negative_prompt", "image", "control_image", "output"):
         if name in values:
@@ -218,7 +218,7 @@ def _generate(specs: Sequence[ImageSpec], batch_size: int, overwrite: bool) -> i
 def _form_batches(
     loaded: LoadedPipeline, specs: Sequence[ImageSpec], size: int
 ) -> Iterator[list[tuple[ImageSpec, Any]]]:
-    """Yield images that can be generated at once, with their edges; skip what this pipeline cannot do."""
+    """Yield images that can be generated at once, with their edges."""
     warned: set[str] = set()
     batches: dict[tuple[Any, ...], list[tuple[ImageSpec, Any]]] = {}
     for spec in specs:

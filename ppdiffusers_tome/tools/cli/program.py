@@ -1,4 +1,4 @@
-"""The program ``ppdiffusers-tome``: finds the command, runs it, and prints errors as one line.
+"""The program ``ppdiffusers-tome``, which prints errors as one line.
 
 Nothing here imports Paddle, which takes seconds: help and mistyped arguments are answered at once.
 """
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception, args: Any) -> str | None:
-    """Return what is wrong and what to do; None for a fault of this program."""
+    """Return what is wrong; None for a fault of this program."""
     if isinstance(error, ToMeError):
         return str(error)
     if is_out_of_memory(error):
@@ -99,7 +99,7 @@ def _runs_on_cpu() -> bool:
 
 
 def _drop_output() -> None:
-    """Send what is left for standard output nowhere, or Python would fail as it ends."""
+    """Drop what is left for standard output, or Python would fail."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

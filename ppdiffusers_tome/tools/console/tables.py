@@ -59,7 +59,7 @@ class Page:
     tables: Sequence[Table]
 
     def write(self, paths: Sequence[Path], content: Mapping[str, Any]) -> None:
-        """Write Markdown and JSON to the last two paths; print the page and all paths."""
+        """Write Markdown and JSON to the last two paths; print everything."""
         notes = "\n".join(f"- {note}" for note in self.notes)
         markdown = "\n".join([f"# {self.title}\n", f"{notes}\n", *(table.markdown() for table in self.tables)])
         write_text(paths[-2], markdown, overwrite=True)

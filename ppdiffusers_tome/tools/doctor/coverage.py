@@ -1,4 +1,4 @@
-"""Coverage: the blocks that merge in every pipeline of ppdiffusers, found by tests/zoo."""
+"""The blocks that merge in every pipeline, found by tests/zoo."""
 
 from __future__ import annotations
 

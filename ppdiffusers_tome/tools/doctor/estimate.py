@@ -41,7 +41,7 @@ class Estimate:
 
 
 def find_latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple[int, int], int]:
-    """Return the size of a pipeline's latent for an image, and its scale to pixels."""
+    """Return the size of a pipeline's latent, and its scale to pixels."""
     labels = get_class_labels(pipe)
     if labels is not None:
         labels.check_arguments({}, height, width, 1.0)
@@ -80,7 +80,7 @@ def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width:
 def time_denoiser(
     pipe: Any, part: str, config: ToMeConfig, height: int, width: int, *, steps: int = 20
 ) -> tuple[float, float]:
-    """Time the first denoiser call of an image in seconds, unmerged and merged.
+    """Time the first denoiser call of an image, unmerged and merged.
 
     The pipeline has no ToMe, before and after; height and width are those of the image in pixels.
     """

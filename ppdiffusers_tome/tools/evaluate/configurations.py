@@ -112,7 +112,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
 
 
 def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
-    """Return a preset or a file of settings, with the command's own settings."""
+    """Return a preset or file with the command's own settings."""
     try:
         config = combine_settings(path, overrides)
     except ToMeError as error:

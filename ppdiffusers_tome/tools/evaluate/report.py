@@ -1,4 +1,4 @@
-"""The results of an evaluation or a comparison, as tables and as JSON."""
+"""The results of an evaluation, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def mark_frontier(rows: Sequence[Row]) -> list[bool]:
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """Make a table with one row per configuration and a column for each measure."""
+    """Make a table of the measures of every configuration."""
     measures = [name for name in MEASURES if any(name in row.medians for row in rows)]
     headings = ["configuration", "frontier", *(MEASURES[name][0] for name in measures)]
     table = Table([*headings, "peak memory, denoising", "peak memory, all"], left=2)
@@ -151,7 +151,7 @@ def make_table(rows: Sequence[Row]) -> Table:
 
 
 def make_differences(rows: Sequence[Row]) -> Table:
-    """Make a table with one row per two configurations but the unmerged one.
+    """Make a table with one row per two merged configurations.
 
     Medians whose intervals overlap may well differ, as both vary with the images. The difference on the same image, of
     the same prompt and noise, varies far less.
@@ -171,7 +171,7 @@ def make_differences(rows: Sequence[Row]) -> Table:
 
 
 def subtract(first: Sequence[float], second: Sequence[float]) -> Median:
-    """Return the median difference over the images; two infinite PSNRs do not differ."""
+    """Return the median difference; two infinite PSNRs do not differ."""
     return Median.from_values([0.0 if a == b else a - b for a, b in zip(first, second, strict=True)])
 
 
@@ -185,7 +185,7 @@ def _format(row: Row, measure: str) -> str:
 
 
 def _format_difference(difference: Median, format_value: _Format) -> str:
-    """Return ``+3.1 [2.2, 4.0]``, or ``~+0.1 [-0.3, 0.5]`` if it is not significant."""
+    """Return ``+3.1 [2.2, 4.0]``; one that is not significant has ``~``."""
     ends = difference.interval
     is_significant = ends is not None and not ends[0] <= 0 <= ends[1]
     return ("" if is_significant else "~") + difference.format(format_value)

@@ -1,4 +1,4 @@
-"""The run of ``evaluate`` and ``compare``: configurations take turns, and a stopped run resumes."""
+"""The run of ``evaluate`` and ``compare``, which resumes when stopped."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Case:
 
     @property
     def file_name(self) -> str:
-        """The same in every run; prompts that begin alike differ in their checksum."""
+        """The same in every run, and different for different prompts."""
         return f"{_make_name(self.prompt)}-seed-{self.seed}.png"
 
 
@@ -82,7 +82,7 @@ class ImageFolder:
         return not self._keeps(configuration) or path.is_file()
 
     def write(self, configuration: str, case: Case, image: Image.Image) -> None:
-        """Write an image if it is to be kept; it replaces an earlier one."""
+        """Write an image that is kept, over an earlier one."""
         if self._keeps(configuration):
             settings = {"configuration": configuration, "prompt": case.prompt, "seed": case.seed}
             (path,) = prepare_folder(self.folder_of(configuration), [case.file_name], overwrite=True)

@@ -1,4 +1,4 @@
-"""Images of the groups of merged tokens, and of how often each merged."""
+"""Images of groups of merged tokens, and how often they merged."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def compute_merge_frequency(records: Sequence[MergeRecord], num_calls: int) -> n
 
 
 def _expand_to_pixels(tokens: np.ndarray, image: Image.Image) -> np.ndarray:
-    """Expand a value per token, ``[height, width]`` of the grid, to one per pixel."""
+    """Expand a value per token to one per pixel."""
     rows, columns = _token_of_pixel(image.height, tokens.shape[0]), _token_of_pixel(image.width, tokens.shape[1])
     return tokens[rows[:, None], columns]
 
 
 def _token_of_pixel(pixels: int, tokens: int) -> np.ndarray:
-    """Return the token of a row or column that each pixel belongs to."""
+    """Return the token that each pixel of a line belongs to."""
     # A level halves the grid before it and rounds up, so a token mostly covers a power of two, and the last one less.
     for covered in (2**power for power in range(pixels.bit_length())):
         if -(-pixels // covered) == tokens:

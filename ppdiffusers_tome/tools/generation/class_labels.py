@@ -62,7 +62,7 @@ class ClassLabels:
     def check_arguments(
         self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float
     ) -> None:
-        """Check the arguments besides the classes; None stands for one that was not given.
+        """Check the arguments besides the classes; None is not given.
 
         ``options`` are those that only pipelines with prompts take, by the user's names; sizes are in pixels.
         """

@@ -1,4 +1,4 @@
-"""A loaded pipeline with its settings, from which all commands get their images."""
+"""A loaded pipeline, from which all commands get their images."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LoadedPipeline:
             apply_tome(self.pipe, tome)
 
     def describe_merging(self) -> str:
-        """Say what merges in the pipeline now, and what the last image skipped."""
+        """Say what merges now, and what the last image skipped."""
         from ppdiffusers_tome.api import applied_tome
 
         applied = applied_tome(self.pipe)
@@ -81,7 +81,7 @@ class LoadedPipeline:
         return f"token merging: {applied}{''.join(skipped)}"
 
     def count_calls(self) -> int:
-        """Count the denoiser's calls for an image; Heun's scheduler makes two per step."""
+        """Count the calls of the denoiser for an image."""
         self.pipe.scheduler.set_timesteps(self.settings.steps)
         return len(self.pipe.scheduler.timesteps)
 
@@ -187,7 +187,7 @@ class LoadedPipeline:
 def load_for_prompts(
     settings: Settings, prompts: list[str], *, default: bool = False
 ) -> tuple[LoadedPipeline, list[str]]:
-    """Load a pipeline, with warnings about prompts and sizes that do not suit it.
+    """Load a pipeline; warn of prompts and sizes that do not suit.
 
     With ``default`` the user gave no prompts: as many classes replace them where the pipeline has classes.
     """

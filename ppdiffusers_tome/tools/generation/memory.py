@@ -73,7 +73,7 @@ def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: in
 
 
 def get_free_bytes() -> int | None:
-    """Return the bytes of free memory and swap; None where swap grows as needed."""
+    """Return free memory and swap; None where swap grows."""
     import psutil
 
     return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
@@ -81,6 +81,6 @@ def get_free_bytes() -> int | None:
 
 @lru_cache(maxsize=16)
 def _read_config(folder: Path, part: str) -> dict[str, Any]:
-    """Read the settings of a part of a pipeline; empty where it has none."""
+    """Read the config of a part of a pipeline, if any."""
     path = folder / part / "config.json"
     return json.loads(path.read_bytes()) if path.is_file() else {}

@@ -26,7 +26,7 @@ class GeneratedImage:
     similarity: Similarity | None = None  # to the unmerged image
 
     def compare_with(self, unmerged: Image.Image | np.ndarray) -> GeneratedImage:
-        """Return the same with its similarity to the unmerged image, uint8 ``[height, width, 3]``."""
+        """Return the same with its similarity to the unmerged image."""
         import numpy as np
 
         from ppdiffusers_tome.tools.measure.similarity import compare_images

@@ -1,4 +1,4 @@
-"""The settings of images, checked together before anything is loaded. Imports no Paddle."""
+"""The settings of images, checked before loading. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another enco
 
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
-    """Return settings that merge in a warm-up of one step, without a warning."""
+    """Return settings for a warm-up of one step without warnings."""
     return tome and replace(tome.without_cache, start=0.0, end=1.0)
 
 
@@ -56,13 +56,13 @@ class Settings:
     chunked_attention: bool
 
     def check_memory(self) -> None:
-        """Refuse an image of a size that cannot fit into memory; see ``memory.check_memory``."""
+        """Refuse an image whose size cannot fit into memory."""
         rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2
         chunked = self.chunked_attention or self.xformers
         check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, chunked_attention=chunked)
 
     def describe_control(self) -> dict[str, Any] | None:
-        """Return the ControlNet and what guides it as plain values; None without one."""
+        """Return the ControlNet and its edges as plain values, if any."""
         if self.controlnet is None:
             return None
         edges = None if self.edges is None else self.edges.to_dict()

@@ -1,4 +1,4 @@
-"""The file of a run's results, from which a stopped run resumes. Imports no Paddle."""
+"""The results of a run, which resumes from them. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ppdiffusers_tome.settings.types import truncated_repr
 
 
 class Ledger:
-    """Results by their keys, in memory and as lines of JSON on the disk.
+    """Results by key, in memory and as lines of JSON.
 
     A key is any value that JSON can hold, such as ``["a cat", 0, "ratio 0.5"]``; so is a result.
 
@@ -72,7 +72,7 @@ class Ledger:
         self._results[_encode(key)] = json.loads(json.dumps(result))
 
     def _read(self) -> list[dict[str, Any]]:
-        """Read the objects of all lines; a killed process may have left incomplete ones."""
+        """Read all lines, of which a killed process left incomplete ones."""
         try:
             content = self.path.read_bytes()
         except OSError as error:

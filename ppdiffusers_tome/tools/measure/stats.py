@@ -41,7 +41,7 @@ class Median:
         return {name: _finite_or_none(getattr(self, name)) for name in ("median", "low", "high")} | {"interval": ends}
 
     def format(self, format_value: Callable[[float], str]) -> str:
-        """Return ``30.1 [28.9, 31.4]``; without brackets where both ends are written the same."""
+        """Return ``30.1 [28.9, 31.4]``, or one number for equal ends."""
         ends = [] if self.interval is None else [format_value(end) for end in self.interval]
         value = format_value(self.median)
         return f"{value} [{ends[0]}, {ends[1]}]" if len(set(ends)) == 2 else value

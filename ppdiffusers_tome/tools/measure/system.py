@@ -40,7 +40,7 @@ def get_device_name() -> str:
 
 
 def describe_processor() -> dict[str, Any]:
-    """Return the processor's name and the number of cores that this process may use."""
+    """Return the processor's name and the usable number of cores."""
     name = None
     with suppress(OSError):  # on Linux alone
         name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())

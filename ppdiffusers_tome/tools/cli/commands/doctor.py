@@ -139,8 +139,8 @@ def _print_estimates(args: argparse.Namespace) -> None:
         if config.cache:
             computed = choose_computed_steps(args.steps, config.cache, cache_steps=config.cache_steps)
             print_line(
-                f"The cache over steps skips most layers in {args.steps - len(computed)} of {args.steps} calls, and needs "
-                "memory; neither is in these numbers."
+                f"The cache over steps skips most layers in {args.steps - len(computed)} of {args.steps} calls; neither "
+                "that nor its memory is in these numbers."
             )
 
 

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 class _Known(dict[Any, Any]):
-    """The trials and chosen steps of a search, which are in the ledger too."""
+    """The trials and chosen steps of a search, kept in the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def _tune(
             print(f"at most {number}, about {minutes} min", file=sys.stderr, flush=True)
 
         def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
-            """Generate image ``number``, whose seed is as much above that of the run."""
+            """Generate an image, whose number is added to the seed."""
             generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
             bar.update()
             return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)

@@ -95,7 +95,7 @@ def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
 
 
 def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlock]:
-    """Return the blocks to show; without any, the first of each denoiser and level."""
+    """Return the blocks to show: by default one a level."""
     from ppdiffusers_tome.patching.recorder import merging_blocks
 
     blocks = merging_blocks(loaded.pipe)
