@@ -45,16 +45,16 @@ def read(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
+def work(tmp_path):
     return tmp_path / "work"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return tmp_path / "folder"
 
 
-def test_an_earlier_export_is_replaced_and_nothing_else(work: Path, folder: Path) -> None:
+def test_an_earlier_export_is_replaced_and_nothing_else(work, folder):
     export(work, folder, "old", (*PADDLE_2, ".old"), SETTINGS, "tokenizer/merges.txt", overwrite=False)
     kept = dict.fromkeys(("unet/model_state.pdparams", "unet/more/inference.json", "notes.txt"), "kept")
     for name, content in kept.items():
@@ -71,7 +71,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(work: Path, folder: Path
 
 @pytest.mark.parametrize("name", [INDEX, SETTINGS, EXPORT, "tokenizer/vocab.json", "unet/inference.json"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_of_no_export_is_refused(name: str, overwrite: bool, work: Path, folder: Path) -> None:
+def test_a_file_of_no_export_is_refused(name, overwrite, work, folder):
     (folder / name).parent.mkdir(parents=True)
     (folder / name).write_text('{"rows": []}')
     with pytest.raises(ToMeValueError, match=f"{name} belongs to no earlier result.*choose another folder"):
@@ -83,9 +83,7 @@ def test_a_file_of_no_export_is_refused(name: str, overwrite: bool, work: Path, 
 
 
 @pytest.mark.parametrize("is_link", [True, False])
-def test_a_linked_subfolder_or_a_file_in_its_place_is_refused(
-    is_link: bool, work: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_a_linked_subfolder_or_a_file_in_its_place_is_refused(is_link, work, folder, tmp_path):
     export(work, folder, "old")
     elsewhere = tmp_path / "elsewhere"
     (folder / "unet").rename(elsewhere)
@@ -101,7 +99,7 @@ def test_a_linked_subfolder_or_a_file_in_its_place_is_refused(
     assert (read(folder), read(elsewhere)) == before
 
 
-def test_linked_files_are_replaced_and_not_what_they_link_to(work: Path, folder: Path, tmp_path: Path) -> None:
+def test_linked_files_are_replaced_and_not_what_they_link_to(work, folder, tmp_path):
     export(work, folder, "old")
     elsewhere = tmp_path / "weights"
     elsewhere.write_text("elsewhere")
@@ -111,7 +109,7 @@ def test_linked_files_are_replaced_and_not_what_they_link_to(work: Path, folder:
     assert (read(folder), elsewhere.read_text()) == (new, "elsewhere")
 
 
-def test_files_outside_of_the_folder_are_never_removed(work: Path, folder: Path, tmp_path: Path) -> None:
+def test_files_outside_of_the_folder_are_never_removed(work, folder, tmp_path):
     """An ``export.json`` of somebody else may name any file."""
     export(work, folder, "old")
     outside = tmp_path / "outside"
@@ -123,9 +121,7 @@ def test_files_outside_of_the_folder_are_never_removed(work: Path, folder: Path,
 
 
 @pytest.mark.parametrize("moved", range(12))
-def test_stopping_midway_leaves_no_pipeline(
-    moved: int, work: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopping_midway_leaves_no_pipeline(moved, work, folder, monkeypatch):
     export(work, folder, "old", PADDLE_2)
     (folder / "unet" / "model_state.pdparams").write_text("kept")
     moves, replace_file = iter(range(100)), Path.replace

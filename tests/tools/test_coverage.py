@@ -14,7 +14,7 @@ WRITE_AGAIN = "; write it again with: PYTHONPATH=tests python -m zoo.coverage"
 
 
 @pytest.mark.skipif(not paddle.__version__.startswith("3"), reason="other pipelines import with Paddle 2.6")
-def test_coverage_file_is_what_the_models_show() -> None:
+def test_coverage_file_is_what_the_models_show():
     """A pipeline or model class that a new ppdiffusers adds fails here, by name."""
     found = {row.name: row for row in coverage()}
     assert not [row for row in found.values() if "unknown" in row.where]
@@ -29,5 +29,5 @@ def test_coverage_file_is_what_the_models_show() -> None:
         assert found.keys() >= {row.name for row in shipped.read_coverage() if row.since != NEWEST}
 
 
-def test_page_is_the_coverage_file() -> None:
+def test_page_is_the_coverage_file():
     assert PAGE.read_text(encoding="utf-8") == format_page(), f"{PAGE} differs{WRITE_AGAIN}"

@@ -27,7 +27,7 @@ for number in itertools.count():
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "results.jsonl"
 
 
@@ -37,7 +37,7 @@ def fill(path: Path, *numbers: int) -> None:
         ledger.add(["n", number], number)
 
 
-def test_results_are_there_in_the_next_run(path: Path) -> None:
+def test_results_are_there_in_the_next_run(path):
     ledger = Ledger(path, IDENTITY)
     ledger.add({"prompt": "a cat", "seed": 0}, {"seconds": 1.5})
     ledger.add(["n", 1], 1)
@@ -50,7 +50,7 @@ def test_results_are_there_in_the_next_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", TORN.values(), ids=TORN)
-def test_a_torn_line_is_skipped_with_a_warning_and_costs_no_other(path: Path, torn: bytes) -> None:
+def test_a_torn_line_is_skipped_with_a_warning_and_costs_no_other(path, torn):
     fill(path, 1)
     with path.open("ab") as file:
         file.write(torn)
@@ -62,21 +62,21 @@ def test_a_torn_line_is_skipped_with_a_warning_and_costs_no_other(path: Path, to
 
 
 @pytest.mark.parametrize("content", [b"", b'{"n": 1}\n{"n": 2}\n', b'{"identity": 1}\n'])
-def test_a_file_of_the_users_is_not_touched(path: Path, content: bytes) -> None:
+def test_a_file_of_the_users_is_not_touched(path, content):
     path.write_bytes(content)
     with pytest.raises(UserError, match="is no file of results of this program"):
         fill(path)
     assert path.read_bytes() == content
 
 
-def test_other_settings_are_refused(path: Path) -> None:
+def test_other_settings_are_refused(path):
     fill(path, 1)
     with pytest.raises(UserError, match="model='bundled' and this run has 'other'"):
         Ledger(path, {"model": "other"})
     assert ["n", 1] not in Ledger(path, {"model": "other"}, overwrite=True)
 
 
-def test_a_killed_run_loses_one_line(path: Path, tmp_path: Path) -> None:
+def test_a_killed_run_loses_one_line(path, tmp_path):
     program = subprocess.Popen([sys.executable, "-c", ADD, str(path)])
     while not path.exists() or path.stat().st_size < 3 * 10**6:
         time.sleep(0.001)

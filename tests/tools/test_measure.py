@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import paddle
@@ -24,7 +23,7 @@ def hold(mebibytes: int) -> None:
     float(paddle.ones([mebibytes * MIB // 4]).sum())
 
 
-def test_a_peak_belongs_to_its_own_work() -> None:
+def test_a_peak_belongs_to_its_own_work():
     peaks = []
     for size in (1, 400, 100):  # a peak that cannot be reset would count the large one twice
         meter = Meter()
@@ -35,7 +34,7 @@ def test_a_peak_belongs_to_its_own_work() -> None:
     assert [(peak - peaks[0]) / MIB for peak in peaks[1:]] == [pytest.approx(size, abs=12) for size in (399, 99)]
 
 
-def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(measurement, "device_memory", measurement.ResidentMemory)
     monkeypatch.setattr(measurement, "_CLEAR_PEAK", tmp_path / "no" / "clear_refs")
     assert Meter().peak_bytes() is None
@@ -44,7 +43,7 @@ def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch: pytest.MonkeyP
     assert (format_bytes(None), format_bytes(1536 * MIB)) == ("not measured", "1,536 MiB")
 
 
-def test_similarity_of_identical_and_of_brighter_images() -> None:
+def test_similarity_of_identical_and_of_brighter_images():
     image = np.random.default_rng(0).integers(0, 200, (16, 24, 3), np.uint8)
     same, brighter = compare_images(image, image), compare_images(image, image + np.uint8(10))
     assert (same.psnr, same.ssim, same.flip) == (math.inf, 1, 0)
@@ -53,7 +52,7 @@ def test_similarity_of_identical_and_of_brighter_images() -> None:
     assert 0.9 < brighter.ssim < 1
 
 
-def test_intervals_hold_the_median_of_the_population_and_are_always_the_same() -> None:
+def test_intervals_hold_the_median_of_the_population_and_are_always_the_same():
     rng = np.random.default_rng(0)
     values = [rng.normal(size=20).tolist() for _ in range(60)]
     medians = list(map(Median.from_values, values))
@@ -63,7 +62,7 @@ def test_intervals_hold_the_median_of_the_population_and_are_always_the_same() -
     assert Median.from_values([2.0] * 6).interval == (2.0, 2.0)
 
 
-def test_infinite_values_have_medians_and_intervals() -> None:
+def test_infinite_values_have_medians_and_intervals():
     """As the PSNR of identical images."""
     half = Median.from_values([30.0, 31.0, 32.0, math.inf, math.inf, math.inf])
     assert half.median == math.inf
@@ -75,12 +74,12 @@ def test_infinite_values_have_medians_and_intervals() -> None:
     assert Median.from_values([math.inf] * 6).interval == (math.inf, math.inf)
 
 
-def test_nothing_dominates_the_frontier() -> None:
+def test_nothing_dominates_the_frontier():
     points = [(1, math.inf), (2, 30), (2, 30), (3, 20), (1.5, 25), (3, 10), (0.9, math.inf)]
     assert find_frontier(points) == [True, True, True, True, False, False, False]
 
 
-def test_formats() -> None:
+def test_formats():
     median = Median.from_values([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert median.format("{:.1f}".format).startswith("3.5 [")
     assert Median.from_values([2.0] * 6).format("{:.1f}".format) == "2.0"

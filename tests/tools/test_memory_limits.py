@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -21,7 +20,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("kind", LIMITS)
-def test_limits_of_containers_count(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_containers_count(kind, tmp_path, monkeypatch):
     """8 GiB, of which 6 are in use, 1.5 of them by cached files."""
     (tmp_path / "memory").mkdir()
     for name, content in LIMITS[kind].items():

@@ -35,7 +35,7 @@ def read(path: Path, content: str | bytes, *arguments: str) -> list[ImageSpec]:
         ("jsonl", f'{{"prompt": "a red star", "seed": null}}\n\n{MARK}{{"prompt": "ein gelber Stern \\u2b50"}}\n'),
     ],
 )  # fmt: skip
-def test_all_formats_are_read_alike(tmp_path: Path, ending: str, content: str | bytes) -> None:
+def test_all_formats_are_read_alike(tmp_path, ending, content):
     specs = read(tmp_path / f"a.{ending}", content, "--seed", "5")
     first = {"txt": 1, "jsonl": 1, "csv": 2, "tsv": 3}[ending]
     assert [(spec.line, spec.prompt, spec.settings.seed, spec.path.name) for spec in specs] == [
@@ -44,7 +44,7 @@ def test_all_formats_are_read_alike(tmp_path: Path, ending: str, content: str | 
     ]
 
 
-def test_lines_override_the_command_line(tmp_path: Path) -> None:
+def test_lines_override_the_command_line(tmp_path):
     values = dict(prompt="p", negative_prompt="n", seed=2**62, height=64, width=128, ratio=0.25,
                   control_image="edges.png", output="a.png")  # fmt: skip
     given = ("--height", "32", "--negative-prompt", "m")
@@ -81,9 +81,7 @@ BAD_LINES |= {json.dumps({"prompt": "a", "output": name}): "output " for name in
 TWINS = ("A b-1.png", "a B-1.PNG", "\u00e9.png", "e\u0301.png")
 
 
-def test_bad_line_is_skipped_and_named_and_takes_no_other_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_line_is_skipped_and_named_and_takes_no_other_with_it(tmp_path, capsys):
     good = [json.dumps({"prompt": "good", "output": name}) for name in TWINS]
     specs = read(tmp_path / "a.jsonl", "\n".join([*good[:3], *BAD_LINES, good[3]]))
     assert [spec.line for spec in specs] == [1, 3]
@@ -95,9 +93,7 @@ def test_bad_line_is_skipped_and_named_and_takes_no_other_with_it(
         assert len(line) < 600
 
 
-def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(tmp_path, capsys):
     content = 'prompt,seed,Category\n"two\nlines",1,Animals\na,b,c,d\na,x\ngood,4\n"open,1\nmore'
     specs = read(tmp_path / "a.csv", content)
     assert [(spec.line, spec.prompt) for spec in specs] == [(2, "two\nlines"), (6, "good")]
@@ -124,7 +120,7 @@ def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(
         ("a.jsonl", '["a cat"]\n', "holds no prompt that can be used"),
     ],
 )  # fmt: skip
-def test_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
+def test_file_that_cannot_be_used_is_refused(tmp_path, name, content, words):
     with pytest.raises(UserError) as raised:
         read(tmp_path / name, content)
     assert words in str(raised.value)
@@ -144,9 +140,7 @@ def test_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content:
         (b"prompt\na cat\n", False),
     ],
 )
-def test_bytes_that_are_valid_in_the_wrong_encoding_are_named(
-    tmp_path: Path, content: bytes, is_doubted: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_that_are_valid_in_the_wrong_encoding_are_named(tmp_path, content, is_doubted, capsys):
     try:
         read(tmp_path / "a.csv", content)
         said = capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ MARKS = {"utf-8": codecs.BOM_UTF8, "utf-16-le": codecs.BOM_UTF16_LE, "utf-32-be"
 
 
 @pytest.mark.parametrize("encoding", MARKS)
-def test_unicode_is_read_with_any_mark_and_line_end(encoding: str, tmp_path: Path) -> None:
+def test_unicode_is_read_with_any_mark_and_line_end(encoding, tmp_path):
     file = tmp_path / "prompts.txt"
     for mark, line_end in ((MARKS[encoding], "\r\n"), (b"", "\r")):
         file.write_bytes(mark + TEXT.replace("\n", line_end).encode(encoding))
@@ -31,7 +30,7 @@ def test_unicode_is_read_with_any_mark_and_line_end(encoding: str, tmp_path: Pat
         (b"\xff\xfea", "UTF-16"),
     ],
 )  # fmt: skip
-def test_what_is_no_text_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_what_is_no_text_is_refused(content, words, tmp_path):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ToMeValueError, match=words):
         read_text(tmp_path / "a.json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from ppdiffusers_tome.tuning.candidates import list_candidates
 SMALL = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
 
 
-def test_the_settings_are_written_and_generate_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     folder = tmp_path / "tuned"
     # Memory that any settings keep to: the first of each family will do, however fast the machine is.
     given = ["--method", "tofu", "--tile", "16", "--tome-seed", "3", "--no-rand"]
@@ -36,9 +35,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path: Path, capsys
     assert len(list(drawn.glob("*.png"))) == 1
 
 
-def test_a_stopped_search_resumes_and_another_target_adds_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_search_resumes_and_another_target_adds_to_it(tmp_path, monkeypatch, capsys):
     arguments = ["tune", *SMALL, "--max-memory", "64GB", "--output", str(tmp_path)]
     generate, calls = LoadedPipeline.generate, []
 
@@ -81,9 +78,7 @@ def test_a_stopped_search_resumes_and_another_target_adds_to_it(
         (["--ratio", "0.5"], "--ratio"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(arguments, words, tmp_path, capsys):
     assert main(["tune", *arguments, "--output", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.strip().splitlines()
     assert words in error[-1]

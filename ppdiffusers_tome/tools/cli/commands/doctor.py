@@ -138,9 +138,10 @@ def _print_estimates(args: argparse.Namespace) -> None:
             print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
         if config.cache:
             computed = choose_computed_steps(args.steps, config.cache, cache_steps=config.cache_steps)
+            num_skipped = args.steps - len(computed)
             print_line(
-                f"The cache over steps skips most layers in {args.steps - len(computed)} of {args.steps} calls; neither "
-                "that nor its memory is in these numbers."
+                f"The cache over steps skips most layers in {num_skipped} of {args.steps} calls; neither that nor its "
+                "memory is in these numbers."
             )
 
 
