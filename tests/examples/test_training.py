@@ -14,11 +14,9 @@ from safetensors.numpy import load_file
 
 import tiny
 from launching import python_path
-from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_model
-from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
+from ppdiffusers_tome.tools.generation.model_sources import find_model
 
 SCRIPTS = tiny.ROOT / "examples" / "train_demo_models"
 
@@ -104,15 +102,6 @@ def test_exported_text_encoder_is_embeddings_and_other_words_are_padding(emoji):
     expected = states / np.sqrt(states.var(-1, keepdims=True) + 1e-5) * text["norm.weight"]
     np.testing.assert_allclose(encode("cat face"), expected, atol=0.02)
     np.testing.assert_allclose(encode("xyz"), encode(""), atol=1e-6)
-
-
-def test_emoji_transformer_has_its_classes_and_the_autoencoder_of_the_unet(emoji):
-    source = ModelSource("emoji-dit", emoji / "exported" / "emoji-dit", vae=emoji / "exported" / "emoji" / "vae")
-    pipe = load_pipeline(source, class_labels=True)
-    assert tuple(sorted(pipe.labels, key=pipe.labels.__getitem__)) == EMOJI_CLASSES
-    height, width = get_native_size(pipe)
-    image = generate_image(pipe, "flag", seed=0, height=height, width=width, steps=1, guidance_scale=4.0)
-    assert np.ptp(np.asarray(image)) > 0
 
 
 def test_emoji_are_judged(emoji, tmp_path):

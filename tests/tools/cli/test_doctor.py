@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
+import paddle
 import ppdiffusers
 import ppdiffusers.pipelines
 import pytest
@@ -14,8 +15,11 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.doctor import coverage as shipped
 from ppdiffusers_tome.tools.doctor.coverage import inspect_installed
+from ppdiffusers_tome.tools.doctor.environment import TESTED
 from ppdiffusers_tome.tools.doctor.estimate import estimate_merging, find_latent_size, time_decoding, time_denoiser
+from zoo.coverage import NEWEST, PAGE, coverage, format_page
 
 
 def test_the_table_has_a_line_a_pipeline(capsys):
@@ -113,3 +117,26 @@ def test_pipeline_without_blocks_is_explained(tmp_path, capsys):
     ddpm_pipeline(attention=False).save_pretrained(str(tmp_path))
     assert main(["doctor", "--model", str(tmp_path)]) == 0
     assert "DDPMPipeline has nothing to merge" in capsys.readouterr().out
+
+
+WRITE_AGAIN = "; write it again with: PYTHONPATH=tests python -m zoo.coverage"
+
+
+@pytest.mark.skipif(not paddle.__version__.startswith("3"), reason="other pipelines import with Paddle 2.6")
+def test_coverage_file_is_what_the_models_show():
+    """A pipeline or model class that a new ppdiffusers adds fails here, by name."""
+    found = {row.name: row for row in coverage()}
+    assert not [row for row in found.values() if "unknown" in row.where]
+    expected = {row.name: row for row in shipped.read_coverage() if not row.since or row.name in found}
+    wrong = {
+        name for name in found.keys() | expected.keys()
+        if name not in found or name not in expected
+        or (found[name].merges, found[name].where) != (expected[name].merges, expected[name].where)
+    }  # fmt: skip
+    assert not wrong, f"{shipped.FILE} differs in {sorted(wrong)}{WRITE_AGAIN}"
+    if ppdiffusers.__version__ == TESTED[-1]:
+        assert found.keys() >= {row.name for row in shipped.read_coverage() if row.since != NEWEST}
+
+
+def test_page_is_the_coverage_file():
+    assert PAGE.read_text(encoding="utf-8") == format_page(), f"{PAGE} differs{WRITE_AGAIN}"
