@@ -166,30 +166,3 @@ def test_prompts_come_from_files_or_are_all_subjects(tmp_path):
     ):
         args = parser.parse_args(given)
         assert command._parse_prompts(args, parse_settings(args, 0.0)) == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--ratios", "-1"], "ratio=-1.0 must be at least 0"),
-        (["--ratios"], "nothing is to be compared with the unmerged pipeline"),
-        (["--configs", "nowhere.json"], "--configs nowhere.json cannot be read"),
-        (["--seeds", "-1"], "--seeds -1 must be from 0 to 2**62"),
-        (["--model", "some/model"], "there is no prompt"),
-        (["--prompts", "/dev/null"], "--prompts /dev/null holds no prompt"),
-        (["--prompts", "/proc/self/exe"], "--prompts /proc/self/exe: it is not text in UTF-8"),
-    ],
-)
-def test_bad_input_is_refused(arguments, words, tmp_path, capsys):
-    assert evaluate(tmp_path, *arguments) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert words in error
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_other_files_are_not_replaced(tmp_path, capsys):
-    (tmp_path / "evaluate.md").write_bytes(b"mine")
-    assert evaluate(tmp_path, *TWO, *BOTH) == 2
-    assert "evaluate.md exists already" in capsys.readouterr().err
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]

@@ -76,10 +76,3 @@ def test_the_exported_size_is_the_default_and_the_only_one(export, tmp_path):
     other = Path(shutil.copytree(export, tmp_path / "exported"))
     (other / "export.json").unlink()
     assert load_exported(other)(PROMPT, height=64, width=64, num_inference_steps=1).images[0].size == (64, 64)
-
-
-def test_an_export_is_not_replaced(export, model, capsys):
-    before = {path: path.read_bytes() for path in export.rglob("*") if path.is_file()}
-    assert main(["export", *SIZE, "--model", str(model), "--output", str(export)]) == 2
-    assert "exists already; choose another --output, or replace it with --overwrite" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in export.rglob("*") if path.is_file()} == before

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -67,19 +65,3 @@ def test_a_stopped_search_resumes_and_another_target_adds_to_it(tmp_path, monkey
     assert main(["tune", *SMALL, "--target-psnr", "400", "--output", str(tmp_path)]) == 2
     assert "tome.json exists already" in capsys.readouterr().err
     assert (tmp_path / "tome.json").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        *((["--max-memory", size], "must be a size above 0 with its unit") for size in ("8", "0GB", f"{'9' * 400}GiB")),
-        (["--target-psnr", "-3"], "target psnr=-3.0 must be a finite number, above 0"),
-        (["--method", "todo", "--tile", "16"], "tile=16 has no effect with method='todo'"),
-        (["--ratio", "0.5"], "--ratio"),
-    ],
-)
-def test_bad_input_is_one_line(arguments, words, tmp_path, capsys):
-    assert main(["tune", *arguments, "--output", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err.strip().splitlines()
-    assert words in error[-1]
-    assert not list(tmp_path.rglob("*.*"))
