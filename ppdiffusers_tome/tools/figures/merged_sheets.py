@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.figures.merging import compute_merge_frequency, draw_groups, draw_merge_frequency
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.results import format_run
@@ -38,8 +39,9 @@ def make_groups_sheet(
         "tokens that did not merge"
     )
     title = Label(run["prompt"], (f"{format_run(run)}, seed {run['seed']}", explanation))
-    method = f"method {run['tome']['method']}"  # the settings name it where it is not the default
-    columns = [Label("the image", (settings,) if method in settings else (settings, method))]
+    method = run["tome"]["method"]  # the settings name it where it is not the default
+    unnamed = (f"method {method}",) if method == ToMeConfig().method else ()
+    columns = [Label("the image", (settings, *unnamed))]
     columns += [Label(f"{block.denoiser}, level {block.level}", (block.path,)) for block in records]
     return make_sheet(title, columns, rows)
 

@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 import ppdiffusers
 
+from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, compute_vae_scale
 
 if TYPE_CHECKING:
@@ -22,24 +23,24 @@ def get_class_labels(pipe: Any) -> ClassLabels | None:
     return ClassLabels.from_pipeline(pipe) if isinstance(pipe, ppdiffusers.DiTPipeline) else None
 
 
+def find_denoiser(pipe: Any) -> Any:
+    """Find the model that predicts the noise of an image."""
+    return next(model for name, model in list_models(pipe) if name in ("unet", "transformer"))
+
+
 def get_native_size(pipe: Any) -> tuple[int, int]:
     """Return the height and width in pixels that a pipeline expects."""
-    sample, scale = _get_denoiser(pipe).config.sample_size, compute_vae_scale(pipe.vae.config)
+    sample, scale = find_denoiser(pipe).config.sample_size, compute_vae_scale(pipe.vae.config)
     height, width = (sample, sample) if isinstance(sample, int) else sample
     return height * scale, width * scale
 
 
 def make_initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tensor:
     """Make noise ``[1, channels, latent height, latent width]`` from a seed."""
-    scale, denoiser = compute_vae_scale(pipe.vae.config), _get_denoiser(pipe)
+    scale, denoiser = compute_vae_scale(pipe.vae.config), find_denoiser(pipe)
     shape = (1, denoiser.config.in_channels, height // scale, width // scale)
     noise = np.random.default_rng(seed).standard_normal(shape, np.float32)
     return paddle.to_tensor(noise).cast(denoiser.dtype)
-
-
-def _get_denoiser(pipe: Any) -> Any:
-    unet = getattr(pipe, "unet", None)
-    return pipe.transformer if unet is None else unet
 
 
 def generate_image(
