@@ -75,7 +75,9 @@ class ToMeConfig:
     cache_steps: int | None = setting(
         None, Integral, "the number of denoising steps that the list in cache is for, or None (any)", 2
     )
-    cache_scheduler: str | None = None
+    cache_scheduler: str | None = setting(
+        None, str, "the name of a scheduler's class, such as 'DDIMScheduler', or None (any)"
+    )
 
     def __new__(cls, *_: Any, **settings: Any) -> ToMeConfig:
         check_names(settings)  # with a suggestion, which Python's own error lacks

@@ -109,7 +109,7 @@ class Bounds:
     """The values that a setting accepts.
 
     Attributes:
-        kind: ``bool``, ``Integral`` or ``Real``.
+        kind: ``bool``, ``str``, ``Integral`` or ``Real``.
         accepted: the values in words.
         lowest, highest: of a number.
         or_none: True where None is accepted, too.
@@ -136,6 +136,8 @@ class Bounds:
                 raise ToMeTypeError(f"{name}={truncated_repr(value)} must be {self.accepted}")
             return value
         check_type(value, self.kind, self.accepted, f"{name}=")
+        if self.kind is str:
+            return str(value)  # a numpy string is a str, too
         if not self.lowest <= value <= self.highest or (self.among and value not in self.among):
             raise ToMeValueError(f"{name}={truncated_repr(value)} must be {self.accepted}")
         return int(value) if self.kind is Integral else float(value)

@@ -101,8 +101,9 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
     try:
         apply_config(pipe, whole)
         values: dict[Hashable, dict[int, list[np.ndarray]]] = {}
-        for state in _list_states(pipe):
-            state.record = _make_recorder(values, state)
+        for _, model in list_models(pipe):
+            for _, _, override in list_attached_blocks(model):
+                override.state.record = _make_recorder(values, override.state)
         reference = generate().pixels
         products = tuple(_multiply(by_step) for by_step in values.values())
         counts = {len(product) for product in products}
@@ -117,7 +118,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
         for probe in probes:
             others = tuple(step for step in range(num_steps) if step != probe)
             apply_config(pipe, replace(whole, cache=others, cache_steps=num_steps))
-            errors.append(_compute_squared_error(reference, generate().pixels))
+            errors.append(np.mean(np.square((reference.astype(np.float64) - generate().pixels) / 255)))
     finally:
         remove_tome(pipe)
     damage = np.exp(np.interp(np.arange(num_steps), probes, np.log(np.maximum(errors, _TINY))))
@@ -193,12 +194,6 @@ def _list_probes(num_steps: int) -> list[int]:
     return sorted({*map(int, spread.round()), num_steps - 1})
 
 
-def _list_states(pipe: Any) -> list[Any]:
-    """List the states of all denoisers with ToMe, each once."""
-    overrides = [override for _, model in list_models(pipe) for _, _, override in list_attached_blocks(model)]
-    return list(dict.fromkeys(override.state for override in overrides))
-
-
 def _make_recorder(
     values: dict[Hashable, dict[int, list[np.ndarray]]], owner: Hashable
 ) -> Callable[[int, Hashable, Any], None]:
@@ -225,7 +220,3 @@ def _multiply(by_step: dict[int, list[np.ndarray]]) -> np.ndarray:
         return np.zeros((0, 0))
     matrix = np.stack(rows).astype(np.float64)
     return matrix @ matrix.T
-
-
-def _compute_squared_error(reference: np.ndarray, pixels: np.ndarray) -> float:
-    return float(np.mean(np.square((reference.astype(np.float64) - pixels) / 255)))
