@@ -40,14 +40,8 @@ def list_candidates(
 ) -> dict[str, list[ToMeConfig]]:
     """List the settings to try by family, from mild to strong.
 
-    Args:
-        common: settings that all have; candidates that they make impossible are omitted.
-        families: candidates in place of ``CANDIDATES``.
-        steps: of the denoising; with too few for a cache over steps, there is none among ``CANDIDATES``.
-
-    Raises:
-        ToMeTypeError: a setting is of the wrong type.
-        ToMeValueError: no candidate is possible.
+    All have the common settings; candidates that these make impossible are omitted, and so is the cache over steps of
+    ``CANDIDATES`` where there are too few. It is a ``ToMeValueError`` if none is left.
     """
     refusal: ToMeValueError | None = None
     by_family: dict[str, list[ToMeConfig]] = {}
@@ -79,12 +73,7 @@ def common_settings(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the settings that all candidates have in common.
 
-    Args:
-        config: a config, preset or JSON file, from which all settings except the ratio are kept.
-        settings: by name; they replace those of ``config``.
-
-    Raises:
-        ToMeTypeError, ToMeValueError: a setting is unknown or does not go together with ``config``.
+    They are those of a config, preset or JSON file, except its ratio, with ``settings`` by name in place of its own.
     """
     settings = dict(settings or {})
     check_names(settings)
@@ -97,13 +86,7 @@ def common_settings(
 def fit_cache(
     families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[int, ChosenSteps], scheduler: str | None
 ) -> dict[str, list[ToMeConfig]]:  # fmt: skip
-    """Replace each fraction of skipped steps by its chosen steps.
-
-    Args:
-        families: candidates, as of ``list_candidates``.
-        chosen: the steps to compute by their number; without any, all candidates stay as they are.
-        scheduler: the class name of the scheduler that they were chosen with.
-    """
+    """Replace each fraction of skipped steps by the steps chosen with a scheduler."""
     def fit(config: ToMeConfig) -> ToMeConfig:
         num_steps = len(next(iter(chosen.values())).slopes) if chosen else 0
         steps = chosen.get(count_computed_steps(num_steps, config.cache)) if isinstance(config.cache, float) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -134,25 +134,15 @@ class MeasuredImage:
 
 @dataclass(frozen=True)
 class ChosenSteps:
-    """Computed steps that fit a model.
+    """Computed steps that fit a model."""
 
-    Attributes:
-        steps: those that are computed, from 0.
-        slopes: the share of the slope that each step of the denoising follows if it is skipped.
-        psnr: of the image as expected from single errors, in dB.
-    """
-
-    steps: tuple[int, ...]
-    slopes: tuple[float, ...]
-    psnr: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON."""
-        return asdict(self)
+    steps: tuple[int, ...]  # from 0
+    slopes: tuple[float, ...]  # the share of the slope that each step of the denoising follows if it is skipped
+    psnr: float  # of the image as expected from single errors, in dB
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ChosenSteps:
-        """Restore chosen steps from ``to_dict``."""
+        """Restore chosen steps from plain values."""
         return cls(tuple(values["steps"]), tuple(values["slopes"]), values["psnr"])
 
     def apply_to(self, config: ToMeConfig, scheduler: str | None) -> ToMeConfig:

@@ -131,14 +131,11 @@ def tune_images(
 
     Args:
         pipe: the pipeline that the functions generate with; it has no ToMe afterwards.
-        generators: functions that each generate and measure one image, the same one at every call, with fewer steps
-            if they are given a number.
-        target: the requirements.
+        generators: each generates and measures one image, the same at every call.
+        target, on_begin, on_trial: as for ``tune``.
         candidates, kept: of ``list_candidates``, and the settings that they have in common.
-        choosing: functions of other images, by which the computed steps of a cache are chosen; without any, the
-            families' rule chooses them.
+        choosing: generators of other images, by which the computed steps of a cache are chosen.
         steps: of the denoising; None if unknown, then fewer steps are not tried.
-        on_begin, on_trial: as for ``tune``.
         known: the ``ChosenSteps`` by their number, and the trials by their settings and steps, of an interrupted search
             with the same images, which are not repeated; those of this one are added.
     """

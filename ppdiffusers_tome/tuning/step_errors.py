@@ -36,16 +36,12 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class StepErrors:
-    """The cost of skipping steps in one image.
+    """The cost of skipping steps in one image."""
 
-    Attributes:
-        products: of each layer that a skipped step predicts, the inner products of its values at any two steps, float64
-            ``[steps, steps]``.
-        damage: the mean squared error of the image, in 0 to 1, when a step alone is skipped, ``[steps]``; 0 for the
-            first one, which is always computed.
-    """
-
+    # Of each layer that a skipped step predicts, the inner products of its values at any two steps, [steps, steps].
     products: tuple[np.ndarray, ...]
+    # The mean squared error of the image, in 0 to 1, when a step alone is skipped, [steps]; 0 for the first, which is
+    # always computed.
     damage: np.ndarray
 
     def compute_error(self, first: int | None, last: int, step: int, slope: float) -> np.ndarray:
@@ -89,9 +85,7 @@ def count_images(num_steps: int) -> int:
 def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> StepErrors:
     """Measure what skipping steps costs in one image.
 
-    Args:
-        pipe: the pipeline, which has no ToMe afterwards.
-        generate: generates an image with it, the same at every call.
+    The function generates the same image at every call. The pipeline has no ToMe afterwards.
 
     Raises:
         NothingToMergeError: the pipeline has no block that a skipped step could omit.
@@ -127,12 +121,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
 
 
 def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
-    """Choose so many computed steps with the least expected error.
-
-    Args:
-        errors: of images with equally many steps.
-        count: of computed steps, 2 or more and at most all.
-    """
+    """Choose so many computed steps, two or more, with the least expected error."""
     plan = _Plan(errors)
     num_steps = plan.num_steps
     # The least error with so many computed steps, by the last two of them.

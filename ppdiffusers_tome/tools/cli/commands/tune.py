@@ -103,8 +103,11 @@ class _Known(dict[Any, Any]):
         self.ledger = ledger
 
     def __setitem__(self, key: Any, value: Trial | ChosenSteps) -> None:
-        content = value.to_dict()
-        self.ledger.add([content["config"], content["steps"]] if isinstance(value, Trial) else ["steps", key], content)
+        if isinstance(value, Trial):
+            content = value.to_dict()
+            self.ledger.add([content["config"], content["steps"]], content)
+        else:
+            self.ledger.add(["steps", key], vars(value))
         super().__setitem__(key, value)
 
 
