@@ -121,7 +121,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
 
 
 def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
-    """Choose so many computed steps, two or more, with the least expected error."""
+    """Choose so many computed steps by the least expected error."""
     plan = _Plan(errors)
     num_steps = plan.num_steps
     # The least error with so many computed steps, by the last two of them.
