@@ -225,7 +225,7 @@ def _form_batches(
         own = replace(loaded, settings=spec.settings)
         try:
             own.check(spec.prompt)
-            edges = None if spec.settings.edges is None else own.load_edges(spec.settings.edges)
+            edges = own.load_edges(spec.settings.edges)
         except UserError as error:
             _warn_of_skipping(spec.line, error)
             continue

@@ -153,9 +153,9 @@ class LoadedPipeline:
             )
         return found
 
-    def load_edges(self, source: EdgeSource) -> Image.Image:
-        """Load edges at the size of the images."""
-        return source.load(*self.size)
+    def load_edges(self, source: EdgeSource | None) -> Image.Image | None:
+        """Load edges at the size of the images; None without a source."""
+        return None if source is None else source.load(*self.size)
 
     def describe(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""

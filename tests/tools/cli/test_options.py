@@ -166,3 +166,4 @@ def test_settings_of_merging_are_refused_where_nothing_merges(line, plan, capsys
 def test_settings_that_others_leave_without_effect_are_refused(command, given, name, plan, capsys):
     assert plan(split(f"{command} {given}")) == 2
     assert f"{name}=" in capsys.readouterr().err
+    assert plan(split("tune --tome-seed 3 --no-rand")) == 2  # all that has a cache has its slope

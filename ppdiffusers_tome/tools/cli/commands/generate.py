@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
         loaded, _ = load_for_prompts(settings, prompts)
         loaded.apply(settings.tome)
-        edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+        edges = loaded.load_edges(settings.edges)
         images = []
         for number, prompt in enumerate(tqdm(prompts, desc="images", position=0, disable=None)):
             generated = loaded.generate(prompt, number, edges)

@@ -123,7 +123,7 @@ def _tune(
     from ppdiffusers_tome.tuning.search import NUM_CHOOSING, tune_images
 
     settings = loaded.settings
-    edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+    edges = loaded.load_edges(settings.edges)
     identity = {
         **run, "prompts": prompts, "seed": settings.seed, "negative_prompt": settings.negative_prompt,
         "edges": None if edges is None else zlib.crc32(edges.tobytes()), **describe_machine(),

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         loaded.apply(settings.tome)
         num_calls = loaded.count_calls()
         calls, blocks = _select_calls(args.at, num_calls), _select_blocks(loaded, args.blocks)
-        edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+        edges = loaded.load_edges(settings.edges)
         # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
         with record_merging(loaded.pipe, image=-1 if loaded.labels is None else 0) as records:
             traced = loaded.generate(prompt, 0, edges)
