@@ -21,18 +21,7 @@ import numpy as np
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.export.layout import (
-    DENOISER_SETTINGS,
-    DENOISERS,
-    INDEX,
-    PROGRAM,
-    PROGRAM_SUFFIXES,
-    PROGRAMS,
-    SETTINGS,
-    publish,
-    read_export,
-    require_folder,
-)
+from ppdiffusers_tome.export import layout
 from ppdiffusers_tome.export.programs import (
     LATENT_CHANNELS,
     VAE_SCALE_FACTOR,
@@ -87,7 +76,7 @@ def export_pipeline(
     _require_image_size(height, width, rows)
     _require_deployable(pipe)
     denoisers = _list_denoisers(pipe)
-    require_folder(folder, overwrite=overwrite)
+    layout.require_folder(folder, overwrite=overwrite)
     components = _list_components(pipe, height, width, rows)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work_name:
         work = Path(work_name)
@@ -111,7 +100,7 @@ def export_pipeline(
         }  # fmt: skip
         for name, config in list_settings_files(denoisers).items():
             config.save(work / name)
-        publish(work, folder, description, overwrite=overwrite)
+        layout.publish(work, folder, description, overwrite=overwrite)
     return exported
 
 
@@ -146,11 +135,11 @@ def load_exported(folder: str | Path) -> Any:
     }  # fmt: skip
     deploy_class = getattr(ppdiffusers, str(index.get("_class_name")), None)
     if not programs or deploy_class is None:
-        raise ToMeValueError(f"{folder / INDEX} describes no exported pipeline; give the folder of an export")
+        raise ToMeValueError(f"{folder / layout.INDEX} describes no exported pipeline; give the folder of an export")
     pipe = deploy_class.from_pretrained(str(folder), **programs)
     pipe.__class__ = type(type(pipe).__name__, (_FixedSize, type(pipe)), {})
     paddle.device.synchronize = _synchronize
-    export = read_export(folder)
+    export = layout.read_export(folder)
     if export is not None:  # ppdiffusers' own scripts write none
         pipe.exported_size = (export["height"], export["width"])
         for component in export["components"]:
@@ -161,9 +150,9 @@ def load_exported(folder: str | Path) -> Any:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = json.loads((folder / layout.INDEX).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ToMeValueError(f"{folder / INDEX} cannot be read ({error}); export the pipeline again") from error
+        raise ToMeValueError(f"{folder / layout.INDEX} cannot be read ({error}); export the pipeline again") from error
     return index if isinstance(index, dict) else {}
 
 
@@ -215,8 +204,8 @@ def list_settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
     denoisers, otherwise a file for each denoiser for which one config does. Ratio 0 means no merging.
     """
     if (config := _find_common_config(denoisers.values())) is not None:
-        return {SETTINGS: config}
-    configs = {DENOISER_SETTINGS[name]: _find_common_config([model]) for name, model in denoisers.items()}
+        return {layout.SETTINGS: config}
+    configs = {layout.DENOISER_SETTINGS[name]: _find_common_config([model]) for name, model in denoisers.items()}
     return {name: config for name, config in configs.items() if config is not None}
 
 
@@ -239,7 +228,7 @@ def _entries(model: Any) -> tuple[AppliedBlocks, ...]:
 
 def _list_denoisers(pipe: Any) -> dict[str, Any]:
     """Return the models that may merge, by name; refuse unsupported settings."""
-    models = {name: model for name in DENOISERS if (model := getattr(pipe, name, None)) is not None}
+    models = {name: model for name in layout.DENOISERS if (model := getattr(pipe, name, None)) is not None}
     for name, model in models.items():
         if has_legacy_port(model):
             raise ToMeValueError(
@@ -305,7 +294,7 @@ def _write_config(pipe: Any, folder: Path) -> None:
 
     infix = "" if getattr(pipe, "controlnet", None) is None else "ControlNet"
     deploy_class = getattr(ppdiffusers, f"PaddleInferStableDiffusion{infix}Pipeline")
-    programs = {name: ppdiffusers.PaddleInferRuntimeModel() for name in PROGRAMS}
+    programs = {name: ppdiffusers.PaddleInferRuntimeModel() for name in layout.PROGRAMS}
     deployed = deploy_class(
         **programs, tokenizer=pipe.tokenizer, scheduler=pipe.scheduler, safety_checker=None, feature_extractor=None,
         image_encoder=None, requires_safety_checker=False,
@@ -331,6 +320,6 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
             f"the program of {component.name} differs from its model by {difference:.1e}, more than "
             f"tolerance={tolerance:g}, so nothing was written; raise the tolerance if this device's kernels differ so"
         )
-    files = [name for suffix in PROGRAM_SUFFIXES if (folder / component.name / (name := f"{PROGRAM}{suffix}")).exists()]
+    files = sorted(path.name for path in (folder / component.name).glob(f"{layout.PROGRAM}.*"))
     rows = [next(iter(example.values())).shape[0] for example in examples]
     return ExportedComponent(component.name, files, rows, difference)
