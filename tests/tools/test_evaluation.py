@@ -80,7 +80,7 @@ def make_row(configuration: Configuration, speed: float, psnrs: list[float] | No
         Sample("p", seed, 10 / speed, 10.0, None if seed else 5, 7, None if psnrs is None else psnrs[seed], ssim, flip)
         for seed in range(num_images)
     ]
-    return Row.from_samples(configuration, samples)
+    return Row(configuration, samples)
 
 
 def summarize(num_images: int = 8, gap: float = 10.0) -> list[Row]:
@@ -125,7 +125,7 @@ def test_the_plot_omits_identical_images():
         plot = plot_report(Report("Title", run, {"memory": "all"}, rows))
         return {color for _, color in plot.getcolors(10**6)} & {blue, orange}
 
-    other = Row(TILES, half.samples, half.values, half.medians)
+    other = Row(TILES, half.samples)
     assert plot_colors(plain, half, most, other) == {blue, orange}
     assert plot_colors(plain, half) == {blue}
     assert plot_colors(plain) == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,23 +41,25 @@ class Row:
 
     configuration: Configuration
     samples: Sequence[Sample]
-    values: Mapping[str, Sequence[float]]  # of each image, by measure
-    medians: Mapping[str, Median]
 
-    @classmethod
-    def from_samples(cls, configuration: Configuration, samples: Sequence[Sample]) -> Row:
-        """Summarize samples."""
+    @cached_property
+    def values(self) -> dict[str, list[float]]:
+        """The values of each image, by measure."""
         values = {
-            SECONDS: [sample.seconds for sample in samples],
-            SPEED_UP: [sample.unmerged_seconds / sample.seconds for sample in samples],
+            SECONDS: [sample.seconds for sample in self.samples],
+            SPEED_UP: [sample.unmerged_seconds / sample.seconds for sample in self.samples],
         }
-        similarities = [sample.similarity for sample in samples if sample.similarity is not None]
+        similarities = [sample.similarity for sample in self.samples if sample.similarity is not None]
         if similarities:
             values[PSNR] = [similarity.psnr for similarity in similarities]
             values[SSIM] = [similarity.ssim for similarity in similarities]
             values[FLIP] = [similarity.flip for similarity in similarities]
-        medians = {measure: Median.from_values(of_measure) for measure, of_measure in values.items()}
-        return cls(configuration, samples, values, medians)
+        return values
+
+    @cached_property
+    def medians(self) -> dict[str, Median]:
+        """The medians of the values, by measure."""
+        return {measure: Median.from_values(values) for measure, values in self.values.items()}
 
     @property
     def psnr(self) -> float:

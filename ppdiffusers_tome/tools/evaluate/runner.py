@@ -60,7 +60,7 @@ class Evaluation:
         families = list(dict.fromkeys(each.family for each in self.configurations))
         try:
             rows = [
-                Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases])
+                Row(each, [Sample(**ledger[case.key(each.name)]) for case in cases])
                 for each in sorted(self.configurations, key=lambda each: families.index(each.family))
             ]
         except (KeyError, TypeError) as error:
