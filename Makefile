@@ -94,10 +94,8 @@ $(VENV)/ready: requirements.txt setup.py
 		--no-deps --force-reinstall opencv-python-headless==4.10.0.84
 	@touch $@
 
-$(VENV)/ready-for-tests: $(VENV)/ready $(wildcard tests/requirements*.txt)
+$(VENV)/ready-for-tests: $(VENV)/ready tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
-	case $(PADDLE) in 2.6.*) $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-r tests/requirements-paddle-2.6.txt ;; esac
 	@touch $@
 
 clean:

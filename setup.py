@@ -101,7 +101,6 @@ setup(
         "cpu": ["paddlepaddle>=2.6.2,<=3.3.1", *FRESH_ENVIRONMENT, *CLI],
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1", *FRESH_ENVIRONMENT, *CLI],
         "play": ["gradio>=5.14,<5.15", *CLI],  # later ones need a newer huggingface-hub than ppdiffusers takes
-        "onnx": ["paddle2onnx>=1.3,<2", "onnxruntime>=1.17,<1.20"],  # with Paddle 2.6; for Paddle 3 nothing converts
     },
     entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.__main__:program"]},
 )

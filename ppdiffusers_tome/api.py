@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _explain_arguments(function: Function) -> Function:
-    """Raise an error that names the remedy for a misspelled setting, or a second ratio."""
+    """Name the remedy for a misspelled setting or a second ratio."""
     known = inspect.signature(function).parameters
 
     @functools.wraps(function)
@@ -233,5 +233,5 @@ class ToMeMixin:
 
     @property
     def tome(self) -> AppliedToMe | None:
-        """The settings and blocks that ToMe is applied with, by denoiser; None without ToMe."""
+        """The settings and blocks of ToMe by denoiser; None without it."""
         return applied_tome(self)

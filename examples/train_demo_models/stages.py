@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from ppdiffusers_tome.tools.files import write_atomically
+from ppdiffusers_tome.files import write_atomically
 
 
 @cache

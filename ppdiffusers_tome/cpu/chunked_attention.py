@@ -108,7 +108,7 @@ class ChunkedAttnProcessor:
     def _attend(
         self, attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
     ) -> paddle.Tensor:
-        """Compute ``[batch, heads, tokens, head_dim]`` from tensors of such axes, in chunks of queries."""
+        """Compute attention ``[batch, heads, tokens, head_dim]`` in chunks of queries."""
         if mask is not None and is_key_mask(mask, key):
             query, key = append_mask_channel(query, key, mask, attn.scale)
             mask = None
@@ -164,7 +164,7 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
 
 
 def disable_chunked_attention(model_or_pipe: T) -> T:
-    """Restore ppdiffusers' plain ``AttnProcessor`` in place of chunked attention, if there is any."""
+    """Restore ppdiffusers' plain ``AttnProcessor`` in place of chunked attention."""
     # The VAE may have chunked attention too, if it was given by itself.
     for _, model in list_models(model_or_pipe, denoisers_only=False):
         for layer in _attention_layers(model):

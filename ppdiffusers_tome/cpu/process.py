@@ -1,4 +1,4 @@
-"""CPU settings of the process: freed memory, MKL and cores. Imports no Paddle.
+"""CPU settings of the process: memory, MKL, cores. Imports no Paddle.
 
 Importing this package sets none of them. ``ppdiffusers-tome`` calls ``prepare_cpu``, and so may any program.
 """

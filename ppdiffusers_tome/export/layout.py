@@ -7,13 +7,11 @@ an export that would replace one of them is refused.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.files import prepare_folder
 
 PROGRAM = "inference"
 PROGRAM_SUFFIXES = (".pdmodel", ".json")  # of Paddle 2 and Paddle 3
@@ -28,37 +26,9 @@ _EARLY_NAMES = (INDEX, EXPORT, SETTINGS, *DENOISER_SETTINGS.values(), *(f"{name}
 def require_folder(folder: Path, names: Iterable[str] = _EARLY_NAMES, *, overwrite: bool) -> None:
     """Make sure that an export can be written without losing other files.
 
-    Args:
-        folder: the folder of the export; created if absent.
-        names: the files to be written, by relative path; by default those that are known before anything is traced.
-        overwrite: whether an earlier export may be replaced.
-
-    Raises:
-        ToMeValueError: the folder holds something that must not be replaced.
-        OSError: the folder cannot be created or written.
+    As ``prepare_folder`` for an export's files; by default those that are known before anything is traced.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ToMeValueError(f"{folder} is a file; choose another folder") from error
-    with tempfile.TemporaryFile(dir=folder):
-        pass  # else the folder cannot be written
-    exported = list_exported(folder)
-    for path in (folder / name for name in names):
-        parent = path.parent
-        if parent != folder and (parent.is_symlink() or parent.is_file()):
-            raise ToMeValueError(
-                f"{parent} is a link or a file, where an export writes a folder; remove it, or choose another folder"
-            )
-        if not os.path.lexists(path):
-            continue
-        if path.relative_to(folder).as_posix() not in exported:
-            raise ToMeValueError(
-                f"{path} belongs to no export, so not even overwrite=True replaces it; choose another folder, or move "
-                "it away"
-            )
-        if not overwrite:
-            raise ToMeValueError(f"{path} exists already; choose another folder, or replace it with overwrite=True")
+    prepare_folder(folder, names, overwrite=overwrite, own=list_exported(folder))
 
 
 def publish(work: Path, folder: Path, description: dict[str, Any], *, overwrite: bool) -> None:
@@ -68,8 +38,9 @@ def publish(work: Path, folder: Path, description: dict[str, Any], *, overwrite:
 
     Args:
         work: the folder that holds the complete export, on the same disk.
-        folder, overwrite: as for ``require_folder``.
+        folder: of the export.
         description: what ``export.json`` says of the export, beside its files.
+        overwrite: replace an earlier export.
 
     Raises:
         ToMeValueError: as ``require_folder``; nothing was changed.

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,19 +21,7 @@ import numpy as np
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.export.layout import (
-    DENOISER_SETTINGS,
-    DENOISERS,
-    INDEX,
-    PROGRAM,
-    PROGRAM_SUFFIXES,
-    PROGRAMS,
-    SETTINGS,
-    publish,
-    read_export,
-    require_folder,
-)
-from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx, use_image_layout_in_norms
+from ppdiffusers_tome.export import layout
 from ppdiffusers_tome.export.programs import (
     LATENT_CHANNELS,
     VAE_SCALE_FACTOR,
@@ -46,35 +32,29 @@ from ppdiffusers_tome.export.programs import (
     denoiser_component,
     load_program,
 )
-from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable
 from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import check_type
 
+_paddle_synchronize = paddle.device.synchronize
+
 
 @dataclass(frozen=True)
 class ExportedComponent:
-    """A program that was written and compared with its model.
+    """A program that was written and compared with its model."""
 
-    Attributes:
-        name: of its folder.
-        files: the program's files in the folder, for Paddle and ONNX.
-        rows: the batch sizes that it was run with.
-        difference: the largest difference from the model, as a fraction of the largest output if that is above 1.
-    """
-
-    name: str
+    name: str  # of its folder
     files: list[str]
-    rows: list[int]
-    difference: float
+    rows: list[int]  # the batch sizes that it was run with
+    difference: float  # the largest from the model, as a fraction of the largest output if that is above 1
 
 
 def export_pipeline(
-    pipe: Any, folder: str | Path, *, height: int, width: int, rows: int | None = None, onnx: bool = False,
-    overwrite: bool = False, tolerance: float = TOLERANCE, metadata: dict[str, Any] | None = None,
-    on_component: Callable[[str], None] = lambda name: None,
+    pipe: Any, folder: str | Path, *, height: int, width: int, rows: int | None = None, overwrite: bool = False,
+    tolerance: float = TOLERANCE, metadata: dict[str, Any] | None = None,
 ) -> list[ExportedComponent]:  # fmt: skip
     """Write a pipeline as static programs and compare each with its model.
 
@@ -83,11 +63,9 @@ def export_pipeline(
         folder: the folder of the export; created if absent.
         height, width: of the images in pixels, multiples of 8; the programs take this size alone.
         rows: of the UNet's batch, two for each image with guidance; None is dynamic.
-        onnx: write every program in ONNX too, which needs Paddle 2 with paddle2onnx and onnxruntime.
         overwrite: replace an earlier export; all other files in the folder stay.
         tolerance: the largest difference allowed between a program and its model.
         metadata: more entries for ``export.json``.
-        on_component: called with the name of each program when it is written.
 
     Raises:
         ToMeTypeError, ToMeValueError: an argument, the pipeline or its settings of ToMe cannot be exported, the folder
@@ -98,22 +76,16 @@ def export_pipeline(
     _require_image_size(height, width, rows)
     _require_deployable(pipe)
     denoisers = _list_denoisers(pipe)
-    if onnx:
-        require_onnx()
-    require_folder(folder, overwrite=overwrite)
+    layout.require_folder(folder, overwrite=overwrite)
     components = _list_components(pipe, height, width, rows)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work_name:
         work = Path(work_name)
         _write_config(pipe, work)
         for component in components:
-            with use_image_layout_in_norms(pipe.vae):
-                component.save(work)
-            if onnx:
-                convert_to_onnx(work / component.name / PROGRAM)
+            component.save(work)
             probe = work / ".free-space"
             probe.write_bytes(bytes(2**16))  # Paddle ignores that a disk is full
             probe.unlink()
-            on_component(component.name)
         deployed = load_exported(work)
         exported = [_check_program(component, deployed, work, tolerance) for component in components]
         description = {
@@ -128,7 +100,7 @@ def export_pipeline(
         }  # fmt: skip
         for name, config in list_settings_files(denoisers).items():
             config.save(work / name)
-        publish(work, folder, description, overwrite=overwrite)
+        layout.publish(work, folder, description, overwrite=overwrite)
     return exported
 
 
@@ -136,7 +108,8 @@ def load_exported(folder: str | Path) -> Any:
     """Load an export of ``export_pipeline`` into ppdiffusers' deploy pipeline.
 
     The pipeline generates images of the exported size, which is the default of its ``height`` and ``width``, and
-    refuses another size with a ``ToMeValueError``. It runs on a CPU too.
+    refuses another size with a ``ToMeValueError``. It runs on a CPU too: from now on ``paddle.device.synchronize()``,
+    which it calls after the last step, returns at once there in this process, where Paddle's own raises.
 
     The deploy pipeline's own ``from_pretrained`` loads only what Paddle 2 exported, on Paddle 3: it does not know the
     names of Paddle 3's programs, turns on oneDNN, with which no UNet of Paddle 3 runs, and ends the process on Paddle
@@ -162,10 +135,11 @@ def load_exported(folder: str | Path) -> Any:
     }  # fmt: skip
     deploy_class = getattr(ppdiffusers, str(index.get("_class_name")), None)
     if not programs or deploy_class is None:
-        raise ToMeValueError(f"{folder / INDEX} describes no exported pipeline; give the folder of an export")
+        raise ToMeValueError(f"{folder / layout.INDEX} describes no exported pipeline; give the folder of an export")
     pipe = deploy_class.from_pretrained(str(folder), **programs)
-    pipe.__class__ = type(type(pipe).__name__, (_DeployPipelineFixes, type(pipe)), {})
-    export = read_export(folder)
+    pipe.__class__ = type(type(pipe).__name__, (_FixedSize, type(pipe)), {})
+    paddle.device.synchronize = _synchronize
+    export = layout.read_export(folder)
     if export is not None:  # ppdiffusers' own scripts write none
         pipe.exported_size = (export["height"], export["width"])
         for component in export["components"]:
@@ -176,14 +150,14 @@ def load_exported(folder: str | Path) -> Any:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = json.loads((folder / layout.INDEX).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ToMeValueError(f"{folder / INDEX} cannot be read ({error}); export the pipeline again") from error
+        raise ToMeValueError(f"{folder / layout.INDEX} cannot be read ({error}); export the pipeline again") from error
     return index if isinstance(index, dict) else {}
 
 
-class _DeployPipelineFixes:
-    """Methods for a deploy pipeline's fixed size and for CPUs."""
+class _FixedSize:
+    """A deploy pipeline's call at the exported size alone."""
 
     exported_size: tuple[int, int] | None = None  # height and width in pixels
 
@@ -208,28 +182,15 @@ class _DeployPipelineFixes:
             height, width = self.exported_size
         return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
 
-    def progress_bar(self, iterable: Any = None, total: int | None = None) -> Any:
-        """Return the pipeline's progress bar, which completes without a GPU too."""
-        bar = super().progress_bar(iterable=iterable, total=total)  # type: ignore[misc]
-        return self._ignore_failed_synchronize(bar) if iterable is None else bar
 
-    @contextmanager
-    def _ignore_failed_synchronize(self, bar: Any) -> Iterator[Any]:
-        # After the last step, the pipeline calls `paddle.device.synchronize()` inside its bar, to time the steps.
-        # Paddle without a GPU refuses that, and nothing is lost.
-        with bar:
-            try:
-                yield bar
-            except TypeError as error:
-                *_, caller, function = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-                is_refusal = function.f_code is paddle.device.synchronize.__code__
-                # A callback of the user may call it too, and gets its error.
-                if not is_refusal or not caller.f_globals["__name__"].startswith("ppdiffusers."):
-                    raise
+def _synchronize(device: Any = None) -> None:
+    """Wait for the device; a CPU has nothing to wait for."""
+    if device is not None or paddle.get_device() != "cpu":
+        _paddle_synchronize(device)
 
 
 def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe which blocks merge with which settings, for JSON; None without merging."""
+    """Describe by denoiser which blocks merge with which settings, for JSON."""
     return {
         name: [{"settings": entry.config.to_dict(), "blocks": list(entry.paths)} for entry in _entries(model)] or None
         for name, model in denoisers.items()
@@ -242,10 +203,9 @@ def list_settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
     Applying them merges exactly the blocks that merge now. There is one ``tome.json`` if one config does that for all
     denoisers, otherwise a file for each denoiser for which one config does. Ratio 0 means no merging.
     """
-    config = _find_common_config(denoisers.values())
-    if config is not None:
-        return {SETTINGS: config}
-    configs = {DENOISER_SETTINGS[name]: _find_common_config([model]) for name, model in denoisers.items()}
+    if (config := _find_common_config(denoisers.values())) is not None:
+        return {layout.SETTINGS: config}
+    configs = {layout.DENOISER_SETTINGS[name]: _find_common_config([model]) for name, model in denoisers.items()}
     return {name: config for name, config in configs.items() if config is not None}
 
 
@@ -268,7 +228,7 @@ def _entries(model: Any) -> tuple[AppliedBlocks, ...]:
 
 def _list_denoisers(pipe: Any) -> dict[str, Any]:
     """Return the models that may merge, by name; refuse unsupported settings."""
-    models = {name: model for name in DENOISERS if (model := getattr(pipe, name, None)) is not None}
+    models = {name: model for name in layout.DENOISERS if (model := getattr(pipe, name, None)) is not None}
     for name, model in models.items():
         if has_legacy_port(model):
             raise ToMeValueError(
@@ -334,7 +294,7 @@ def _write_config(pipe: Any, folder: Path) -> None:
 
     infix = "" if getattr(pipe, "controlnet", None) is None else "ControlNet"
     deploy_class = getattr(ppdiffusers, f"PaddleInferStableDiffusion{infix}Pipeline")
-    programs = {name: ppdiffusers.PaddleInferRuntimeModel() for name in PROGRAMS}
+    programs = {name: ppdiffusers.PaddleInferRuntimeModel() for name in layout.PROGRAMS}
     deployed = deploy_class(
         **programs, tokenizer=pipe.tokenizer, scheduler=pipe.scheduler, safety_checker=None, feature_extractor=None,
         image_encoder=None, requires_safety_checker=False,
@@ -350,22 +310,16 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
     Raises:
         ToMeValueError: they differ by more than the tolerance.
     """
-    program, onnx_file = getattr(deployed, component.name), folder / component.name / f"{PROGRAM}.onnx"
-    examples, differences = component.examples(), []
+    program, examples, differences = getattr(deployed, component.name), component.examples(), []
     for example in examples:
         expected = component.run(example)
-        outputs = [program(**example)[0].numpy()]
-        if onnx_file.exists():
-            outputs.append(run_onnx(onnx_file, {name: value.numpy() for name, value in example.items()}))
-        scale = max(1.0, np.abs(expected).max())
-        differences += [np.abs(output - expected).max() / scale for output in outputs]
+        differences.append(np.abs(program(**example)[0].numpy() - expected).max() / max(1.0, np.abs(expected).max()))
     difference = float(max(differences))
     if not difference <= tolerance:
         raise ToMeValueError(
             f"the program of {component.name} differs from its model by {difference:.1e}, more than "
             f"tolerance={tolerance:g}, so nothing was written; raise the tolerance if this device's kernels differ so"
         )
-    names = [f"{PROGRAM}{suffix}" for suffix in (*PROGRAM_SUFFIXES, ".onnx")]
-    files = [name for name in names if (folder / component.name / name).exists()]
+    files = sorted(path.name for path in (folder / component.name).glob(f"{layout.PROGRAM}.*"))
     rows = [next(iter(example.values())).shape[0] for example in examples]
     return ExportedComponent(component.name, files, rows, difference)

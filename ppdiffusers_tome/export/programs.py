@@ -27,17 +27,13 @@ Shape = list[int | None]
 class Component:
     """A model to be traced as a program.
 
-    Attributes:
-        name: of the program's folder.
-        build: builds the layer, which takes the inputs by position and returns one tensor.
-        inputs: shape and data type of each input; None is a dynamic dimension, the first of which is the batch.
-        example_length: the length of dynamic dimensions other than the batch in examples.
+    Its layer takes the inputs by position and returns one tensor. The first dimension is the batch.
     """
 
-    name: str
+    name: str  # of the program's folder
     build: Callable[[], paddle.nn.Layer]
-    inputs: dict[str, tuple[Shape, str]]
-    example_length: int = 1
+    inputs: dict[str, tuple[Shape, str]]  # shape, in which None is dynamic, and data type
+    example_length: int = 1  # of dynamic dimensions other than the batch in examples
 
     def save(self, folder: Path) -> None:
         """Trace the program and write it to ``folder/name``."""
@@ -79,7 +75,7 @@ class Component:
 
     @contextmanager
     def _build_for_inference(self) -> Iterator[paddle.nn.Layer]:
-        """Build the layer in evaluation mode, and leave the models in it in theirs."""
+        """Build the layer in evaluation mode, and restore its models' modes."""
         layer = self.build()
         is_training = {part: part.training for part in layer.sublayers()}
         layer.eval()
@@ -151,10 +147,7 @@ def denoiser_component(
 ) -> Component:
     """Return the component of a UNet and its ControlNet, if any.
 
-    Args:
-        unet, controlnet: ppdiffusers' models, with or without ToMe.
-        height, width, rows: as for ``export_pipeline``.
-        text_tokens: their number in examples; it is dynamic in the program.
+    Sizes are those of ``export_pipeline``, ``text_tokens`` the number in examples.
     """
     latent = [rows, unet.config.in_channels, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
     inputs: dict[str, tuple[Shape, str]] = {
@@ -172,11 +165,9 @@ class Program(PaddleInferRuntimeModel):
     """ppdiffusers' runtime model, with inputs copied through Paddle Inference's handles.
 
     ppdiffusers passes tensors to the predictor, which ends the process on Paddle 2.6.2, whatever the model.
-
-    Attributes:
-        input_shapes: by name, None for dynamic dimensions; empty if unknown. Paddle Inference does not report them.
     """
 
+    # By name, None for dynamic dimensions; empty if unknown, as Paddle Inference does not report them.
     input_shapes: Mapping[str, Sequence[int | None]] = {}
 
     def __call__(self, **inputs: Any) -> list[paddle.Tensor]:
@@ -206,7 +197,7 @@ class Program(PaddleInferRuntimeModel):
 
 
 def load_program(folder: Path) -> Program:
-    """Load an exported component of either Paddle into Paddle Inference, with IR optimisation.
+    """Load an exported component of either Paddle into Paddle Inference.
 
     Raises:
         ToMeValueError: the folder has no program.
@@ -225,10 +216,5 @@ def load_program(folder: Path) -> Program:
     device, _, index = paddle.get_device().partition(":")
     if device == "gpu":
         config.enable_use_gpu(256, int(index or 0))
-    config.set_cpu_math_library_num_threads(num_threads())
+    config.set_cpu_math_library_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
     return Program.from_pretrained(str(folder), model_file_name=names[0], infer_configs=config)
-
-
-def num_threads() -> int:
-    """Return the number of threads for programs: ``OMP_NUM_THREADS``, or one."""
-    return int(os.environ.get("OMP_NUM_THREADS") or 1)

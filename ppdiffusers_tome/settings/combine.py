@@ -22,8 +22,8 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
         overrides: settings by name. Each replaces that of the base, also with the default; ``UNSET`` replaces none.
 
     Raises:
-        ToMeTypeError, ToMeValueError: as for ``ToMeConfig``. Where an override conflicts with a setting of the base,
-            the error says which setting comes from where, and what to do.
+        ToMeTypeError, ToMeValueError: as for ``ToMeConfig``, or an override has no effect. Where it conflicts with a
+            setting of the base, the error says which setting comes from where, and what to do.
 
     Example:
         >>> combine_settings("quality", {"ratio": 0.5, "seed": 1}).summary
@@ -31,21 +31,32 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
     """
     overrides = {name: value for name, value in overrides.items() if value is not UNSET}
     if base is None:
-        return ToMeConfig(**overrides)
+        return _refuse_unused(overrides, ToMeConfig(**overrides))
     accepted = f"a ToMeConfig, the name of a preset ({', '.join(presets())}) or the path of a JSON file of settings"
     check_type(base, ToMeConfig | str | PathLike, accepted, "config=")
     config = base if isinstance(base, ToMeConfig) else ToMeConfig.named(base)
     try:
-        return replace(config, **overrides)
+        return _refuse_unused(overrides, replace(config, **overrides))
     except ToMeValueError as error:
         error.args = (f"{error}{_describe_origins(error.settings, base, config, overrides)}",)
         raise
 
 
+def _refuse_unused(overrides: Mapping[str, Any], config: ToMeConfig) -> ToMeConfig:
+    """Return the config, unless it leaves an override without effect."""
+    for name, needed in (("cache_slope", "cache"), ("seed", "use_rand")):
+        value, other = getattr(config, name), getattr(config, needed)
+        if name in overrides and value != getattr(ToMeConfig(), name) and not other:
+            raise ToMeValueError(
+                f"{name}={truncated_repr(value)} has no effect with {needed}={other}; omit it, or pass {needed} as well"
+            )
+    return config
+
+
 def _describe_origins(
     conflict: Sequence[str], base: ToMeConfig | str | Path, config: ToMeConfig, overrides: Mapping[str, Any]
 ) -> str:
-    """Say which settings of a conflict come from where, and what to do.
+    """Say where settings that conflict come from, and what to do.
 
     Returns:
         A sentence; nothing where the overrides are wrong whatever the base.

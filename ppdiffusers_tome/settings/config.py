@@ -75,7 +75,9 @@ class ToMeConfig:
     cache_steps: int | None = setting(
         None, Integral, "the number of denoising steps that the list in cache is for, or None (any)", 2
     )
-    cache_scheduler: str | None = None
+    cache_scheduler: str | None = setting(
+        None, str, "the name of a scheduler's class, such as 'DDIMScheduler', or None (any)"
+    )
 
     def __new__(cls, *_: Any, **settings: Any) -> ToMeConfig:
         check_names(settings)  # with a suggestion, which Python's own error lacks
@@ -121,7 +123,7 @@ class ToMeConfig:
         return ramp[left] + (position - left) * (ramp[right] - ramp[left])
 
     def is_ramp(self, level: int) -> bool:
-        """Return True where the ratio of a level changes from step to step."""
+        """Return True where a level's ratio changes over the denoising."""
         return len(self._ramp_at(level)) > 1
 
     def highest_ratio(self, level: int) -> float:
@@ -174,7 +176,7 @@ class ToMeConfig:
 
     @property
     def preset_name(self) -> str | None:
-        """The preset that decides what merges, whatever else is set; None without one."""
+        """The preset whose ratio, method and stride these are; None without."""
         merging = operator.attrgetter("ratio", "method", "sx", "sy")
         return next((name for name in presets() if merging(ToMeConfig.preset(name)) == merging(self)), None)
 

@@ -73,7 +73,7 @@ def to_python(value: Any) -> Any:
 
 
 def truncated_repr(value: Any) -> str:
-    """Return the ``repr`` for an error: one line, cut off where it is long."""
+    """Return the ``repr`` as one line that is not too long."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # for example an integer of more than 4300 digits
@@ -109,7 +109,7 @@ class Bounds:
     """The values that a setting accepts.
 
     Attributes:
-        kind: ``bool``, ``Integral`` or ``Real``.
+        kind: ``bool``, ``str``, ``Integral`` or ``Real``.
         accepted: the values in words.
         lowest, highest: of a number.
         or_none: True where None is accepted, too.
@@ -136,6 +136,8 @@ class Bounds:
                 raise ToMeTypeError(f"{name}={truncated_repr(value)} must be {self.accepted}")
             return value
         check_type(value, self.kind, self.accepted, f"{name}=")
+        if self.kind is str:
+            return str(value)  # a numpy string is a str, too
         if not self.lowest <= value <= self.highest or (self.among and value not in self.among):
             raise ToMeValueError(f"{name}={truncated_repr(value)} must be {self.accepted}")
         return int(value) if self.kind is Integral else float(value)
@@ -145,9 +147,14 @@ def setting(
     default: Any, kind: type = bool, accepted: str = "True or False", lowest: float = -math.inf,
     highest: float = math.inf, among: tuple[int, ...] = (),
 ) -> Any:  # fmt: skip
-    """Return the field of a setting with its ``Bounds``, also None where that is the default."""
+    """Return a setting's field; None is accepted where it is the default."""
     bounds = Bounds(kind, accepted, lowest, highest, or_none=default is None, among=among)
     return field(default=default, metadata={"bounds": bounds})
+
+
+def format_count(number: int, what: str) -> str:
+    """Return ``1 step``, ``2 steps``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def format_setting(value: Any) -> str:

@@ -13,8 +13,19 @@ from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import LEVELS, ByLevel, check_type, describe_type, to_python, truncated_repr
+from ppdiffusers_tome.settings.types import (
+    LEVELS,
+    Bounds,
+    ByLevel,
+    check_type,
+    describe_type,
+    to_python,
+    truncated_repr,
+)
 
+_SLOPE = Bounds(
+    Real, "how much of the slope a skipped step follows, 0 (reuse) to 2, such as 0.75, or one for each step", 0, 2
+)
 _LEVELS_BY_NAME = {str(level): level for level in LEVELS}  # the keys of a JSON object are strings
 
 
@@ -70,9 +81,7 @@ def _validate_cache(cache: Any) -> float | tuple[int, ...]:
 
 def _validate_cache_list(values: dict[str, Any]) -> None:
     """Check the settings that belong to a list of computed steps."""
-    names = ("cache", "cache_steps", "cache_slope", "cache_scheduler")
-    cache, steps, slope, scheduler = (values[name] for name in names)
-    accepted = "how much of the slope a skipped step follows, 0 (reuse) to 2, such as 0.75, or one for each step"
+    cache, steps, slope = (values[name] for name in ("cache", "cache_steps", "cache_slope"))
     if _is_sequence(slope):
         slopes = [to_python(each) for each in slope]
         if len(slopes) != steps:
@@ -81,14 +90,9 @@ def _validate_cache_list(values: dict[str, Any]) -> None:
                 f"{len(slopes)}",
                 settings=("cache_slope", "cache_steps"),
             )
-        values["cache_slope"] = tuple(_check_slope(each, accepted) for each in slopes)
+        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slopes)
     else:
-        values["cache_slope"] = _check_slope(slope, accepted)
-    if scheduler is not None and not isinstance(scheduler, str):
-        raise ToMeTypeError(
-            f"cache_scheduler={truncated_repr(scheduler)} must be the name of a scheduler's class, such as "
-            f"'DDIMScheduler', or None; got {describe_type(scheduler)}"
-        )
+        values["cache_slope"] = _SLOPE.check("cache_slope", slope)
     for name in ("cache_steps", "cache_scheduler"):
         if values[name] is not None and not isinstance(cache, tuple):
             raise ToMeValueError(
@@ -102,13 +106,6 @@ def _validate_cache_list(values: dict[str, Any]) -> None:
             f"{steps - 1}; raise cache_steps, or end the list earlier",
             settings=("cache", "cache_steps"),
         )
-
-
-def _check_slope(slope: Any, accepted: str) -> float:
-    check_type(slope, Real, accepted, "cache_slope=")
-    if not 0 <= slope <= 2:
-        raise ToMeValueError(f"cache_slope={truncated_repr(slope)} must be {accepted}")
-    return float(slope)
 
 
 def _check_conflicts(values: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.files import write_atomically
+from ppdiffusers_tome.files import write_atomically
 
 if TYPE_CHECKING:
     from PIL import Image

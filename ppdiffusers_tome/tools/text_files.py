@@ -38,7 +38,7 @@ def read_text(path: str | Path) -> str:
 
 
 def doubt_encoding(text: str) -> str | None:
-    """Explain why a text that was read as UTF-8 may be Chinese in GB18030; None if it is not.
+    """Explain why a text read as UTF-8 may be Chinese in GB18030.
 
     Every common Chinese character of GB18030, and of GBK and GB2312 inside it, has two bytes, which now and then are
     valid in UTF-8, too: a letter of another script. In UTF-8, letters with accents stand beside plain ones.

@@ -1,4 +1,4 @@
-"""Candidates of tuning: settings in families from mild to strong. Imports no Paddle."""
+"""Candidates of tuning, in families from mild to strong. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -36,21 +36,14 @@ CANDIDATES = (
 
 
 def list_candidates(
-    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
-    families: Mapping[str, Sequence[ToMeConfig]] | None = None, *, steps: int | None = None,
-) -> dict[str, list[ToMeConfig]]:  # fmt: skip
+    common: Mapping[str, Any], families: Mapping[str, Sequence[ToMeConfig]] | None = None, *, steps: int | None = None
+) -> dict[str, list[ToMeConfig]]:
     """List the settings to try by family, from mild to strong.
 
-    Args:
-        config, settings: as for ``common_settings``; candidates that they make impossible are omitted.
-        families: candidates in place of ``CANDIDATES``.
-        steps: of the denoising; with too few for a cache over steps, there is none among ``CANDIDATES``.
-
-    Raises:
-        ToMeTypeError: a setting is of the wrong type or unknown.
-        ToMeValueError: no candidate is possible.
+    All have the common settings; candidates that these make impossible are omitted, and so is the cache over steps of
+    ``CANDIDATES`` where there are too few. It is a ``ToMeValueError`` if none is left.
     """
-    common, refusal = common_settings(config, settings), None
+    refusal: ToMeValueError | None = None
     by_family: dict[str, list[ToMeConfig]] = {}
     candidates = [config for config in CANDIDATES if not config.cache or steps is None or steps >= MIN_STEPS]
     for name, members in ({None: candidates} if families is None else families).items():
@@ -80,16 +73,13 @@ def common_settings(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the settings that all candidates have in common.
 
-    Args:
-        config: a config, preset or JSON file, from which all settings except the ratio are kept.
-        settings: by name; they replace those of ``config``.
-
-    Raises:
-        ToMeTypeError, ToMeValueError: a setting is unknown or does not go together with ``config``.
+    They are those of a config, preset or JSON file, except its ratio, with ``settings`` by name in place of its own.
     """
     settings = dict(settings or {})
     check_names(settings)
     if config is None:
+        # Refuses a seed of nothing random; all else depends on the candidate.
+        combine_settings(None, {name: settings[name] for name in ("seed", "use_rand") if name in settings})
         return settings
     values = vars(combine_settings(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
@@ -98,13 +88,7 @@ def common_settings(
 def fit_cache(
     families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[int, ChosenSteps], scheduler: str | None
 ) -> dict[str, list[ToMeConfig]]:  # fmt: skip
-    """Replace each fraction of skipped steps by the steps that were chosen for it.
-
-    Args:
-        families: candidates, as of ``list_candidates``.
-        chosen: the steps to compute by their number; without any, all candidates stay as they are.
-        scheduler: the class name of the scheduler that they were chosen with.
-    """
+    """Replace each fraction of skipped steps by the steps chosen with a scheduler."""
     def fit(config: ToMeConfig) -> ToMeConfig:
         num_steps = len(next(iter(chosen.values())).slopes) if chosen else 0
         steps = chosen.get(count_computed_steps(num_steps, config.cache)) if isinstance(config.cache, float) else None
@@ -114,12 +98,9 @@ def fit_cache(
 
 
 def list_counts(families: Mapping[str, Sequence[ToMeConfig]], num_steps: int) -> list[int]:
-    """List how many steps the candidates compute that skip a fraction of them, in rising order."""
-    counts = {
-        count_computed_steps(num_steps, config.cache) for configs in families.values() for config in configs
-        if config.cache and isinstance(config.cache, float)
-    }  # fmt: skip
-    return sorted(count for count in counts if count < num_steps)
+    """List how many steps are computed by candidates that skip a fraction."""
+    fractions = {config.cache for configs in families.values() for config in configs if isinstance(config.cache, float)}
+    return sorted({count_computed_steps(num_steps, fraction) for fraction in fractions} - {num_steps})
 
 
 def _strength(config: ToMeConfig) -> tuple[float, ...]:

@@ -25,7 +25,7 @@ class Meter:
         return self._clock.lap()
 
     def peak_bytes(self) -> int | None:
-        """Return the most memory in use since the start, weights included; None if unknown."""
+        """Return the most memory since the start, with weights, if known."""
         return self._memory.peak_bytes()
 
 
@@ -106,6 +106,6 @@ def device_memory() -> TensorMemory | ResidentMemory:
 
 
 def highest_peak(peaks: Iterable[int | None]) -> int | None:
-    """Return the highest of several peaks; None if one of them was not measured."""
+    """Return the highest peak; None if one was not measured."""
     peaks = list(peaks)
     return None if None in peaks else max(peaks)  # type: ignore[type-var]

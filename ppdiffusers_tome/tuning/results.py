@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import describe_type, to_python, truncated_repr
+from ppdiffusers_tome.settings.types import describe_type, format_count, to_python, truncated_repr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,6 +68,25 @@ class Trial:
     peak_bytes: int | None
     steps: int | None = None
 
+    @property
+    def name(self) -> str:
+        """The number of steps, if there were fewer, and the settings."""
+        settings = "nothing merged" if self.steps is not None and self.config.ratio == 0 else self.config.summary
+        return settings if self.steps is None else f"{format_count(self.steps, 'step')} with {settings}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; an infinite PSNR, which JSON lacks, is null."""
+        psnr = self.psnr if math.isfinite(self.psnr) else None
+        return {"family": self.family, "config": self.config.to_dict(), "speed_up": self.speed_up, "psnr_db": psnr,
+                "peak_bytes": self.peak_bytes, "steps": self.steps}  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Trial:
+        """Restore a trial from ``to_dict``."""
+        psnr = math.inf if values["psnr_db"] is None else values["psnr_db"]
+        config = ToMeConfig.from_dict(values["config"])
+        return cls(values["family"], config, values["speed_up"], psnr, values["peak_bytes"], values["steps"])
+
     def meets(self, target: Target) -> bool:
         return self.is_similar_enough(target) and self.is_cheap_enough(target)
 
@@ -114,17 +134,16 @@ class MeasuredImage:
 
 @dataclass(frozen=True)
 class ChosenSteps:
-    """Computed steps that fit a model.
+    """Computed steps that fit a model."""
 
-    Attributes:
-        steps: those that are computed, from 0.
-        slopes: the share of the slope that each step of the denoising follows if it is skipped.
-        psnr: of the image as expected from single errors, in dB.
-    """
+    steps: tuple[int, ...]  # from 0
+    slopes: tuple[float, ...]  # the share of the slope that each step of the denoising follows if it is skipped
+    psnr: float  # of the image as expected from single errors, in dB
 
-    steps: tuple[int, ...]
-    slopes: tuple[float, ...]
-    psnr: float
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ChosenSteps:
+        """Restore chosen steps from plain values."""
+        return cls(tuple(values["steps"]), tuple(values["slopes"]), values["psnr"])
 
     def apply_to(self, config: ToMeConfig, scheduler: str | None) -> ToMeConfig:
         """Return settings with these steps, chosen with a scheduler of that class."""

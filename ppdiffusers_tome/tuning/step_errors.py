@@ -1,4 +1,4 @@
-"""What skipping steps costs in a model, and the choice of the steps that it computes.
+"""The choice of the computed steps by what skipping them costs.
 
 One image with every step computed tells how well each layer's value at a step is predicted from any two earlier steps;
 images without one single step tell what an error there does to the image. Dynamic programming then finds the computed
@@ -36,43 +36,39 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class StepErrors:
-    """What skipping steps costs in one image.
+    """The cost of skipping steps in one image."""
 
-    Attributes:
-        products: of each layer that a skipped step predicts, the inner products of its values at any two steps, float64
-            ``[steps, steps]``.
-        damage: the mean squared error of the image, in 0 to 1, when a step alone is skipped, ``[steps]``; 0 for the
-            first one, which is always computed.
-    """
-
+    # Of each layer that a skipped step predicts, the inner products of its values at any two steps, [steps, steps].
     products: tuple[np.ndarray, ...]
+    # The mean squared error of the image, in 0 to 1, when a step alone is skipped, [steps]; 0 for the first, which is
+    # always computed.
     damage: np.ndarray
 
     def compute_error(self, first: int | None, last: int, step: int, slope: float) -> np.ndarray:
-        """Compute the squared error of predicting a step from two computed ones, ``[layers]``."""
+        """Compute the squared error of a predicted step, ``[layers]``."""
         change, line = self._list_weights(first, last, step)
         weights = change - slope * line
         return np.array([max(weights @ product @ weights, _TINY) for product in self.products])
 
     def compute_baseline(self, step: int) -> np.ndarray:
-        """Compute the squared error of the prediction that ``damage`` is measured with, ``[layers]``."""
+        """Compute the squared error that ``damage`` belongs to, ``[layers]``."""
         return self.compute_error(step - 2 if step > 1 else None, step - 1, step, _SLOPE)
 
     @cached_property
     def costs(self) -> np.ndarray:
-        """What an error of 1 in the value of each layer costs the image at each step, ``[steps, layers]``."""
+        """The image's error by a layer's error of 1, ``[steps, layers]``."""
         later = [self.damage[step] / self.compute_baseline(step) for step in range(1, len(self.damage))]
         return np.stack([np.zeros(len(self.products)), *later])
 
     def compute_fit(self, first: int, last: int, step: int) -> tuple[float, float]:
-        """Compute both sums of the least-squares share of the slope, weighted by what an error costs."""
+        """Compute both weighted sums of the least-squares share of the slope."""
         change, line = self._list_weights(first, last, step)
         pairs = [(change @ product @ line, line @ product @ line) for product in self.products]
         above, below = self.costs[step] @ np.array(pairs)
         return float(above), float(below)
 
     def _list_weights(self, first: int | None, last: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return, as weights of the steps, the change since the last computed step, and what the slope says of it."""
+        """Return the change since the last step, and the slope's, as weights."""
         change, line = np.zeros(len(self.damage)), np.zeros(len(self.damage))
         change[step], change[last] = 1, -1
         if first is not None:
@@ -89,9 +85,7 @@ def count_images(num_steps: int) -> int:
 def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> StepErrors:
     """Measure what skipping steps costs in one image.
 
-    Args:
-        pipe: the pipeline, which has no ToMe afterwards.
-        generate: generates an image with it, the same at every call.
+    The function generates the same image at every call. The pipeline has no ToMe afterwards.
 
     Raises:
         NothingToMergeError: the pipeline has no block that a skipped step could omit.
@@ -101,8 +95,9 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
     try:
         apply_config(pipe, whole)
         values: dict[Hashable, dict[int, list[np.ndarray]]] = {}
-        for state in _list_states(pipe):
-            state.record = _make_recorder(values, state)
+        for _, model in list_models(pipe):
+            for _, _, override in list_attached_blocks(model):
+                override.state.record = _make_recorder(values, override.state)
         reference = generate().pixels
         products = tuple(_multiply(by_step) for by_step in values.values())
         counts = {len(product) for product in products}
@@ -117,7 +112,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
         for probe in probes:
             others = tuple(step for step in range(num_steps) if step != probe)
             apply_config(pipe, replace(whole, cache=others, cache_steps=num_steps))
-            errors.append(_compute_squared_error(reference, generate().pixels))
+            errors.append(np.mean(np.square((reference.astype(np.float64) - generate().pixels) / 255)))
     finally:
         remove_tome(pipe)
     damage = np.exp(np.interp(np.arange(num_steps), probes, np.log(np.maximum(errors, _TINY))))
@@ -126,12 +121,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
 
 
 def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
-    """Choose so many computed steps with the least expected error over several images.
-
-    Args:
-        errors: of images with equally many steps.
-        count: of computed steps, 2 or more and at most all.
-    """
+    """Choose so many computed steps by the least expected error."""
     plan = _Plan(errors)
     num_steps = plan.num_steps
     # The least error with so many computed steps, by the last two of them.
@@ -165,7 +155,7 @@ class _Plan:
         self._steps: dict[tuple[int | None, int, int], float] = {}
 
     def fit_slope(self, first: int | None, last: int, step: int) -> float:
-        """Fit the share of the slope by which a step is predicted best."""
+        """Fit the share of the slope that predicts a step best."""
         if first is None:
             return 0.0
         key = first, last, step
@@ -188,21 +178,15 @@ class _Plan:
 
 
 def _list_probes(num_steps: int) -> list[int]:
-    """List the steps that are skipped alone, evenly spread, with the last two, whose errors stay."""
+    """List the steps that are skipped alone: spread, and the last two."""
     spread = np.linspace(1, num_steps - 2, min(_MAX_PROBES - 1, math.ceil(num_steps / 2)))
     return sorted({*map(int, spread.round()), num_steps - 1})
-
-
-def _list_states(pipe: Any) -> list[Any]:
-    """List the states of all denoisers with ToMe, each once."""
-    overrides = [override for _, model in list_models(pipe) for _, _, override in list_attached_blocks(model)]
-    return list(dict.fromkeys(override.state for override in overrides))
 
 
 def _make_recorder(
     values: dict[Hashable, dict[int, list[np.ndarray]]], owner: Hashable
 ) -> Callable[[int, Hashable, Any], None]:
-    """Return a function that stores part of each layer's value by step, several calls of one step together."""
+    """Return a function that stores part of each layer's value by step."""
 
     def record(step: int, key: Hashable, value: Any) -> None:
         by_step = values.setdefault((owner, key), {})
@@ -219,13 +203,9 @@ def _thin_out(tensor: paddle.Tensor) -> np.ndarray:
 
 
 def _multiply(by_step: dict[int, list[np.ndarray]]) -> np.ndarray:
-    """Return the inner products of all pairs of steps; an empty array where steps differ in size or are missing."""
+    """Return the inner products of all pairs of equally large steps."""
     rows = [np.concatenate(by_step.get(step, [np.zeros(0, np.float32)])) for step in range(max(by_step) + 1)]
     if len({len(row) for row in rows}) > 1:
         return np.zeros((0, 0))
     matrix = np.stack(rows).astype(np.float64)
     return matrix @ matrix.T
-
-
-def _compute_squared_error(reference: np.ndarray, pixels: np.ndarray) -> float:
-    return float(np.mean(np.square((reference.astype(np.float64) - pixels) / 255)))

@@ -74,7 +74,7 @@ def outputs_of(kind: str) -> dict[str, str]:
 
 
 class TestOfTheNode:
-    def test_says_what_is_wrong_before_anything_is_loaded(self) -> None:
+    def test_says_what_is_wrong_before_anything_is_loaded(self):
         usual = dict(settings="balanced", ratio=0.5, method="tome", start=0.0, end=1.0)
         assert OURS.VALIDATE_INPUTS(**usual) is True
         assert OURS.VALIDATE_INPUTS(**{**usual, "settings": "off"}) is True
@@ -87,7 +87,7 @@ class TestOfTheNode:
         ]:
             assert words in OURS.VALIDATE_INPUTS(**{**usual, **given})
 
-    def test_a_cache_over_steps_is_optional(self) -> None:
+    def test_a_cache_over_steps_is_optional(self):
         usual = dict(settings=OWN, ratio=0.5, method="tome", start=0.0, end=1.0)
         for given, cache in ((usual, 0.0), ({**usual, "cache": 0.5}, 0.5)):
             pipe, summary = OURS().merge(tiny.pipeline(), **given)
@@ -97,7 +97,7 @@ class TestOfTheNode:
             0.0, cache=0.2
         ), "nothing merges, and the cache is used"
 
-    def test_without_the_package_one_line_says_so(self) -> None:
+    def test_without_the_package_one_line_says_so(self):
         code = f"""
 import importlib.util, sys
 sys.modules["ppdiffusers_tome"] = None
@@ -114,7 +114,7 @@ assert module.NODE_CLASS_MAPPINGS == {{}}
 
 @pytest.mark.parametrize("file", FILES)
 class TestOfTheWorkflow:
-    def test_the_graph_of_the_page_is_the_same_workflow(self, file: str) -> None:
+    def test_the_graph_of_the_page_is_the_same_workflow(self, file):
         """As ComfyUI's page makes one of the other; its own widget after a seed says whether that changes."""
         graph = written(f"{file}.json")
         links = {link[0]: link for link in graph["links"]}
@@ -161,7 +161,7 @@ def make_pipeline() -> StableDiffusionPipeline:
     return tiny.pipeline(tokenizer=tokenizer, text_encoder=encoder)
 
 
-def test_other_branches_stay_unmerged_and_settings_do_not_add_up() -> None:
+def test_other_branches_stay_unmerged_and_settings_do_not_add_up():
     inputs = dict(seed=0, width=32, height=32, steps=2, cfg=7.5)
     pipe = make_pipeline()
     plain = sample(pipe, **inputs)
@@ -182,7 +182,7 @@ def test_other_branches_stay_unmerged_and_settings_do_not_add_up() -> None:
     assert summary == f"ratio 0.25, method prune: {second.tome.num_blocks} blocks of unet"
 
 
-def test_the_bundled_models_unet_generates_what_the_model_generates_by_itself() -> None:
+def test_the_bundled_models_unet_generates_what_the_model_generates_by_itself():
     """In small and in few steps. Asked at the wrong timesteps they correlate by less than 0.87."""
     pipe = getattr(NODES[LOADER](), NODES[LOADER].FUNCTION)()[0]
     nodes = written("workflow_bundled_api.json").values()

@@ -27,7 +27,7 @@ def has_image(cell: NotebookNode) -> bool:
     return any("image/png" in output.get("data", {}) for output in cell.outputs)
 
 
-def test_both_have_the_same_code_and_show_the_same() -> None:
+def test_both_have_the_same_code_and_show_the_same():
     one, other = read(ENGLISH), read(CHINESE)
     assert [cell.cell_type for cell in one.cells] == [cell.cell_type for cell in other.cells]
     for mine, yours in zip(code_cells(one), code_cells(other), strict=True):
@@ -35,7 +35,7 @@ def test_both_have_the_same_code_and_show_the_same() -> None:
     assert one.metadata == other.metadata
 
 
-def test_both_say_the_same(tmp_path: Path) -> None:
+def test_both_say_the_same(tmp_path):
     """Headings, code and figures in the words; pages are named in the notebook's language."""
     for number, (english, chinese) in enumerate(zip(words(ENGLISH), words(CHINESE), strict=True)):
         assert re.search(r"[\u4e00-\u9fff]", chinese)
@@ -52,7 +52,7 @@ def test_both_say_the_same(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_is_valid_small_and_without_warnings_of_a_machine(path: Path) -> None:
+def test_is_valid_small_and_without_warnings_of_a_machine(path):
     book = read(path)
     nbformat.validate(book)
     assert path.stat().st_size < MOST_BYTES
@@ -65,7 +65,7 @@ def test_is_valid_small_and_without_warnings_of_a_machine(path: Path) -> None:
             assert re.findall(r"(?<![\w./:<])/\w+/\w+", words) == []  # nor a folder of whoever ran it
 
 
-def test_the_run_shows_an_image_wherever_the_notebook_does() -> None:
+def test_the_run_shows_an_image_wherever_the_notebook_does():
     """In small: all its code, at 64 pixels and two steps."""
     cells = code_cells(ran(read(ENGLISH), SMALL))
     showing = [number for number, cell in enumerate(cells) if re.search(r"show\(", cell.source)]
@@ -75,5 +75,5 @@ def test_the_run_shows_an_image_wherever_the_notebook_does() -> None:
 
 
 @pytest.mark.sweep
-def test_runs_as_it_is() -> None:
+def test_runs_as_it_is():
     assert sum(map(has_image, code_cells(ran(read(ENGLISH))))) == 5

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import paddle
@@ -17,7 +16,7 @@ from tools.cli.conftest import PROMPT, SMALL
 
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
+def example():
     path = Path(__file__).parents[2] / "examples" / "quality" / "score_images.py"
     spec = importlib.util.spec_from_file_location("score_images", path)
     module = importlib.util.module_from_spec(spec)
@@ -36,7 +35,7 @@ class MeanColor(paddle.nn.Layer):
         return self.linear(images.mean(axis=[2, 3]))
 
 
-def test_frechet_distance_is_that_of_the_matrix_root(example: ModuleType) -> None:
+def test_frechet_distance_is_that_of_the_matrix_root(example):
     from scipy.linalg import sqrtm
 
     rng = np.random.default_rng(0)
@@ -51,7 +50,7 @@ def test_frechet_distance_is_that_of_the_matrix_root(example: ModuleType) -> Non
     assert example.compute_clip_score(images, prompts) == pytest.approx(100 * (1 + 2**-0.5) / 3)
 
 
-def test_saved_images_are_scored(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_images_are_scored(example, tmp_path, monkeypatch):
     folder, network = tmp_path / "evaluation", MeanColor()
     arguments = ["--prompt", PROMPT, "--seeds", "0", "1", "--ratios", "0.5", "--save-images", "--output", str(folder)]
     assert main(["evaluate", *SMALL, *arguments]) == 0

@@ -15,10 +15,8 @@ import pytest
 import tiny
 from benchmarks.variants import apply_port
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
 from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files, load_exported
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
-from ppdiffusers_tome.export.requirements import require_onnx
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.overrides.block import GridOverride
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -58,7 +56,7 @@ def inputs(rows: int, timestep: float) -> dict[str, paddle.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def default_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def default_folder(tmp_path_factory):
     """The UNet with the default settings as a program for any batch."""
     folder = tmp_path_factory.mktemp("default")
     part_of(unet_of("default")).save(folder)
@@ -74,7 +72,7 @@ def differences(folder: Path, part: Component, example: dict[str, paddle.Tensor]
     return {"load": np.abs(loaded - wanted).max(), "inference": np.abs(inferred - wanted).max()}
 
 
-def test_one_program_takes_any_batch_and_follows_the_timestep(default_folder: Path) -> None:
+def test_one_program_takes_any_batch_and_follows_the_timestep(default_folder):
     part = part_of(unet_of("default"))
     outputs = []
     for rows, timestep in ((1, 500), (3, 3), (2, 981.5)):
@@ -84,7 +82,7 @@ def test_one_program_takes_any_batch_and_follows_the_timestep(default_folder: Pa
     assert [len(output) for output in outputs] == [1, 3, 2]
 
 
-def test_destinations_in_a_program_depend_on_seed_and_timestep_alone(default_folder: Path) -> None:
+def test_destinations_in_a_program_depend_on_seed_and_timestep_alone(default_folder):
     program, example = load_program(default_folder), inputs(1, 500)
     first = program(**example)[0].numpy()
     paddle.seed(1234)
@@ -100,13 +98,13 @@ def test_destinations_in_a_program_depend_on_seed_and_timestep_alone(default_fol
 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "default"])
-def test_every_way_of_matching_is_exported(name: str, tmp_path: Path) -> None:
+def test_every_way_of_matching_is_exported(name, tmp_path):
     part = part_of(unet_of(name), rows=2 if name == "regular" else None)
     part.save(tmp_path)
     assert max(differences(tmp_path / "unet", part, inputs(2, 500)).values()) <= 1e-4
 
 
-def test_a_controlnet_is_exported_with_its_unet(tmp_path: Path) -> None:
+def test_a_controlnet_is_exported_with_its_unet(tmp_path):
     unmerged = make_guided_part(tiny.small_unet(), tiny.controlnet(levels=1))
     part = make_guided_part(apply_tome(tiny.small_unet(), 0.5), apply_tome(tiny.controlnet(levels=1), 0.5))
     part.save(tmp_path)
@@ -117,7 +115,7 @@ def test_a_controlnet_is_exported_with_its_unet(tmp_path: Path) -> None:
     assert np.abs(unmerged.run(examples[0]) - part.run(examples[0])).max() > 1e-3
 
 
-def test_an_open_size_is_refused_while_it_is_recorded() -> None:
+def test_an_open_size_is_refused_while_it_is_recorded():
     overrides = walk_overrides(apply_tome(tiny.small_unet(), 0.5))
     grid = next(override for override in overrides if isinstance(override, GridOverride))
     paddle.enable_static()
@@ -130,7 +128,7 @@ def test_an_open_size_is_refused_while_it_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("kind", ["img2img", "half", "scale"])
-def test_what_the_deploy_pipelines_do_not_take_is_refused(kind: str, tmp_path: Path) -> None:
+def test_what_the_deploy_pipelines_do_not_take_is_refused(kind, tmp_path):
     name = "StableDiffusionImg2ImgPipeline" if kind == "img2img" else "StableDiffusionPipeline"
     pipe = tiny.pipeline(getattr(ppdiffusers, name))
     words = {"img2img": "a StableDiffusionImg2ImgPipeline cannot", "half": "load it in float32", "scale": "at 1/8"}
@@ -142,7 +140,7 @@ def test_what_the_deploy_pipelines_do_not_take_is_refused(kind: str, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_leaves_models_in_training(tmp_path: Path) -> None:
+def test_an_export_leaves_models_in_training(tmp_path):
     unet = apply_tome(tiny.small_unet(), 0.5)
     unet.train()
     unet.conv_in.eval()
@@ -155,7 +153,7 @@ def test_an_export_leaves_models_in_training(tmp_path: Path) -> None:
 
 class TestLoading:
     @pytest.fixture
-    def index(self, tmp_path: Path) -> Path:
+    def index(self, tmp_path):
         (tmp_path / "unet").mkdir()
         return tmp_path / "model_index.json"
 
@@ -170,17 +168,17 @@ class TestLoading:
             (json.dumps({"_class_name": "NoPipeline", "unet": []}), "describes no exported pipeline"),
         ],
     )  # fmt: skip
-    def test_a_folder_that_holds_no_export_is_refused(self, index: Path, text: str, message: str) -> None:
+    def test_a_folder_that_holds_no_export_is_refused(self, index, text, message):
         index.write_text(text)
         with pytest.raises(ToMeValueError, match=message):
             load_exported(index.parent)
 
-    def test_no_folder_at_all_is_an_error_of_the_system(self, tmp_path: Path) -> None:
+    def test_no_folder_at_all_is_an_error_of_the_system(self, tmp_path):
         with pytest.raises(OSError, match="model_index"):
             load_exported(tmp_path / "none")
 
 
-def test_a_size_in_another_librarys_integer_is_refused(tmp_path: Path) -> None:
+def test_a_size_in_another_librarys_integer_is_refused(tmp_path):
     with pytest.raises(ToMeTypeError, match=r"height=.*a whole number"):
         export_pipeline(tiny.pipeline(), tmp_path / "export", height=np.int64(64), width=64)
 
@@ -191,7 +189,7 @@ class TestSettings:
     HALF, LESS, OFF = ToMeConfig(0.5), ToMeConfig(0.3), ToMeConfig(0)
 
     @pytest.fixture
-    def models(self) -> dict[str, tiny.Model]:
+    def models(self):
         return {"unet": tiny.small_unet(), "controlnet": tiny.controlnet()}
 
     @staticmethod
@@ -202,7 +200,7 @@ class TestSettings:
             for name, entries in describe_settings(models).items()
         }
 
-    def test_one_file_speaks_for_all_that_have_the_same(self, models: dict[str, tiny.Model]) -> None:
+    def test_one_file_speaks_for_all_that_have_the_same(self, models):
         assert list_settings_files(models) == {"tome.json": self.OFF}
         assert self.blocks(models) == {"unet": None, "controlnet": None}
         for model in models.values():
@@ -213,7 +211,7 @@ class TestSettings:
         assert entry == {"settings": self.HALF.to_dict(), "blocks": ["down_blocks.0.attentions.0.transformer_blocks.0"]}
         assert list_settings_files({"unet": models["unet"]}) == {"tome.json": self.HALF}
 
-    def test_a_file_each_where_they_differ(self, models: dict[str, tiny.Model]) -> None:
+    def test_a_file_each_where_they_differ(self, models):
         models["unet"].apply_tome(0.5)
         assert list_settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.OFF}
         models["controlnet"].apply_tome(0.3)
@@ -222,12 +220,12 @@ class TestSettings:
         assert list_settings_files(models) == {"tome.unet.json": self.OFF, "tome.controlnet.json": self.LESS}
         assert self.blocks(models) == {"unet": None, "controlnet": [(0.3, 1)]}
 
-    def test_settings_that_do_not_reach_a_model_speak_for_it_too(self, models: dict[str, tiny.Model]) -> None:
+    def test_settings_that_do_not_reach_a_model_speak_for_it_too(self, models):
         coarse = ToMeConfig(ratio={2: 0.5})
         models["controlnet"].apply_tome(coarse)  # which the UNet's one level is not in
         assert list_settings_files(models) == {"tome.json": coarse}
 
-    def test_no_file_speaks_for_a_model_whose_parts_differ(self, models: dict[str, tiny.Model]) -> None:
+    def test_no_file_speaks_for_a_model_whose_parts_differ(self, models):
         for model in models.values():
             model.apply_tome(0.5)
         models["unet"].up_blocks[0].apply_tome(0.3)
@@ -244,9 +242,7 @@ class TestSettings:
             (dict(ratio=(0.7, 0.3)), "a ratio that changes"),
         ],
     )  # fmt: skip
-    def test_every_denoiser_is_checked_before_anything_is_written(
-        self, settings: dict[str, Any], words: str, tmp_path: Path
-    ) -> None:
+    def test_every_denoiser_is_checked_before_anything_is_written(self, settings, words, tmp_path):
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
         pipe.vae_scale_factor = 8
         pipe.unet.apply_tome(0.5)
@@ -259,37 +255,10 @@ class TestSettings:
             export_pipeline(pipe, tmp_path / "out", height=64, width=64)
         assert not list(tmp_path.iterdir())
 
-    def test_the_port_is_not_exported_as_unmerged(self, tmp_path: Path) -> None:
+    def test_the_port_is_not_exported_as_unmerged(self, tmp_path):
         pipe = tiny.pipeline()
         pipe.vae_scale_factor = 8
         apply_port(pipe, 0.5)
         with pytest.raises(ToMeValueError, match="own port of token merging is on unet"):
             export_pipeline(pipe, tmp_path / "out", height=64, width=64)
         assert not list(tmp_path.iterdir())
-
-
-class TestOnnx:
-    """Converted by paddle2onnx and run by onnxruntime; both are optional, and for Paddle 2."""
-
-    @pytest.fixture(autouse=True)
-    def _needs_onnx(self) -> None:
-        try:
-            require_onnx()
-        except Exception as error:
-            pytest.skip(str(error))
-
-    def test_any_batch(self, default_folder: Path) -> None:
-        self.check(default_folder, part_of(unet_of("default")), (1, 3))
-
-    def test_fixed_batch(self, tmp_path: Path) -> None:
-        part = part_of(unet_of("default"), rows=2)
-        part.save(tmp_path)
-        self.check(tmp_path / "unet", part, (2,))
-
-    def check(self, folder: Path, part: Component, batches: tuple[int, ...]) -> None:
-        convert_to_onnx(folder / PROGRAM)
-        for rows in batches:
-            for timestep in (500, 3):
-                example = inputs(rows, timestep)
-                output = run_onnx(folder / f"{PROGRAM}.onnx", {name: value.numpy() for name, value in example.items()})
-                assert np.abs(output - part.run(example)).max() <= 1e-4

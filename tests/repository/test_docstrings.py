@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ class TinyPipeline(StableDiffusionPipeline):
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
-def test_examples_do_what_they_say(path: Path) -> None:
+def test_examples_do_what_they_say(path):
     tokenizer = CLIPTokenizer.from_pretrained(str(MODEL / "tokenizer"))
     encoder = tiny.text_encoder(vocab_size=len(tokenizer), max_position_embeddings=32)
     pipe = tiny.pipeline(TinyPipeline, text_encoder=encoder, tokenizer=tokenizer)

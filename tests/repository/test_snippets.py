@@ -36,7 +36,7 @@ def _take_two_steps(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def offline(monkeypatch, tmp_path):
     """Put the bundled models in the place of hub names, two steps in all images, and 64 pixels by default."""
     load_pipeline, load_model = ppdiffusers.DiffusionPipeline.from_pretrained, ppdiffusers.ModelMixin.from_pretrained
 
@@ -64,7 +64,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_runs_when_copied_alone(name: str) -> None:
+def test_a_block_runs_when_copied_alone(name):
     code = BLOCKS[name].partition("\n")[2]
     # Without it `apply_tome` is that of ppdiffusers' own port. Here the package is imported anyway.
     assert re.search(r"^(import|from) ppdiffusers_tome\b", code, re.MULTILINE)

@@ -18,7 +18,7 @@ print(*command.get_outputs(include_bytecode=0), sep="\\n")
 """
 
 
-def test_wheel_is_what_users_run() -> None:
+def test_wheel_is_what_users_run():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", LIST_FILES], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import paddle
 import pytest
@@ -15,7 +11,7 @@ from ppdiffusers import StableDiffusionPipeline
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.demo_model import MODEL, load_dit
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, prompt_of, square_image, subject_of
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, square_image, subject_of
 from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
@@ -31,7 +27,7 @@ from tools.cli.conftest import recognition
     ],
     ids=["bundled", "bundled-dit"],
 )
-def test_images_are_512_and_weights_float32(load: Callable[[], Any], part: str, tokens: int, blocks: int) -> None:
+def test_images_are_512_and_weights_float32(load, part, tokens, blocks):
     pipe = load()
     config = getattr(pipe, part).config
     assert config.sample_size * 8 == 512
@@ -43,7 +39,7 @@ def test_images_are_512_and_weights_float32(load: Callable[[], Any], part: str, 
         assert [pipe.labels[subject.name] for subject in SUBJECTS] == list(range(len(SUBJECTS)))
 
 
-def test_model_of_emoji_shows_what_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_of_emoji_shows_what_is_asked(tmp_path, capsys):
     """A face is yellow and a clock grey, with the settings of the command line."""
     arguments = ["--model", "bundled-emoji", "--cache", "0.2", "--ratio", "0", "--output", str(tmp_path)]
     assert main(["generate", *arguments, "--prompt", "face", "--prompt", "clock"]) == 0
@@ -58,9 +54,7 @@ def test_model_of_emoji_shows_what_is_asked(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     "subjects", [SUBJECTS[1:3], pytest.param(SUBJECTS, marks=pytest.mark.sweep)], ids=["two", "all"]
 )
-def test_images_show_the_asked_photograph_merged(
-    model: str, subjects: tuple[Subject, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_show_the_asked_photograph_merged(model, subjects, tmp_path, capsys):
     """With the settings of the command line, as a user gets them."""
     prompts = [word for subject in subjects for word in ("--prompt", prompt_of(subject))]
     assert main(["generate", "--model", model, *prompts, "--ratio", "0.5", "--output", str(tmp_path)]) == 0
@@ -73,7 +67,7 @@ def test_images_show_the_asked_photograph_merged(
     "subject", [SUBJECTS[0], *(pytest.param(subject, marks=pytest.mark.sweep) for subject in SUBJECTS[1:])],
     ids=lambda subject: subject.name,
 )  # fmt: skip
-def test_edges_alone_tell_the_controlnet_what_to_generate(subject: Subject) -> None:
+def test_edges_alone_tell_the_controlnet_what_to_generate(subject):
     """Without a word, merged: nothing but the edges names the subject."""
     pipe = load_pipeline(find_model("bundled"), find_controlnet("bundled"))
     pipe.set_progress_bar_config(disable=True)
@@ -84,7 +78,7 @@ def test_edges_alone_tell_the_controlnet_what_to_generate(subject: Subject) -> N
     assert recognition.nearest_subject(np.asarray(image)) == subject
 
 
-def test_prompts_name_subjects_by_a_noun() -> None:
+def test_prompts_name_subjects_by_a_noun():
     assert [subject_of(prompt_of(subject)) for subject in SUBJECTS] == list(SUBJECTS)
     assert subject_of("a CAT below a rocket") is SUBJECTS[1]
     assert subject_of("concatenated coffeehouses") is None

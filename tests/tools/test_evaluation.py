@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ def parse(*arguments: str) -> list[Configuration]:
     return parse_compared(parser.parse_args(arguments), steps=10)
 
 
-def test_each_configuration_applies_its_settings() -> None:
+def test_each_configuration_applies_its_settings():
     pipe = tiny.pipeline()
     before = tiny.snapshot(pipe.unet)
     TILES.apply(pipe)
@@ -46,13 +45,13 @@ def test_each_configuration_applies_its_settings() -> None:
     assert tiny.snapshot(pipe.unet) == before
 
 
-def test_names_and_families_tell_settings_apart() -> None:
+def test_names_and_families_tell_settings_apart():
     assert (HALF.name, HALF.family) == ("ratio 0.5", "merged")
     fast = make_merged(ToMeConfig(ratio=0.7, tile=16, seed=3, method="tofu"))
     assert (fast.name, fast.family) == ("ratio 0.7, seed 3, tile 16, method tofu", "merged, tile 16, method tofu")
 
 
-def test_presets_and_files_of_settings_are_read(tmp_path: Path) -> None:
+def test_presets_and_files_of_settings_are_read(tmp_path):
     (tmp_path / "other").mkdir()
     for path, ratio in ((tmp_path / "careful.json", 0.3), (tmp_path / "other" / "careful.json", 0.4)):
         ToMeConfig(ratio=ratio, tile=8).save(path)
@@ -81,7 +80,7 @@ def make_row(configuration: Configuration, speed: float, psnrs: list[float] | No
         Sample("p", seed, 10 / speed, 10.0, None if seed else 5, 7, None if psnrs is None else psnrs[seed], ssim, flip)
         for seed in range(num_images)
     ]
-    return Row.from_samples(configuration, samples)
+    return Row(configuration, samples)
 
 
 def summarize(num_images: int = 8, gap: float = 10.0) -> list[Row]:
@@ -93,7 +92,7 @@ def summarize(num_images: int = 8, gap: float = 10.0) -> list[Row]:
     ]  # fmt: skip
 
 
-def test_rows_are_medians_and_the_frontier() -> None:
+def test_rows_are_medians_and_the_frontier():
     plain, half, _ = rows = summarize()
     assert (plain.medians[SPEED_UP].median, half.medians[SPEED_UP].median) == (1, 1.5)
     assert (plain.psnr, plain.peaks) == (math.inf, {"denoising_peak_bytes": None, "peak_bytes": 7})
@@ -104,7 +103,7 @@ def test_rows_are_medians_and_the_frontier() -> None:
     assert [row[1] for row in make_table([*rows, slower]).rows] == ["yes"] * 3 + [""]
 
 
-def test_differences_are_found_image_by_image() -> None:
+def test_differences_are_found_image_by_image():
     """Although the intervals of both medians overlap."""
     rows = summarize(gap=1.0)
     assert rows[1].medians[PSNR].interval[0] < rows[2].medians[PSNR].interval[1]
@@ -116,7 +115,7 @@ def test_differences_are_found_image_by_image() -> None:
     assert psnr.startswith("~")
 
 
-def test_the_plot_omits_identical_images() -> None:
+def test_the_plot_omits_identical_images():
     plain, half, most = summarize()
     run = {"model": "m", "width": 8, "height": 8, "steps": 1, "scheduler": "s", "guidance_scale": 1, "dtype": "float32",
            "prompts": ["p"], "seeds": [0]}  # fmt: skip
@@ -126,7 +125,7 @@ def test_the_plot_omits_identical_images() -> None:
         plot = plot_report(Report("Title", run, {"memory": "all"}, rows))
         return {color for _, color in plot.getcolors(10**6)} & {blue, orange}
 
-    other = Row(TILES, half.samples, half.values, half.medians)
+    other = Row(TILES, half.samples)
     assert plot_colors(plain, half, most, other) == {blue, orange}
     assert plot_colors(plain, half) == {blue}
     assert plot_colors(plain) == set()

@@ -16,9 +16,7 @@ from ppdiffusers_tome.tools.figures.merging import (
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 
 
-def test_characters_that_no_font_has_are_one_warning(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_characters_that_no_font_has_are_one_warning(capsys, monkeypatch):
     monkeypatch.setattr("ppdiffusers_tome.tools.figures.plots._FONTS", ("DejaVu Sans",))
     before = dict(matplotlib.rcParams)
     make_sheet(Label("一只猫"), [Label("Crème brûlée, кошка")], [("", [Cell(Image.new("RGB", (64, 64)))])])
@@ -29,7 +27,7 @@ def test_characters_that_no_font_has_are_one_warning(
 
 
 @pytest.mark.parametrize("size", [(64, 64), (1024, 512)])
-def test_a_sheet_holds_every_image_with_its_labels(size: tuple[int, int]) -> None:
+def test_a_sheet_holds_every_image_with_its_labels(size):
     colors = [(10 * row, 60 * column, 99) for row in range(2) for column in range(3)]
     cells = [Cell(Image.new("RGB", size, color), "1.00 s") for color in colors]
     rows = [("a prompt that is long " * 20, cells[:3]), ("$two$\n猫\x00", cells[3:])]
@@ -46,7 +44,7 @@ def make_record(height: int, width: int, groups: list[int]) -> MergeRecord:
     return MergeRecord(MergingBlock("unet", "block", 1), Grid(height, width), 0, None, np.array(groups, np.int32))
 
 
-def test_a_group_has_its_mean_color_and_one_outline() -> None:
+def test_a_group_has_its_mean_color_and_one_outline():
     pixels = np.zeros((8, 32, 3), np.uint8)
     pixels[:, :8], pixels[:, 16:24], pixels[:, 24:] = 200, 100, 50
     drawn = np.asarray(draw_groups(Image.fromarray(pixels), make_record(1, 4, [0, 1, 0, 2])))
@@ -60,7 +58,7 @@ def test_a_group_has_its_mean_color_and_one_outline() -> None:
 
 
 @pytest.mark.parametrize(("pixels", "tokens", "covered"), [(264, 17, 16), (40, 3, 16), (64, 8, 8), (60, 7, None)])
-def test_tokens_cover_the_pixels_of_their_level(pixels: int, tokens: int, covered: int | None) -> None:
+def test_tokens_cover_the_pixels_of_their_level(pixels, tokens, covered):
     frequency = np.linspace(0, 1, tokens)[:, None]
     drawn = np.asarray(draw_merge_frequency(Image.new("RGB", (8, pixels)), Grid(tokens, 1), frequency))[:, 0]
     borders = np.flatnonzero((drawn[1:] != drawn[:-1]).any(axis=-1)) + 1

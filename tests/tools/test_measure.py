@@ -1,15 +1,16 @@
-"""Seconds, memory, similarity and statistics."""
+"""Seconds, memory, similarity, statistics, and the ledger that keeps them."""
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.memory import Meter, highest_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.stats import Median, find_frontier
@@ -24,7 +25,7 @@ def hold(mebibytes: int) -> None:
     float(paddle.ones([mebibytes * MIB // 4]).sum())
 
 
-def test_a_peak_belongs_to_its_own_work() -> None:
+def test_a_peak_belongs_to_its_own_work():
     peaks = []
     for size in (1, 400, 100):  # a peak that cannot be reset would count the large one twice
         meter = Meter()
@@ -35,7 +36,7 @@ def test_a_peak_belongs_to_its_own_work() -> None:
     assert [(peak - peaks[0]) / MIB for peak in peaks[1:]] == [pytest.approx(size, abs=12) for size in (399, 99)]
 
 
-def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(measurement, "device_memory", measurement.ResidentMemory)
     monkeypatch.setattr(measurement, "_CLEAR_PEAK", tmp_path / "no" / "clear_refs")
     assert Meter().peak_bytes() is None
@@ -44,7 +45,7 @@ def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch: pytest.MonkeyP
     assert (format_bytes(None), format_bytes(1536 * MIB)) == ("not measured", "1,536 MiB")
 
 
-def test_similarity_of_identical_and_of_brighter_images() -> None:
+def test_similarity_of_identical_and_of_brighter_images():
     image = np.random.default_rng(0).integers(0, 200, (16, 24, 3), np.uint8)
     same, brighter = compare_images(image, image), compare_images(image, image + np.uint8(10))
     assert (same.psnr, same.ssim, same.flip) == (math.inf, 1, 0)
@@ -53,7 +54,7 @@ def test_similarity_of_identical_and_of_brighter_images() -> None:
     assert 0.9 < brighter.ssim < 1
 
 
-def test_intervals_hold_the_median_of_the_population_and_are_always_the_same() -> None:
+def test_intervals_hold_the_median_of_the_population_and_are_always_the_same():
     rng = np.random.default_rng(0)
     values = [rng.normal(size=20).tolist() for _ in range(60)]
     medians = list(map(Median.from_values, values))
@@ -63,7 +64,7 @@ def test_intervals_hold_the_median_of_the_population_and_are_always_the_same() -
     assert Median.from_values([2.0] * 6).interval == (2.0, 2.0)
 
 
-def test_infinite_values_have_medians_and_intervals() -> None:
+def test_infinite_values_have_medians_and_intervals():
     """As the PSNR of identical images."""
     half = Median.from_values([30.0, 31.0, 32.0, math.inf, math.inf, math.inf])
     assert half.median == math.inf
@@ -75,12 +76,66 @@ def test_infinite_values_have_medians_and_intervals() -> None:
     assert Median.from_values([math.inf] * 6).interval == (math.inf, math.inf)
 
 
-def test_nothing_dominates_the_frontier() -> None:
+def test_nothing_dominates_the_frontier():
     points = [(1, math.inf), (2, 30), (2, 30), (3, 20), (1.5, 25), (3, 10), (0.9, math.inf)]
     assert find_frontier(points) == [True, True, True, True, False, False, False]
 
 
-def test_formats() -> None:
+def test_formats():
     median = Median.from_values([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert median.format("{:.1f}".format).startswith("3.5 [")
     assert Median.from_values([2.0] * 6).format("{:.1f}".format) == "2.0"
+
+
+IDENTITY = {"model": "bundled", "sizes": (64, 64)}
+TORN = {"cut off": b'{"key": ["n", 3], "res', "power failed": b"\0" * 40, "no UTF-8": b'{"a": "\xff"}'}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "results.jsonl"
+
+
+def fill(path, *numbers):
+    ledger = Ledger(path, IDENTITY)
+    for number in numbers:
+        ledger.add(["n", number], number)
+
+
+def test_results_are_there_in_the_next_run(path):
+    ledger = Ledger(path, IDENTITY)
+    ledger.add({"prompt": "a cat", "seed": 0}, {"seconds": 1.5})
+    ledger.add(["n", 1], 1)
+    ledger.add(["n", 1], 2)
+    ledger = Ledger(path, IDENTITY)
+    assert ledger[{"seed": 0, "prompt": "a cat"}] == {"seconds": 1.5}
+    assert ledger[["n", 1]] == 2
+    assert ["n", 2] not in ledger
+    assert ledger.get(["n", 2]) is None
+
+
+@pytest.mark.parametrize("torn", TORN.values(), ids=TORN)
+def test_a_torn_line_is_skipped_with_a_warning_and_costs_no_other(path, torn):
+    fill(path, 1)
+    with path.open("ab") as file:
+        file.write(torn)
+    with pytest.warns(UserWarning, match="line 3 is incomplete"):
+        fill(path, 2)
+    with pytest.warns(UserWarning, match="is incomplete"):
+        ledger = Ledger(path, IDENTITY)
+    assert [ledger.get(["n", number]) for number in (1, 2, 3)] == [1, 2, None]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"n": 1}\n{"n": 2}\n', b'{"identity": 1}\n'])
+def test_a_file_of_the_users_is_not_touched(path, content):
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is no file of results of this program"):
+        fill(path)
+    assert path.read_bytes() == content
+
+
+def test_other_settings_are_refused(path):
+    fill(path, 1)
+    with pytest.raises(UserError, match="model='bundled' and this run has 'other'"):
+        Ledger(path, {"model": "other"})
+    assert ["n", 1] not in Ledger(path, {"model": "other"}, overwrite=True)

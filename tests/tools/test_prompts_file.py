@@ -5,16 +5,21 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 from pathlib import Path
 
 import pytest
 
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.tools.batch.run import ImageSpec, _read_specs
 from ppdiffusers_tome.tools.cli.commands import generate
+from ppdiffusers_tome.tools.text_files import read_text
 
 MARK = "\ufeff"
+TEXT = "a red star\nein grüner Stern ⭐\n一只猫\n"
+MARKS = {"utf-8": codecs.BOM_UTF8, "utf-16-le": codecs.BOM_UTF16_LE, "utf-32-be": codecs.BOM_UTF32_BE}
 
 
 def read(path: Path, content: str | bytes, *arguments: str) -> list[ImageSpec]:
@@ -35,7 +40,7 @@ def read(path: Path, content: str | bytes, *arguments: str) -> list[ImageSpec]:
         ("jsonl", f'{{"prompt": "a red star", "seed": null}}\n\n{MARK}{{"prompt": "ein gelber Stern \\u2b50"}}\n'),
     ],
 )  # fmt: skip
-def test_all_formats_are_read_alike(tmp_path: Path, ending: str, content: str | bytes) -> None:
+def test_all_formats_are_read_alike(tmp_path, ending, content):
     specs = read(tmp_path / f"a.{ending}", content, "--seed", "5")
     first = {"txt": 1, "jsonl": 1, "csv": 2, "tsv": 3}[ending]
     assert [(spec.line, spec.prompt, spec.settings.seed, spec.path.name) for spec in specs] == [
@@ -44,7 +49,7 @@ def test_all_formats_are_read_alike(tmp_path: Path, ending: str, content: str | 
     ]
 
 
-def test_lines_override_the_command_line(tmp_path: Path) -> None:
+def test_lines_override_the_command_line(tmp_path):
     values = dict(prompt="p", negative_prompt="n", seed=2**62, height=64, width=128, ratio=0.25,
                   control_image="edges.png", output="a.png")  # fmt: skip
     given = ("--height", "32", "--negative-prompt", "m")
@@ -81,9 +86,7 @@ BAD_LINES |= {json.dumps({"prompt": "a", "output": name}): "output " for name in
 TWINS = ("A b-1.png", "a B-1.PNG", "\u00e9.png", "e\u0301.png")
 
 
-def test_bad_line_is_skipped_and_named_and_takes_no_other_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_line_is_skipped_and_named_and_takes_no_other_with_it(tmp_path, capsys):
     good = [json.dumps({"prompt": "good", "output": name}) for name in TWINS]
     specs = read(tmp_path / "a.jsonl", "\n".join([*good[:3], *BAD_LINES, good[3]]))
     assert [spec.line for spec in specs] == [1, 3]
@@ -95,9 +98,7 @@ def test_bad_line_is_skipped_and_named_and_takes_no_other_with_it(
         assert len(line) < 600
 
 
-def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(tmp_path, capsys):
     content = 'prompt,seed,Category\n"two\nlines",1,Animals\na,b,c,d\na,x\ngood,4\n"open,1\nmore'
     specs = read(tmp_path / "a.csv", content)
     assert [(spec.line, spec.prompt) for spec in specs] == [(2, "two\nlines"), (6, "good")]
@@ -124,7 +125,7 @@ def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(
         ("a.jsonl", '["a cat"]\n', "holds no prompt that can be used"),
     ],
 )  # fmt: skip
-def test_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
+def test_file_that_cannot_be_used_is_refused(tmp_path, name, content, words):
     with pytest.raises(UserError) as raised:
         read(tmp_path / name, content)
     assert words in str(raised.value)
@@ -144,12 +145,38 @@ def test_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content:
         (b"prompt\na cat\n", False),
     ],
 )
-def test_bytes_that_are_valid_in_the_wrong_encoding_are_named(
-    tmp_path: Path, content: bytes, is_doubted: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_that_are_valid_in_the_wrong_encoding_are_named(tmp_path, content, is_doubted, capsys):
     try:
         read(tmp_path / "a.csv", content)
         said = capsys.readouterr().err
     except UserError as error:
         said = str(error)
     assert ("iconv -f GB18030 -t UTF-8" in said) == is_doubted
+
+
+@pytest.mark.parametrize("encoding", MARKS)
+def test_unicode_is_read_with_any_mark_and_line_end(encoding, tmp_path):
+    file = tmp_path / "prompts.txt"
+    for mark, line_end in ((MARKS[encoding], "\r\n"), (b"", "\r")):
+        file.write_bytes(mark + TEXT.replace("\n", line_end).encode(encoding))
+        assert read_text(file) == TEXT
+    file.write_bytes(MARKS[encoding] + ToMeConfig(0.25, seed=3).to_json().encode(encoding))
+    assert ToMeConfig.load(file) == ToMeConfig(0.25, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("一只猫在桌子上".encode("gbk"), "iconv -f GB18030 -t UTF-8"), (b"a cat\0on a table", "null"),
+        (b"\xff\xfea", "UTF-16"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_is_refused(content, words, tmp_path):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ToMeValueError, match=words):
+        read_text(tmp_path / "a.json")
+    with pytest.raises(ToMeValueError, match=r"a\.json cannot be read as settings"):
+        ToMeConfig.load(tmp_path / "a.json")
+    for path in (tmp_path, "nul\0byte"):
+        with pytest.raises(ToMeValueError, match="cannot be read"):
+            read_text(path)

@@ -35,14 +35,14 @@ def predict(values: np.ndarray, first: int | None, last: int, step: int, slope: 
 
 
 class TestErrors:
-    def test_an_error_is_that_of_the_prediction(self) -> None:
+    def test_an_error_is_that_of_the_prediction(self):
         values = np.random.default_rng(0).standard_normal((STEPS, 7))
         errors = StepErrors((values @ values.T,), np.ones(STEPS))
         for first, last, step, slope in ((2, 4, 7, 0.6), (None, 0, 3, 1.0), (0, 1, 2, 0.0)):
             expected = np.sum((values[step] - predict(values, first, last, step, slope)) ** 2)
             assert errors.compute_error(first, last, step, slope) == pytest.approx(expected)
 
-    def test_the_fitted_slope_is_that_of_least_squares(self) -> None:
+    def test_the_fitted_slope_is_that_of_least_squares(self):
         values = np.random.default_rng(1).standard_normal((STEPS, 7)) + np.arange(STEPS)[:, None]
         errors = StepErrors((values @ values.T,), np.ones(STEPS))
         chosen = choose_steps([errors], STEPS - 1)
@@ -54,7 +54,7 @@ class TestErrors:
 
 class TestChoice:
     @pytest.mark.parametrize("count", [3, 5, 8])
-    def test_no_other_list_has_a_smaller_expected_error(self, count: int) -> None:
+    def test_no_other_list_has_a_smaller_expected_error(self, count):
         errors = [random_errors(seed) for seed in (0, 1)]
         chosen = choose_steps(errors, count)
         assert len(chosen.steps) == count
@@ -64,13 +64,13 @@ class TestChoice:
         assert choose_steps_error(errors, chosen.steps) == pytest.approx(min(expected.values()))
         assert chosen.psnr == pytest.approx(-10 * np.log10(min(expected.values())))
 
-    def test_steps_in_which_values_change_are_computed(self) -> None:
+    def test_steps_in_which_values_change_are_computed(self):
         values = np.zeros((STEPS, 2))
         values[4:, 0], values[7:, 1] = 1, 5
         errors = StepErrors((values @ values.T,), np.where(np.isin(np.arange(STEPS), (4, 7)), 1e-2, 1e-9))
         assert {0, 4, 7} <= set(choose_steps([errors], 5).steps)
 
-    def test_settings_with_them_can_be_saved(self, tmp_path: Any) -> None:
+    def test_settings_with_them_can_be_saved(self, tmp_path):
         config = choose_steps([random_errors(0)], 4).apply_to(ToMeConfig.preset("balanced"), "DDIMScheduler")
         config.save(tmp_path / "tome.json")
         assert ToMeConfig.load(tmp_path / "tome.json") == config
@@ -118,9 +118,7 @@ class TestMeasuring:
         ],
         ids=["text to image", "image to image"],
     )
-    def test_every_step_has_its_values_and_the_pipeline_is_as_before(
-        self, make: Any, call: dict[str, Any], steps: int
-    ) -> None:
+    def test_every_step_has_its_values_and_the_pipeline_is_as_before(self, make, call, steps):
         pipe, runs = make(), []
         before = tiny.snapshot(pipe.unet)
         pipe.unet.register_forward_pre_hook(lambda *_: runs.append(1))
@@ -134,13 +132,13 @@ class TestMeasuring:
         assert tiny.snapshot(pipe.unet) == before or pipe.tome is None
         assert len(choose_steps([errors], steps - 2).steps) == steps - 2
 
-    def test_a_controlnet_has_values_too(self) -> None:
+    def test_a_controlnet_has_values_too(self):
         alone = measure(tiny.pipeline(), **TEXTS, height=64, width=64)
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
         both = measure(pipe, **TEXTS, image=IMAGE)
         assert len(both.products) > len(alone.products)
 
-    def test_a_call_that_fails_leaves_no_settings(self) -> None:
+    def test_a_call_that_fails_leaves_no_settings(self):
         pipe = tiny.pipeline()
 
         def fail(step: int, *_: Any) -> None:
@@ -150,7 +148,7 @@ class TestMeasuring:
             measure(pipe, **TEXTS, height=64, width=64, callback=fail, callback_steps=1)
         assert pipe.tome is None
 
-    def test_a_pipeline_that_denoises_twice_is_refused_in_words(self) -> None:
+    def test_a_pipeline_that_denoises_twice_is_refused_in_words(self):
         class Twice(ppdiffusers.StableDiffusionPipeline):
             def __call__(self, **call: Any) -> Any:
                 super().__call__(**{**call, "num_inference_steps": STEPS - 2})

@@ -12,7 +12,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import format_count, truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.text_files import doubt_encoding, read_text
 
@@ -65,7 +65,7 @@ def check_names(values: Mapping[str, Any]) -> None:
 
 
 def _check_name(path: Path, text: str) -> None:
-    """Refuse a table, or lines of JSON, whose name says that each of their lines is a prompt."""
+    """Refuse a table or JSON whose name is that of text."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     with suppress(ValueError, RecursionError):
         if isinstance(json.loads(first), dict | list):
@@ -92,14 +92,14 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
         if cells is None:
             return
         if len(cells) > len(columns):
-            fault = f"it has {len(cells)} cells for {len(columns)} columns; quote cells that hold {separator!r}"
-            yield line, UserError(fault)
+            number = format_count(len(columns), "column")
+            yield line, UserError(f"it has {len(cells)} cells for {number}; quote cells that hold {separator!r}")
         elif row := {name: cell for name, cell in zip(columns, cells, strict=False) if name in FIELDS and cell.strip()}:
             yield line, row
 
 
 def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
-    """Find the separator that gives a column ``prompt``; return it and all names."""
+    """Find the separator that gives a column ``prompt``, and all names."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     for separator in _SEPARATORS:
         names: list[str] = []

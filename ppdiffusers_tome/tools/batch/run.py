@@ -1,4 +1,4 @@
-"""The command ``generate --prompts``: an image a line, and what is there already stays."""
+"""The command ``generate --prompts``: an image a line, missing ones alone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.batch.prompts_file import check_names, read_entries
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
-from ppdiffusers_tome.tools.console.parsing import refuse_options
-from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 from ppdiffusers_tome.tools.generation.settings import (
@@ -28,27 +27,23 @@ from ppdiffusers_tome.tools.generation.settings import (
     check_size,
     check_text,
     parse_settings,
+    refuse_without_edges,
+    refuse_without_merging,
 )
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
+from ppdiffusers_tome.tools.measure.units import format_count
 
 _MAX_BYTES = 200  # of 255, as a temporary file has a longer name
 _FILE_NAME = re.compile(r'[^\s.<>:"/\\|?*\x00-\x1f\x7f][^<>:"/\\|?*\x00-\x1f\x7f]*\.png', re.IGNORECASE)
 
 
 class ImageSpec(NamedTuple):
-    """An image that a line asks for.
+    """An image that a line asks for."""
 
-    Attributes:
-        line: of the file, from 1.
-        path: of the image.
-        prompt: what to generate.
-        settings: those of the command with the changes of the line.
-    """
-
-    line: int
+    line: int  # of the file, from 1
     path: Path
     prompt: str
-    settings: Settings
+    settings: Settings  # those of the command with the changes of the line
 
     @property
     def batch_key(self) -> tuple[Any, ...]:
@@ -57,7 +52,7 @@ class ImageSpec(NamedTuple):
         return settings.height, settings.width, settings.tome, settings.negative_prompt is None
 
     def is_finished(self) -> bool:
-        """Return whether the image is there; one with other settings is a ``UserError``."""
+        """Return whether the image is there; refuse other settings."""
         if not self.path.exists():
             return False
         kept: dict[str, Any] = {}
@@ -83,7 +78,7 @@ class ImageSpec(NamedTuple):
 
 
 def generate_from_file(args: argparse.Namespace) -> None:
-    """Generate the images of a file of prompts that are not there yet.
+    """Generate the missing images of a file of prompts.
 
     Of processes that ``paddle.distributed.launch`` started, each takes every n-th line.
     """
@@ -104,11 +99,10 @@ def generate_from_file(args: argparse.Namespace) -> None:
         if chosen:
             with quiet_libraries():
                 done += _generate(chosen, batch_size, args.overwrite)
-    skipped = num_bad + len(missing) - done
-    print_line(
-        f"{len(specs) - len(missing) + done} images of {args.prompts} are in {args.output}: {done} generated now, "
-        f"{len(specs) - len(missing)} before{f'; {skipped} lines skipped, as the warnings say' if skipped else ''}"
-    )
+    before, skipped = len(specs) - len(missing), num_bad + len(missing) - done
+    ending = f"; {format_count(skipped, 'line')} skipped, as the warnings say" if skipped else ""
+    images = f"{format_count(before + done, 'image')} of {args.prompts}, in {args.output}"
+    print_line(f"{images}: {done} generated now, {before} before{ending}")
 
 
 def _read_rank() -> tuple[int, int]:
@@ -123,7 +117,7 @@ def _read_rank() -> tuple[int, int]:
 
 
 def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
-    """Read the images that lines ask for; a line that cannot be used is a warning, and counted."""
+    """Read the images that lines ask for; count bad lines."""
     settings = parse_settings(args, args.ratio, provides_edges=True)
     specs: list[ImageSpec] = []
     lines: dict[str, int] = {}
@@ -143,16 +137,15 @@ def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
             _warn_of_skipping(line, error)
     if not specs:
         raise UserError(f"--prompts {args.prompts} holds no prompt that can be used; write one per line")
-    if all(spec.settings.edges is None for spec in specs):
-        options = ("--controlnet", "--controlnet-scale", "--canny-low", "--canny-high")
-        refuse_options(args, options, "needs edges; give lines an image or control_image, or all of them --image")
+    refuse_without_edges(args, [spec.settings for spec in specs])
+    refuse_without_merging(args, [spec.settings.tome for spec in specs])
     return specs, num_bad
 
 
 def _make_spec(
     args: argparse.Namespace, settings: Settings, values: Mapping[str, Any], number: int, line: int
 ) -> ImageSpec:
-    """Check the values of a line; those of a table are all texts."""
+    """Check the values of a line, all texts in tables."""
     check_names(values)
     for name in ("prompt", "negative_prompt", "image", "control_image", "output"):
         if name in values:
@@ -225,14 +218,14 @@ def _generate(specs: Sequence[ImageSpec], batch_size: int, overwrite: bool) -> i
 def _form_batches(
     loaded: LoadedPipeline, specs: Sequence[ImageSpec], size: int
 ) -> Iterator[list[tuple[ImageSpec, Any]]]:
-    """Yield images that can be generated at once, with their edges; skip what this pipeline cannot do."""
+    """Yield images that can be generated at once, with their edges."""
     warned: set[str] = set()
     batches: dict[tuple[Any, ...], list[tuple[ImageSpec, Any]]] = {}
     for spec in specs:
         own = replace(loaded, settings=spec.settings)
         try:
             own.check(spec.prompt)
-            edges = None if spec.settings.edges is None else own.load_edges(spec.settings.edges)
+            edges = own.load_edges(spec.settings.edges)
         except UserError as error:
             _warn_of_skipping(spec.line, error)
             continue

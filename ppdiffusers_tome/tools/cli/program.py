@@ -1,4 +1,4 @@
-"""The program ``ppdiffusers-tome``: finds the command, runs it, and prints errors as one line.
+"""The program ``ppdiffusers-tome``, which prints errors as one line.
 
 Nothing here imports Paddle, which takes seconds: help and mistyped arguments are answered at once.
 """
@@ -24,6 +24,8 @@ from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
 OK, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
+# Arguments in errors of Python functions, as options.
+_OPTIONS = {"overwrite=True": "--overwrite", "another folder": "another --output", "tolerance=": "--tolerance "}
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
@@ -66,13 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = _explain(error, args)
         if message is None:
             raise
+        for argument, option in _OPTIONS.items():
+            message = message.replace(argument, option)
         with suppress(OSError):  # standard error may be what is full
             print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr)
         return BAD_INPUT
 
 
 def _explain(error: Exception, args: Any) -> str | None:
-    """Return what is wrong and what to do; None for a fault of this program."""
+    """Return what is wrong; None for a fault of this program."""
     if isinstance(error, ToMeError):
         return str(error)
     if is_out_of_memory(error):
@@ -95,7 +99,7 @@ def _runs_on_cpu() -> bool:
 
 
 def _drop_output() -> None:
-    """Send what is left for standard output nowhere, or Python would fail as it ends."""
+    """Drop what is left for standard output, or Python would fail."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

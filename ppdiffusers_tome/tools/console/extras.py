@@ -14,7 +14,7 @@ MODULES = {"cli": _CLI, "play": ("gradio", *_CLI)}
 
 
 def require_extra(extra: str, command: str) -> None:
-    """Raise a ``UserError`` if a package of an extra is missing; none is imported."""
+    """Raise a ``UserError`` if a package of an extra is missing."""
     missing = [module for module in MODULES[extra] if find_spec(module) is None]
     if missing:
         raise UserError(

@@ -45,7 +45,7 @@ def shorten_warnings() -> Iterator[None]:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Import Paddle and ppdiffusers, and keep to the warnings that matter to the user.
+    """Import Paddle and ppdiffusers; show what matters to the user.
 
     Loading bars and INFO lines of ppdiffusers and paddlenlp stay off for the rest of the process.
     """

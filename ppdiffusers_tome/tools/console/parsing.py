@@ -1,4 +1,4 @@
-"""The parser of the program, which suggests the right option for a misspelled one."""
+"""The parser of the program, which suggests options for misspelled ones."""
 
 from __future__ import annotations
 

@@ -7,18 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.files import write_json, write_text
 from ppdiffusers_tome.tools.console.output import print_line
-from ppdiffusers_tome.tools.files import write_json, write_text
 
 
 class Table:
-    """Rows under headings.
-
-    Args:
-        headings: of the columns; "" for none.
-        rows: the first rows; cells are written with ``str``.
-        left: number of columns, from the first, that hold words and align left; the others hold numbers.
-    """
+    """Rows under headings, of which the ``left`` first columns hold words."""
 
     def __init__(self, headings: Sequence[str], rows: Iterable[Sequence[object]] = (), *, left: int = 1) -> None:
         self.headings, self.left = tuple(headings), left
@@ -65,15 +59,7 @@ class Page:
     tables: Sequence[Table]
 
     def write(self, paths: Sequence[Path], content: Mapping[str, Any]) -> None:
-        """Write Markdown and JSON, and print the page and the paths.
-
-        Args:
-            paths: of files that were written before, and at last those of the Markdown and the JSON.
-            content: plain values.
-
-        Raises:
-            UserError: a file cannot be written.
-        """
+        """Write Markdown and JSON to the last two paths; print everything."""
         notes = "\n".join(f"- {note}" for note in self.notes)
         markdown = "\n".join([f"# {self.title}\n", f"{notes}\n", *(table.markdown() for table in self.tables)])
         write_text(paths[-2], markdown, overwrite=True)

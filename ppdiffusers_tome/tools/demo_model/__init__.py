@@ -1,4 +1,4 @@
-"""The bundled models: a small Stable Diffusion, its ControlNet, a diffusion transformer, and a model of emoji."""
+"""The bundled models, of photographs and of emoji."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def prompt_of(subject: Subject) -> str:
 
 
 def subject_of(prompt: str) -> Subject | None:
-    """Return the first subject that a prompt names by its noun, or None.
+    """Return the first subject whose noun a prompt has, or None.
 
     >>> subject_of("the CAT, please").name
     'cat'
@@ -64,7 +64,7 @@ def subject_of(prompt: str) -> Subject | None:
 
 @cache
 def photograph(source: str) -> Image.Image:
-    """Load a photograph of ``skimage.data`` in RGB; of a stereo pair the left one."""
+    """Load a photograph of ``skimage.data`` in RGB."""
     from PIL import Image
     from skimage import data
 

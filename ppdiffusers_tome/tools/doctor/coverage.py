@@ -1,4 +1,4 @@
-"""Coverage: the blocks that merge in every pipeline of ppdiffusers, found by tests/zoo."""
+"""The blocks that merge in every pipeline, found by tests/zoo."""
 
 from __future__ import annotations
 
@@ -17,19 +17,12 @@ NOT_EXPORTED = {"HotshotXLPipeline": "ppdiffusers.pipelines.hotshot_xl.hotshot_x
 
 @dataclass(frozen=True)
 class PipelineCoverage:
-    """The effect of token merging on a pipeline.
+    """The effect of token merging on a pipeline."""
 
-    Attributes:
-        name: the pipeline's class.
-        merges: whether any of its denoisers merges.
-        where: the denoisers and their blocks, or why nothing merges.
-        since: the first version of ppdiffusers that has it; "" where all supported versions do.
-    """
-
-    name: str
+    name: str  # of its class
     merges: bool
-    where: str
-    since: str = ""
+    where: str  # the denoisers and their blocks, or why nothing merges
+    since: str = ""  # the first version of ppdiffusers that has it, if some supported ones do not
 
 
 def read_coverage() -> list[PipelineCoverage]:

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.tools.doctor.imports import STEPS
 from ppdiffusers_tome.tools.doctor.methods import explain_faults
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
-from ppdiffusers_tome.tools.measure.system import describe_processor
-from ppdiffusers_tome.tools.measure.units import format_bytes
+from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
+from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
 from ppdiffusers_tome.version import __version__
 
 TESTED = ("0.24.1", "0.29.0", "0.29.1")  # versions of ppdiffusers
@@ -41,12 +40,12 @@ def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
         variables: the environment as the process got it.
     """
     machine = describe_processor()
-    versions = {name: installed_version(name) for name in _REPORTED}
+    versions = {name: find_version(name) for name in _REPORTED}
     return {
         "ppdiffusers_tome": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
-        "processor": f"{machine['processor']}, {machine['cores']} cores to use",
+        "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use",
         "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "memory": f"{format_bytes(get_total_memory())}, of it free {format_bytes(get_free_memory())}",
         "installed": {name: version for name, version in versions.items() if version is not None},
@@ -105,21 +104,18 @@ def never_tested(version: str) -> str | None:
 
 
 def _find_version_problems() -> Iterator[str]:
-    """Compare installed versions with the bounds of this package and its extras.
-
-    The extra ``onnx`` is for Paddle 2.6 alone, so its bounds are no problem elsewhere.
-    """
+    """Compare installed versions with the bounds of this package and its extras."""
     try:
         from packaging.requirements import Requirement
         from packaging.version import Version
 
-        requirements = [Requirement(text) for text in metadata.requires(_PACKAGE) or () if "onnx" not in text]
+        requirements = [Requirement(text) for text in metadata.requires(_PACKAGE) or ()]
     except (ImportError, metadata.PackageNotFoundError):  # a broken environment; run from its source
         return
     for requirement in requirements:
         needed = f"{requirement.name}{requirement.specifier}"
         remedy = f"and {_PACKAGE} needs {needed}: pip install '{needed}'"
-        version = installed_version(requirement.name)
+        version = find_version(requirement.name)
         if version is None and requirement.marker is None:
             yield f"{requirement.name} is missing, {remedy}"
         # Builds for a CUDA version are post-releases, 3.3.1.post126.

@@ -1,4 +1,4 @@
-"""Estimates for one pipeline: tokens at each level and the time of a call."""
+"""Estimates for one pipeline: tokens, memory, and the time of a call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import plan_pooling
 from ppdiffusers_tome.merging.methods import METHODS, POOLED
-from ppdiffusers_tome.patching.apply import applied_tome
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.sampling import get_class_labels
+from ppdiffusers_tome.tools.measure.units import format_count
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 from ppdiffusers_tome.tuning.random_state import untouched_random_state
 
@@ -29,32 +29,19 @@ _REPEATS = 2
 
 @dataclass(frozen=True)
 class Estimate:
-    """The merging in the blocks of a denoiser at one level.
+    """The merging in the blocks of a denoiser at one level."""
 
-    Attributes:
-        part: the pipeline's name for the denoiser; "" for a bare model.
-        level: how many times smaller than the latent the grid is.
-        grid: of the tokens.
-        num_blocks: the number of blocks at this level.
-        num_merged: tokens of each image that merge away, at most; 0 where ``reason`` says why.
-        reason: why nothing merges at this level; None where something does.
-        num_heads: of self-attention; 0 where its layers do not tell it.
-    """
-
-    part: str
-    level: int
+    part: str  # the pipeline's name for the denoiser; "" for a bare model
+    level: int  # how many times smaller than the latent the grid is
     grid: Grid
     num_blocks: int
-    num_merged: int
-    reason: str | None = None
-    num_heads: int = 0
+    num_heads: int  # of self-attention; 0 where its layers do not tell it
+    num_merged: int = 0  # tokens of each image, at most
+    reason: str | None = None  # why nothing merges
 
 
 def find_latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple[int, int], int]:
-    """Return the size of a pipeline's latent, and its scale to pixels.
-
-    Height and width are those of the image in pixels, or None for the denoiser's native size.
-    """
+    """Return the size of a pipeline's latent, and its scale to pixels."""
     labels = get_class_labels(pipe)
     if labels is not None:
         labels.check_arguments({}, height, width, 1.0)
@@ -73,45 +60,35 @@ def find_latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[
 def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width: int) -> list[Estimate]:
     """Count the tokens that merge at every level of every denoiser.
 
-    Args:
-        model_or_pipe: a pipeline or model; it is left unchanged.
-        config: the settings.
-        height, width: of the latent (of the image, where there is no VAE).
-
-    Returns:
-        By denoiser and level; empty if no block has a grid.
+    Height and width are those of the latent (of the image, where there is no VAE).
     """
-    made = []
+    estimates = []
     for part, model in list_models(model_or_pipe):
         blocks = find_blocks(model)
         selected = {id(block) for block in select_blocks(blocks, config)}
         for level in sorted({block.level for block in blocks}):
             at_level = [block for block in blocks if block.level == level]
-            num_selected = sum(id(block) in selected for block in at_level)
-            made.append(_estimate_level(part, at_level, num_selected, config, height, width))
-    return made
+            grid, num_selected = _find_grid(at_level[0], height, width), sum(id(each) in selected for each in at_level)
+            num_heads = max(getattr(layer, "heads", 0) for layer in at_level[0].block.sublayers(include_self=True))
+            estimate = Estimate(part, level, grid, num_selected or len(at_level), num_heads)
+            reason = _explain_unmerged(config, level, grid, num_selected)
+            num_merged = 0 if reason else _count_merged(config, level, grid)
+            estimates.append(replace(estimate, num_merged=num_merged, reason=reason))
+    return estimates
 
 
 def time_denoiser(
     pipe: Any, part: str, config: ToMeConfig, height: int, width: int, *, steps: int = 20
-) -> tuple[float, float, int]:
-    """Time the first denoiser call of one image, unmerged and merged, in seconds.
+) -> tuple[float, float]:
+    """Time the first denoiser call of an image, unmerged and merged.
 
-    The pipeline has no ToMe, before and after; height and width are those of the image in pixels. The third number is
-    the most memory that the cache over steps keeps for an image, in bytes.
+    The pipeline has no ToMe, before and after; height and width are those of the image in pixels.
     """
     denoiser = dict(list_models(pipe))[part]
     unmerged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
-    # Only what a later step uses is kept, so one follows that does.
-    apply_tome(pipe, config=replace(config.without_cache, cache=(0, 2)) if config.cache else config)
+    apply_tome(pipe, config.without_cache)
     try:
-        merged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
-        applied = applied_tome(denoiser)
-        reports = [entry.last_image for entry in applied.entries] if applied else []
-        # One step was computed; after two there may be a slope for each value.
-        num_stored = 1 if config.cache_slope == 0 else 2
-        cache_bytes = num_stored * sum(report.cache_bytes for report in reports if report is not None)
-        return unmerged, merged, cache_bytes
+        return unmerged, min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
     finally:
         remove_tome(pipe)
 
@@ -132,7 +109,7 @@ def time_decoding(pipe: Any, height: int, width: int) -> float:
 def compute_memory(
     pipe: Any, levels: list[Estimate], config: ToMeConfig, height: int, width: int
 ) -> list[tuple[str, int, int]]:
-    """Compute the memory of an image with guidance, at least.
+    """Compute the least memory of an image with guidance.
 
     Height and width are those of the image in pixels. Rows are a name and bytes, unmerged and merged.
     """
@@ -171,27 +148,25 @@ class _TimedError(Exception):
 
 
 def _time_call(pipe: Any, denoiser: Any, height: int, width: int, steps: int) -> float:
-    """Time the first of the calls of an image, after which its pipeline is stopped."""
+    """Time the first call of an image, and stop its pipeline there."""
     takes = inspect.signature(pipe.__call__).parameters
     wanted = dict(
         prompt="", class_labels=[0], height=height, width=width, num_inference_steps=max(3, steps), guidance_scale=1.0
     )
-    clocks: list[DeviceClock] = []
-    seconds: list[float] = []
+    clock = DeviceClock()
 
     def start(*_: Any) -> None:
-        clocks.append(DeviceClock())
+        clock.lap()
 
     def stop(*_: Any) -> None:
-        seconds.append(clocks[-1].lap())
-        raise _TimedError
+        raise _TimedError(clock.lap())
 
     hooks = [denoiser.register_forward_pre_hook(start), denoiser.register_forward_post_hook(stop)]
     try:
         with untouched_random_state():
             pipe(**{name: value for name, value in wanted.items() if name in takes})
-    except _TimedError:
-        return seconds[0]
+    except _TimedError as timed:
+        return timed.args[0]
     except Exception as error:  # such as TypeError for a missing image
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{type(pipe).__name__} cannot be called with a prompt alone ({reason})") from error
@@ -201,27 +176,24 @@ def _time_call(pipe: Any, denoiser: Any, height: int, width: int, steps: int) ->
     raise UserError(f"{type(pipe).__name__} does not call its denoiser as a layer")
 
 
-def _estimate_level(
-    part: str, blocks: list[MergeableBlock], num_selected: int, config: ToMeConfig, height: int, width: int
-) -> Estimate:
-    level, grid = blocks[0].level, _find_grid(blocks[0], height, width)
-    num_heads = max(getattr(layer, "heads", 0) for layer in blocks[0].block.sublayers(include_self=True))
+def _explain_unmerged(config: ToMeConfig, level: int, grid: Grid, num_selected: int) -> str | None:
+    """Explain why nothing merges at a level; None where something does."""
     ratio = config.highest_ratio(level)
-    num_merged = grid.num_merged(ratio)
-    if num_merged and METHODS[config.method].key_reduction == POOLED:
-        num_merged = grid.num_tokens - plan_pooling(Layout(grid), num_merged, (config.sx, config.sy, 1)).num_left
     if not num_selected and config.levels is not None:
-        reason = f"none: ratio names level {', '.join(map(str, config.levels))} only"
-    elif not num_selected:
+        return f"none: ratio names level {', '.join(map(str, config.levels))} only"
+    if not num_selected:
         limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
-        reason = f"none: max_downsample={config.max_downsample} reaches {limit}"
-    elif grid.num_cells(config.sx, config.sy) == 0:
-        reason = f"smaller than one cell of {config.sy}x{config.sx} tokens"
-    elif num_merged == 0:
-        reason = f"ratio {ratio:g} of {grid.num_tokens} tokens is none"
-    else:
-        return Estimate(part, level, grid, num_selected, num_merged, None, num_heads)
-    return Estimate(part, level, grid, len(blocks), 0, reason, num_heads)
+        return f"none: max_downsample={config.max_downsample} reaches {limit}"
+    if grid.num_cells(config.sx, config.sy) == 0:
+        return f"smaller than one cell of {config.sy}x{config.sx} tokens"
+    return None if grid.num_merged(ratio) else f"ratio {ratio:g} of {format_count(grid.num_tokens, 'token')} is none"
+
+
+def _count_merged(config: ToMeConfig, level: int, grid: Grid) -> int:
+    num_merged = grid.num_merged(config.highest_ratio(level))
+    if METHODS[config.method].key_reduction != POOLED:
+        return num_merged
+    return grid.num_tokens - plan_pooling(Layout(grid), num_merged, (config.sx, config.sy, 1)).num_left
 
 
 def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:

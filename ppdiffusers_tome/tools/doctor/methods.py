@@ -16,7 +16,7 @@ _SIDE = 8  # of the grid, in tokens
 
 
 def check_methods() -> dict[str, str]:
-    """Run all methods in all types; return how many work, and the faults."""
+    """Run all methods in all types; count those that work."""
     import paddle
 
     device, faults = paddle.get_device(), dict[str, str]()
@@ -29,7 +29,7 @@ def check_methods() -> dict[str, str]:
 
 
 def _find_fault(name: str, dtype: Any) -> str | None:
-    """Merge tokens that are equal in each cell; return how that fails, or None."""
+    """Merge tokens that are equal in each cell; explain failures."""
     import numpy as np
     import paddle
 

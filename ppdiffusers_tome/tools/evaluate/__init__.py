@@ -1,1 +1,1 @@
-"""Speed, memory and similarity of many images, generated with several configurations of token merging."""
+"""Speed, memory and similarity of images by several configurations."""

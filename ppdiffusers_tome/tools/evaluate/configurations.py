@@ -18,7 +18,12 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
-from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import (
+    changes_nothing,
+    get_tome_overrides,
+    parse_tome_config,
+    refuse_without_merging,
+)
 from ppdiffusers_tome.tools.measure.units import format_count
 
 UNMERGED = "unmerged"
@@ -27,26 +32,15 @@ RATIOS = (0.25, 0.5, 0.7)
 
 @dataclass(frozen=True)
 class Configuration:
-    """One of the configurations that are compared.
+    """One of the configurations that are compared."""
 
-    Attributes:
-        name: unique in an evaluation.
-        tome: the settings; None for the unmerged pipeline.
-        family: configurations of one family share a line of the plot.
-        steps: of the denoising, where they are fewer than those of all others.
-    """
-
-    name: str
-    tome: ToMeConfig | None
-    family: str
-    steps: int | None = None
+    name: str  # unique in an evaluation
+    tome: ToMeConfig | None  # None for the unmerged pipeline
+    family: str  # shares a line of the plot
+    steps: int | None = None  # where they are fewer than those of all others
 
     def apply(self, pipe: Any) -> None:
-        """Apply it to a pipeline, in place of the one before.
-
-        Raises:
-            NothingToMergeError: the pipeline has no block that merges with these settings.
-        """
+        """Apply it to a pipeline, in place of the one before."""
         from ppdiffusers_tome.api import apply_tome, remove_tome
 
         remove_tome(pipe)
@@ -85,11 +79,7 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
-    """Return the unmerged pipeline and what is compared with it, each once.
-
-    Args:
-        args: of ``add_compared_arguments``.
-        steps: of the denoising.
+    """Return the unmerged pipeline and what is compared with it.
 
     Raises:
         UserError: a file cannot be read, two different configurations have the same name, or there are none.
@@ -98,14 +88,14 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     ratios: Sequence[float | None] | None = args.ratios
     if ratios is None:
         ratios = [None] if args.config is not None else [] if args.configs else RATIOS  # None: that of --config
-    unused = [] if ratios or args.configs else [name_option(name) for name in overrides]
     if args.config is not None and not ratios:
-        unused.append("--config")
-    if unused:
-        raise UserError(f"{unused[0]} has no effect without merging; give --ratios or --configs, too, or omit it")
+        raise UserError("--config has no effect without ratios; give --ratios, too, or omit it")
     configs = [parse_tome_config(args, ratio) for ratio in ratios]
     compared = [make_merged(config) for config in configs if not changes_nothing(config)]
     compared += [_read_config(path, overrides) for path in args.configs]
+    refuse_without_merging(args, [each.tome for each in compared if each.tome is not None])
+    if overrides and not compared:
+        raise UserError(f"{name_option(next(iter(overrides)))} has no effect without ratios; give --ratios, too")
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
@@ -122,7 +112,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
 
 
 def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
-    """Return a preset or a file of settings, with the command's own settings."""
+    """Return a preset or file with the command's own settings."""
     try:
         config = combine_settings(path, overrides)
     except ToMeError as error:

@@ -67,7 +67,7 @@ def _draw_families(axes: Axes, families: dict[str, list[Row]], measure: str) -> 
 
 
 def _compute_bars(values: Sequence[Median]) -> list[list[float]]:
-    """Return the lengths of error bars, below and above; 0 without a finite interval."""
+    """Return the lengths of error bars, below and above."""
     bars: list[list[float]] = [[], []]
     for value in values:
         ends = value.interval if value.interval and all(map(math.isfinite, value.interval)) else 2 * (value.median,)

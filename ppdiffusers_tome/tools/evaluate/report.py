@@ -1,10 +1,11 @@
-"""The results of an evaluation or a comparison, as tables and as JSON."""
+"""The results of an evaluation, as tables and as JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,34 +37,29 @@ MEASURES: Mapping[str, tuple[str, _Format, _Format | None]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The images of one configuration.
-
-    Attributes:
-        configuration: generated them.
-        samples: of each image.
-        values: of each image, by measure; the unmerged images have no similarity.
-        medians: of the values, by measure.
-    """
+    """The images of one configuration; unmerged ones have no similarity."""
 
     configuration: Configuration
     samples: Sequence[Sample]
-    values: Mapping[str, Sequence[float]]
-    medians: Mapping[str, Median]
 
-    @classmethod
-    def from_samples(cls, configuration: Configuration, samples: Sequence[Sample]) -> Row:
-        """Summarize samples."""
+    @cached_property
+    def values(self) -> dict[str, list[float]]:
+        """The values of each image, by measure."""
         values = {
-            SECONDS: [sample.seconds for sample in samples],
-            SPEED_UP: [sample.unmerged_seconds / sample.seconds for sample in samples],
+            SECONDS: [sample.seconds for sample in self.samples],
+            SPEED_UP: [sample.unmerged_seconds / sample.seconds for sample in self.samples],
         }
-        similarities = [sample.similarity for sample in samples if sample.similarity is not None]
+        similarities = [sample.similarity for sample in self.samples if sample.similarity is not None]
         if similarities:
             values[PSNR] = [similarity.psnr for similarity in similarities]
             values[SSIM] = [similarity.ssim for similarity in similarities]
             values[FLIP] = [similarity.flip for similarity in similarities]
-        medians = {measure: Median.from_values(of_measure) for measure, of_measure in values.items()}
-        return cls(configuration, samples, values, medians)
+        return values
+
+    @cached_property
+    def medians(self) -> dict[str, Median]:
+        """The medians of the values, by measure."""
+        return {measure: Median.from_values(values) for measure, values in self.values.items()}
 
     @property
     def psnr(self) -> float:
@@ -87,19 +83,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all cases.
-
-    Attributes:
-        title: of the page.
-        run: the description of pipeline and settings that all images share, with all prompts and seeds.
-        machine: the description of the machine.
-        rows: of the configurations, family by family.
-    """
+    """The results of all cases."""
 
     title: str
-    run: Mapping[str, Any]
+    run: Mapping[str, Any]  # what all images share, and all prompts and seeds
     machine: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[Row]  # family by family
 
     @property
     def notes(self) -> list[str]:
@@ -154,7 +143,7 @@ def mark_frontier(rows: Sequence[Row]) -> list[bool]:
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """Make a table with one row per configuration and a column for each measure."""
+    """Make a table of the measures of every configuration."""
     measures = [name for name in MEASURES if any(name in row.medians for row in rows)]
     headings = ["configuration", "frontier", *(MEASURES[name][0] for name in measures)]
     table = Table([*headings, "peak memory, denoising", "peak memory, all"], left=2)
@@ -165,7 +154,7 @@ def make_table(rows: Sequence[Row]) -> Table:
 
 
 def make_differences(rows: Sequence[Row]) -> Table:
-    """Make a table with one row per two configurations but the unmerged one.
+    """Make a table with one row per two merged configurations.
 
     Medians whose intervals overlap may well differ, as both vary with the images. The difference on the same image, of
     the same prompt and noise, varies far less.
@@ -185,7 +174,7 @@ def make_differences(rows: Sequence[Row]) -> Table:
 
 
 def subtract(first: Sequence[float], second: Sequence[float]) -> Median:
-    """Return the median difference over the images; two infinite PSNRs do not differ."""
+    """Return the median difference; two infinite PSNRs do not differ."""
     return Median.from_values([0.0 if a == b else a - b for a, b in zip(first, second, strict=True)])
 
 
@@ -199,7 +188,7 @@ def _format(row: Row, measure: str) -> str:
 
 
 def _format_difference(difference: Median, format_value: _Format) -> str:
-    """Return ``+3.1 [2.2, 4.0]``, or ``~+0.1 [-0.3, 0.5]`` if it is not significant."""
+    """Return ``+3.1 [2.2, 4.0]``; one that is not significant has ``~``."""
     ends = difference.interval
     is_significant = ends is not None and not ends[0] <= 0 <= ends[1]
     return ("" if is_significant else "~") + difference.format(format_value)

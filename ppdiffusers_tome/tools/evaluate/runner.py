@@ -1,4 +1,4 @@
-"""The run of ``evaluate`` and ``compare``: configurations take turns, and a stopped run resumes."""
+"""The run of ``evaluate`` and ``compare``, which resumes when stopped."""
 
 from __future__ import annotations
 
@@ -35,28 +35,16 @@ class Evaluation:
     The images of a case follow each other, so that whatever slows the machine slows all configurations. A case begins
     with its unmerged image, which is generated again after ``IMAGES_PER_REFERENCE`` images and when a run resumes:
     seconds are compared with those of the same minutes. Similarity is always to the first unmerged image.
-
-    Attributes:
-        loaded: generates the images.
-        configurations: the unmerged pipeline first.
-        images: keeps the images.
-        edges: for a ControlNet.
     """
 
     loaded: LoadedPipeline
-    configurations: Sequence[Configuration]
+    configurations: Sequence[Configuration]  # the unmerged pipeline first
     images: ImageFolder
     edges: Image.Image | None = None
     _warmed_up: set[str] = field(default_factory=set)
 
     def run(self, title: str, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Report:
         """Measure the images that ledger or folder lack; report on all.
-
-        Args:
-            title: of the report.
-            cases: every configuration generates them.
-            ledger_path: the file of the results.
-            overwrite: start over.
 
         Raises:
             UserError: the ledger belongs to another run, or cannot be written.
@@ -72,7 +60,7 @@ class Evaluation:
         families = list(dict.fromkeys(each.family for each in self.configurations))
         try:
             rows = [
-                Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases])
+                Row(each, [Sample(**ledger[case.key(each.name)]) for case in cases])
                 for each in sorted(self.configurations, key=lambda each: families.index(each.family))
             ]
         except (KeyError, TypeError) as error:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED
-from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.images import slugify, write_image
 from ppdiffusers_tome.tools.measure.similarity import Similarity
 
@@ -31,7 +31,7 @@ class Case:
 
     @property
     def file_name(self) -> str:
-        """The same in every run; prompts that begin alike differ in their checksum."""
+        """The same in every run, and different for different prompts."""
         return f"{_make_name(self.prompt)}-seed-{self.seed}.png"
 
 
@@ -39,20 +39,16 @@ class Case:
 class Sample:
     """The measurements of one image, as JSON has them.
 
-    Attributes:
-        prompt, seed: of its case.
-        seconds, unmerged_seconds: of the whole call, and of the last unmerged one before it.
-        denoising_peak_bytes, peak_bytes: the most memory in use, until the last denoising step and with decoding;
-            None if it could not be measured.
-        psnr_db, ssim, flip: to the unmerged image; None for that image itself. An infinite PSNR is None, too.
+    Peaks are None if they could not be measured. Similarity is to the unmerged image, and None for that image itself;
+    an infinite PSNR is None, too.
     """
 
     prompt: str
     seed: int
-    seconds: float
-    unmerged_seconds: float
-    denoising_peak_bytes: int | None
-    peak_bytes: int | None
+    seconds: float  # of the whole call
+    unmerged_seconds: float  # of the last unmerged call before it
+    denoising_peak_bytes: int | None  # until the last denoising step
+    peak_bytes: int | None  # with decoding
     psnr_db: float | None
     ssim: float | None
     flip: float | None
@@ -70,15 +66,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """The folder of an evaluation's images.
-
-    Attributes:
-        path: of the folder.
-        keeps_all: whether all images are kept, or the unmerged ones alone.
-    """
+    """The folder of an evaluation's images."""
 
     path: Path
-    keeps_all: bool
+    keeps_all: bool  # or the unmerged images alone
 
     def folder_of(self, configuration: str) -> Path:
         """Return the folder of a configuration; different names have different folders."""
@@ -91,7 +82,7 @@ class ImageFolder:
         return not self._keeps(configuration) or path.is_file()
 
     def write(self, configuration: str, case: Case, image: Image.Image) -> None:
-        """Write an image if it is to be kept; it replaces an earlier one."""
+        """Write an image that is kept, over an earlier one."""
         if self._keeps(configuration):
             settings = {"configuration": configuration, "prompt": case.prompt, "seed": case.seed}
             (path,) = prepare_folder(self.folder_of(configuration), [case.file_name], overwrite=True)

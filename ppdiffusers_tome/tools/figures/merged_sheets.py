@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.figures.merging import compute_merge_frequency, draw_groups, draw_merge_frequency
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.results import format_run
@@ -20,15 +21,8 @@ def make_groups_sheet(
 ) -> Image.Image:  # fmt: skip
     """Lay out the groups over the image, and how often tokens merged.
 
-    A row is a call of the denoiser, a column a block.
-
-    Args:
-        image: the one whose merging was recorded.
-        records: of each block in the sheet, at least one.
-        num_calls: of the denoiser; some schedulers call it more than once per step.
-        calls: those in the sheet, numbered from 0.
-        run: the description of the image and its pipeline.
-        settings: of token merging, for people.
+    A row is one of ``calls`` of the denoiser, from 0, and a column a block, of which there is at least one record. Some
+    schedulers call the denoiser more than once per step.
     """
     step = "step" if num_calls == run["steps"] else "call"
     rows = []
@@ -45,8 +39,9 @@ def make_groups_sheet(
         "tokens that did not merge"
     )
     title = Label(run["prompt"], (f"{format_run(run)}, seed {run['seed']}", explanation))
-    method = f"method {run['tome']['method']}"  # the settings name it where it is not the default
-    columns = [Label("the image", (settings,) if method in settings else (settings, method))]
+    method = run["tome"]["method"]  # the settings name it where it is not the default
+    unnamed = (f"method {method}",) if method == ToMeConfig().method else ()
+    columns = [Label("the image", (settings, *unnamed))]
     columns += [Label(f"{block.denoiser}, level {block.level}", (block.path,)) for block in records]
     return make_sheet(title, columns, rows)
 

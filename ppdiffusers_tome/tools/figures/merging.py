@@ -1,4 +1,4 @@
-"""Images of the groups of merged tokens, and of how often each merged."""
+"""Images of groups of merged tokens, and how often they merged."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
 
     Every group has its mean color. A group of several tokens, which may lie anywhere, has an outline of its own color;
     tokens that did not merge have none.
-
-    Args:
-        image: of any size and mode; the result has the same size, in RGB.
-        record: of one call of a block.
     """
     from skimage.segmentation import find_boundaries
 
@@ -39,12 +35,9 @@ def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
 
 
 def draw_merge_frequency(image: Image.Image, grid: Grid, frequency: np.ndarray) -> Image.Image:
-    """Draw how often each token merged over the pale image, from pale to red.
+    """Draw how often each token merged, in red over the pale image.
 
-    Args:
-        image: of any size and mode; the result has the same size, in RGB.
-        grid: of the block.
-        frequency: ``[height, width]`` of the grid, 0 to 1.
+    The frequency is ``[height, width]`` of the grid, 0 to 1.
     """
     gray = np.asarray(image.convert("L"), np.float64)[..., None]
     pale = 255 - (255 - gray) / 2
@@ -58,13 +51,13 @@ def compute_merge_frequency(records: Sequence[MergeRecord], num_calls: int) -> n
 
 
 def _expand_to_pixels(tokens: np.ndarray, image: Image.Image) -> np.ndarray:
-    """Expand a value per token, ``[height, width]`` of the grid, to one per pixel."""
+    """Expand a value per token to one per pixel."""
     rows, columns = _token_of_pixel(image.height, tokens.shape[0]), _token_of_pixel(image.width, tokens.shape[1])
     return tokens[rows[:, None], columns]
 
 
 def _token_of_pixel(pixels: int, tokens: int) -> np.ndarray:
-    """Return the token of a row or column that each pixel belongs to."""
+    """Return the token that each pixel of a line belongs to."""
     # A level halves the grid before it and rounds up, so a token mostly covers a power of two, and the last one less.
     for covered in (2**power for power in range(pixels.bit_length())):
         if -(-pixels // covered) == tokens:

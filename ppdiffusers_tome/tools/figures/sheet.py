@@ -37,13 +37,7 @@ class Cell:
 
 
 def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str, Sequence[Cell]]]) -> Image.Image:
-    """Lay out images with their labels.
-
-    Args:
-        title: above everything.
-        columns: above each column.
-        rows: the prompt above each row, and its cells, one per column.
-    """
+    """Lay out rows of a prompt and its cells, one per column."""
     from matplotlib.figure import Figure
 
     width, height = _compute_cell_size(rows[0][1][0].image)
@@ -54,7 +48,7 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
         figure = Figure(dpi=DPI)
 
         def add_labels(labels: Sequence[Label], scale: float, width: int) -> None:
-            """Add labels side by side, their titles larger than the lines by ``scale``."""
+            """Add labels side by side, with titles larger by ``scale``."""
             nonlocal y
             bottoms = [y]
             for number, label in enumerate(labels):
@@ -89,7 +83,7 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
 
 
 def _wrap(figure: Figure, text: str, points: float, width: int) -> list[Text]:
-    """Add a text as lines of a width in pixels; paths break at separators."""
+    """Add a text as lines of a width in pixels."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     breakable = re.sub(r"(?<=[./_])(?=[^\W\d])", "\0 ", text)
     characters = len(breakable)

@@ -130,7 +130,7 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_value(text: str) -> Any:
-    """Return the value that a text stands for; ``ToMeConfig`` says which it accepts."""
+    """Return the value of a text, which ``ToMeConfig`` checks."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)

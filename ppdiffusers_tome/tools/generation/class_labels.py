@@ -16,17 +16,11 @@ _NO_CLASS = 1000  # with guidance the pipeline asks for this class, however many
 
 @dataclass(frozen=True)
 class ClassLabels:
-    """The classes of a pipeline, and the size of its images.
+    """The classes of a pipeline, and the size of its images."""
 
-    Attributes:
-        class_by_name: numbers of classes by name; a class may have several names, or none.
-        num_classes: classes are numbered from 0.
-        image_size: height and width of images in pixels; no other size is possible.
-    """
-
-    class_by_name: Mapping[str, int]
+    class_by_name: Mapping[str, int]  # a class may have several names, or none
     num_classes: int
-    image_size: int
+    image_size: int  # height and width in pixels; no other size is possible
 
     @classmethod
     def from_pipeline(cls, pipe: Any) -> ClassLabels:
@@ -68,7 +62,7 @@ class ClassLabels:
     def check_arguments(
         self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float
     ) -> None:
-        """Check the arguments besides the classes; None stands for one that was not given.
+        """Check the arguments besides the classes; None is not given.
 
         ``options`` are those that only pipelines with prompts take, by the user's names; sizes are in pixels.
         """

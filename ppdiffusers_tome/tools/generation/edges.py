@@ -18,22 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EdgeSource:
-    """An image file that edges come from.
-
-    Attributes:
-        path: the file.
-        option: ``--image`` for a photo, ``--control-image`` for edges.
-        low, high: thresholds of Canny, 0 or more.
-    """
+    """An image file that edges come from."""
 
     path: Path
-    option: str = "--image"
-    low: float = 100
+    option: str = "--image"  # for a photo; --control-image for edges
+    low: float = 100  # thresholds of Canny
     high: float = 200
 
     @property
     def is_photo(self) -> bool:
-        """True if edges are detected in the file; False if it holds them."""
+        """True if edges are detected in it, not given."""
         return self.option == "--image"
 
     def check(self) -> None:
@@ -55,7 +49,7 @@ class EdgeSource:
         return image
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as plain values, with the name of the file alone."""
+        """Return plain values, with the name of the file alone."""
         thresholds = {"canny_low": self.low, "canny_high": self.high} if self.is_photo else {}
         return {"option": self.option, "file": self.path.name, **thresholds}
 
@@ -78,7 +72,7 @@ class EdgeSource:
 
 
 def fit_image(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Crop an image to the middle and scale it to a size in pixels."""
+    """Crop an image to its middle, and scale it to pixels."""
     from PIL import Image, ImageOps
 
     return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
@@ -87,7 +81,7 @@ def fit_image(image: Image.Image, height: int, width: int) -> Image.Image:
 def detect_edges(
     image: Image.Image | np.ndarray, low: float = 100, high: float = 200, *, name: str = "the image"
 ) -> Image.Image:
-    """Detect the Canny edges of an image; they are white on black, in RGB.
+    """Detect the Canny edges of an image, white on black.
 
     An image without any, which would guide nothing, is a warning that calls it ``name``.
     """
@@ -105,7 +99,7 @@ def detect_edges(
 
 
 def find_fault(control_image: Image.Image) -> str | None:
-    """Explain why edges, which must be white on black, do not guide as they should; None if they do."""
+    """Explain why edges, which are white on black, cannot guide."""
     import numpy as np
 
     light = np.asarray(control_image.convert("L"), np.float32) / 255

@@ -1,4 +1,4 @@
-"""A loaded pipeline with its settings, from which all commands get their images."""
+"""A loaded pipeline, from which all commands get their images."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
+from ppdiffusers_tome.tools.measure.units import format_count
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,17 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedPipeline:
-    """A pipeline, ready to generate.
+    """A pipeline, ready to generate."""
 
-    Attributes:
-        pipe: the ppdiffusers pipeline, without ToMe until ``apply``.
-        settings: what it was loaded with; all that concerns an image alone may be replaced.
-        labels: its classes; None for a pipeline with prompts.
-    """
-
-    pipe: Any
-    settings: Settings
-    labels: ClassLabels | None = None
+    pipe: Any  # without ToMe until ``apply``
+    settings: Settings  # what it was loaded with; all that concerns an image alone may be replaced
+    labels: ClassLabels | None = None  # None for a pipeline with prompts
 
     @property
     def size(self) -> tuple[int, int]:
@@ -72,18 +67,21 @@ class LoadedPipeline:
             apply_tome(self.pipe, tome)
 
     def describe_merging(self) -> str:
-        """Say what merges in the pipeline now, and what the last image skipped."""
+        """Say what merges now, and what the last image skipped."""
         from ppdiffusers_tome.api import applied_tome
 
         applied = applied_tome(self.pipe)
         if applied is None:
             return "no token merging"
         reports = [entry.last_image for entry in applied.entries if entry.last_image is not None]
-        skipped = [f"; {each.num_skipped} of {each.num_skipped + each.num_computed} calls skipped" for each in reports]
+        skipped = [
+            f"; {each.num_skipped} of {format_count(each.num_skipped + each.num_computed, 'call')} skipped"
+            for each in reports
+        ]
         return f"token merging: {applied}{''.join(skipped)}"
 
     def count_calls(self) -> int:
-        """Count the denoiser's calls for an image; Heun's scheduler makes two per step."""
+        """Count the calls of the denoiser for an image."""
         self.pipe.scheduler.set_timesteps(self.settings.steps)
         return len(self.pipe.scheduler.timesteps)
 
@@ -93,12 +91,8 @@ class LoadedPipeline:
     ) -> GeneratedImage:  # fmt: skip
         """Generate and measure an image.
 
-        Args:
-            prompt: or a class of a DiTPipeline.
-            number: of the image, from 0; it is added to the seed of the settings.
-            edges: to guide a ControlNet; or None.
-            steps: instead of those of the settings.
-            after_call: called after each call of the denoiser; what it raises ends the image.
+        Its number is added to the seed of the settings. What ``after_call`` raises, which is called after each call of
+        the denoiser, ends the image.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
         from ppdiffusers_tome.tools.measure.memory import Meter
@@ -159,9 +153,9 @@ class LoadedPipeline:
             )
         return found
 
-    def load_edges(self, source: EdgeSource) -> Image.Image:
-        """Load edges at the size of the images."""
-        return source.load(*self.size)
+    def load_edges(self, source: EdgeSource | None) -> Image.Image | None:
+        """Load edges at the size of the images; None without a source."""
+        return None if source is None else source.load(*self.size)
 
     def describe(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
@@ -193,7 +187,7 @@ class LoadedPipeline:
 def load_for_prompts(
     settings: Settings, prompts: list[str], *, default: bool = False
 ) -> tuple[LoadedPipeline, list[str]]:
-    """Load a pipeline, with warnings about prompts and sizes that do not suit it.
+    """Load a pipeline; warn of prompts and sizes that do not suit.
 
     With ``default`` the user gave no prompts: as many classes replace them where the pipeline has classes.
     """

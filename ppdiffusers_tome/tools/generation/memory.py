@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.measure.memory import get_free_memory
+from ppdiffusers_tome.tools.measure.system import find_version
 
 _BYTES = 4  # of a float32, the only dtype on a CPU
 _UNET = "the attention of the UNet"
@@ -29,12 +29,8 @@ def check_memory(
 ) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
-    Args:
-        folder: of the pipeline; None for a hub's, of which nothing is known.
-        tome: settings of token merging.
-        height, width: in pixels; None for the model's native size, which is assumed to fit.
-        rows: of the UNet's batch, two for each image with guidance.
-        chunked_attention: True if the UNet's attention is computed a few queries at a time.
+    Nothing is known of a hub's pipeline, which has no folder, and the model's native size is assumed to fit. The rows
+    are those of the UNet's batch, two for each image with guidance.
     """
     sizes = {"height": height, "width": width}
     names = " and ".join(f"{name} {pixels}" for name, pixels in sizes.items() if pixels is not None)
@@ -57,7 +53,7 @@ def check_memory(
 def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: int | None, rows: int) -> dict[str, int]:
     """Compute the bytes that parts of the work need; see ``check_memory``."""
     vae, unet = _read_config(folder, "vae"), _read_config(folder, "unet")
-    if "block_out_channels" not in vae or installed_version("paddlepaddle-gpu") is not None:
+    if "block_out_channels" not in vae or find_version("paddlepaddle-gpu") is not None:
         return {}  # all may be in the memory of a GPU
     scale, native = compute_vae_scale(vae), unet.get("sample_size", 0)
     latent_height, latent_width = ((pixels // scale) if pixels else native for pixels in (height, width))
@@ -77,7 +73,7 @@ def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: in
 
 
 def get_free_bytes() -> int | None:
-    """Return the bytes of free memory and swap; None where swap grows as needed."""
+    """Return free memory and swap; None where swap grows."""
     import psutil
 
     return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
@@ -85,6 +81,6 @@ def get_free_bytes() -> int | None:
 
 @lru_cache(maxsize=16)
 def _read_config(folder: Path, part: str) -> dict[str, Any]:
-    """Read the settings of a part of a pipeline; empty where it has none."""
+    """Read the config of a part of a pipeline, if any."""
     path = folder / part / "config.json"
     return json.loads(path.read_bytes()) if path.is_file() else {}

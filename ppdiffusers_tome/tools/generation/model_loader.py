@@ -78,7 +78,7 @@ def load_pipeline(
 
 
 def check_device(dtype: str, *, xformers: bool) -> None:
-    """Check that this device can compute in a dtype, and with memory efficient attention."""
+    """Check that this device has a dtype and efficient attention."""
     import paddle
 
     option = "--xformers" if xformers else f"--dtype {dtype}"
@@ -128,7 +128,7 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
 
 @contextmanager
 def _explain_faults(option: str, source: ModelSource) -> Iterator[None]:
-    """Turn all faults of loading into a ``UserError`` that says what to do."""
+    """Turn faults of loading into a ``UserError`` with the remedy."""
     try:
         yield
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network

@@ -21,22 +21,13 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The source of a model.
+    """The source of a model."""
 
-    Attributes:
-        name: as the user called it; ``label`` is for what others may see.
-        folder: its folder; None for a hub's model, which is downloaded.
-        bundled: True for a model of this package that knows a few photographs.
-        vae: the folder of its VAE where that is not inside its own folder.
-        trusts_code: run the Python files that its index names.
-        is_emoji: True for this package's model of emoji.
-    """
-
-    name: str
-    folder: Path | None = None
-    bundled: bool = False
-    vae: Path | None = None
-    trusts_code: bool = False
+    name: str  # as the user called it; ``label`` is for what others may see
+    folder: Path | None = None  # None for a hub's model, which is downloaded
+    bundled: bool = False  # with this package, and knows a few photographs
+    vae: Path | None = None  # its folder where that is not inside of the model's
+    trusts_code: bool = False  # run the Python files that its index names
     is_emoji: bool = False
 
     @property
@@ -46,25 +37,25 @@ class ModelSource:
 
     @property
     def label(self) -> str:
-        """The name in images and tables: of a folder its last part, as the others may name the user."""
+        """The name in images: of a folder its last part alone."""
         is_path = self.folder is not None and self.name not in (BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI)
         return Path(os.path.abspath(os.path.expanduser(self.name))).name if is_path else self.name
 
 
 def find_model(name: str, *, trusts_code: bool = False) -> ModelSource:
-    """Find a pipeline: bundled, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``."""
+    """Find a pipeline: bundled, a folder, or a hub name."""
     bundled = {BUNDLED: MODEL, BUNDLED_DIT: DIT, BUNDLED_EMOJI: EMOJI}
     source = _find(name, "--model", bundled, "a pipeline's", "model_index.json")
     return replace(source, trusts_code=trusts_code)
 
 
 def find_controlnet(name: str) -> ModelSource:
-    """Find a ControlNet: bundled, a folder, or a hub name such as ``lllyasviel/sd-controlnet-canny``."""
+    """Find a ControlNet: bundled, a folder, or a hub name."""
     return _find(name, "--controlnet", {BUNDLED: CONTROLNET}, "a ControlNet's", "config.json")
 
 
 def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index: str) -> ModelSource:
-    """Find the folder, with a file ``index``, or the hub name of an option."""
+    """Find a folder that has ``index``, or a hub name."""
     # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
     folder = Path(os.path.expanduser(bundled.get(name, Path(name))))
     if not os.path.isdir(folder):

@@ -17,24 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GeneratedImage:
-    """An image and what it took.
-
-    Attributes:
-        image: the image.
-        seconds: of the whole call of the pipeline, with decoding.
-        peak_bytes: the most memory in use during the call, with the weights; None if it could not be measured.
-        denoising_peak_bytes: the same until the end of the last denoising step.
-        similarity: to the unmerged image; None for that image itself, or without a comparison.
-    """
+    """An image and what it took."""
 
     image: Image.Image
-    seconds: float
-    peak_bytes: int | None
-    denoising_peak_bytes: int | None
-    similarity: Similarity | None = None
+    seconds: float  # of the whole call, with decoding
+    peak_bytes: int | None  # with the weights; None if it could not be measured
+    denoising_peak_bytes: int | None  # until the end of the last denoising step
+    similarity: Similarity | None = None  # to the unmerged image
 
     def compare_with(self, unmerged: Image.Image | np.ndarray) -> GeneratedImage:
-        """Return the same with its similarity to the unmerged image, uint8 ``[height, width, 3]``."""
+        """Return the same with its similarity to the unmerged image."""
         import numpy as np
 
         from ppdiffusers_tome.tools.measure.similarity import compare_images

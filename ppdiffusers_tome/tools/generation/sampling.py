@@ -1,4 +1,4 @@
-"""Images that depend on their seed alone, whatever else is generated with them."""
+"""Images that depend on their own seed alone, also in batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 import ppdiffusers
 
+from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, compute_vae_scale
 
 if TYPE_CHECKING:
@@ -22,24 +23,24 @@ def get_class_labels(pipe: Any) -> ClassLabels | None:
     return ClassLabels.from_pipeline(pipe) if isinstance(pipe, ppdiffusers.DiTPipeline) else None
 
 
+def find_denoiser(pipe: Any) -> Any:
+    """Find the model that predicts the noise of an image."""
+    return next(model for name, model in list_models(pipe) if name in ("unet", "transformer"))
+
+
 def get_native_size(pipe: Any) -> tuple[int, int]:
-    """Return the height and width in pixels that a pipeline's denoiser was made for."""
-    sample, scale = _get_denoiser(pipe).config.sample_size, compute_vae_scale(pipe.vae.config)
+    """Return the height and width in pixels that a pipeline expects."""
+    sample, scale = find_denoiser(pipe).config.sample_size, compute_vae_scale(pipe.vae.config)
     height, width = (sample, sample) if isinstance(sample, int) else sample
     return height * scale, width * scale
 
 
 def make_initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tensor:
-    """Make Gaussian noise ``[1, channels, height / 8, width / 8]`` from a seed."""
-    scale, denoiser = compute_vae_scale(pipe.vae.config), _get_denoiser(pipe)
+    """Make noise ``[1, channels, latent height, latent width]`` from a seed."""
+    scale, denoiser = compute_vae_scale(pipe.vae.config), find_denoiser(pipe)
     shape = (1, denoiser.config.in_channels, height // scale, width // scale)
     noise = np.random.default_rng(seed).standard_normal(shape, np.float32)
     return paddle.to_tensor(noise).cast(denoiser.dtype)
-
-
-def _get_denoiser(pipe: Any) -> Any:
-    unet = getattr(pipe, "unet", None)
-    return pipe.transformer if unet is None else unet
 
 
 def generate_image(
@@ -59,7 +60,7 @@ def generate_batch(
     guidance_scale: float, negative_prompts: Sequence[str] | None = None, edges: Sequence[Image.Image] | None = None,
     controlnet_scale: float = 1.0, after_step: Callable[[], None] = lambda: None,
 ) -> list[Image.Image]:  # fmt: skip
-    """Generate images in one batch, each from the noise that it has alone.
+    """Generate images in one batch, each from its own noise.
 
     Args:
         pipe: a text-to-image pipeline, with a ControlNet where ``edges`` are given; or a DiTPipeline.
@@ -94,7 +95,7 @@ def generate_batch(
 def _generate_classes(
     pipe: Any, noise: paddle.Tensor, after_step: Callable[[], None], **arguments: Any
 ) -> list[Image.Image]:
-    """Generate with a DiTPipeline, which makes its initial noise itself and has no callbacks."""
+    """Generate with a DiTPipeline, which has no ``latents`` and callbacks."""
     hook = pipe.transformer.register_forward_post_hook(lambda *_: after_step())
     try:
         with _replace_randn(sys.modules[ppdiffusers.DiTPipeline.__module__], lambda *_, **__: noise):
@@ -105,7 +106,7 @@ def _generate_classes(
 
 @contextmanager
 def _separate_noise(scheduler: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """Give each image of a batch the scheduler's noise of its own seed.
+    """Give each image the scheduler's noise of its own seed.
 
     ppdiffusers takes a list of generators for that, which works on GPUs only. Here the scheduler's module makes its
     noise image by image, each from its own state of the global generator.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.measure.units import format_count
 
 SCHEDULERS = {
     "ddim": "DDIMScheduler",
@@ -50,8 +51,8 @@ def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool) -> None:
         for timestep in trial.timesteps:
             latent = trial.step(trial.scale_model_input(latent, timestep) * 0, timestep, latent).prev_sample
     except Exception as error:  # of ppdiffusers or Paddle
-        reason = " ".join(str(error).split())[:120]
+        reason, many = " ".join(str(error).split())[:120], format_count(steps, "step")
         raise UserError(
-            f"the model's {name} cannot run {steps} steps here ({type(error).__name__}: {reason}); give another "
-            "--scheduler, such as ddim or dpmsolver++, or other --steps"
+            f"the model's {name} cannot run {many} here ({type(error).__name__}: {reason}); give another --scheduler, "
+            "such as ddim or dpmsolver++, or other --steps"
         ) from error

@@ -1,4 +1,4 @@
-"""The settings of images, checked together before anything is loaded. Imports no Paddle."""
+"""The settings of images, checked before loading. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import UNSET, truncated_repr
 from ppdiffusers_tome.tools.console.parsing import refuse_options
+from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
@@ -25,7 +26,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another enco
 
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
-    """Return settings that merge in a warm-up of one step, without a warning."""
+    """Return settings for a warm-up of one step without warnings."""
     return tome and replace(tome.without_cache, start=0.0, end=1.0)
 
 
@@ -36,28 +37,16 @@ def changes_nothing(tome: ToMeConfig) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that an image depends on besides its prompt.
-
-    Attributes:
-        model, controlnet: where they come from; ``controlnet`` is None for text-to-image.
-        edges: of the ControlNet; None for text-to-image, or where the command has edges of its own.
-        tome: settings of token merging.
-        height, width: in pixels; None for the model's native size.
-        steps, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
-        guidance_scale: the same; None for the default, which depends on the pipeline's class.
-        dtype: ``float32``, ``float16`` or ``bfloat16``.
-        xformers: use memory efficient attention.
-        chunked_attention: compute attention a few queries at a time.
-    """
+    """All that an image depends on besides its prompt."""
 
     model: ModelSource
-    controlnet: ModelSource | None
-    edges: EdgeSource | None
+    controlnet: ModelSource | None  # None for text-to-image
+    edges: EdgeSource | None  # None also where the command has edges of its own
     tome: ToMeConfig
-    height: int | None
+    height: int | None  # in pixels; None for the model's native size
     width: int | None
     steps: int
-    guidance_scale: float | None
+    guidance_scale: float | None  # None for the default of the pipeline's class
     scheduler: str | None
     seed: int
     negative_prompt: str | None
@@ -67,13 +56,13 @@ class Settings:
     chunked_attention: bool
 
     def check_memory(self) -> None:
-        """Refuse an image of a size that cannot fit into memory; see ``memory.check_memory``."""
+        """Refuse an image whose size cannot fit into memory."""
         rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2
         chunked = self.chunked_attention or self.xformers
         check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, chunked_attention=chunked)
 
     def describe_control(self) -> dict[str, Any] | None:
-        """Return the ControlNet and what guides it as plain values; None without one."""
+        """Return the ControlNet and its edges as plain values, if any."""
         if self.controlnet is None:
             return None
         edges = None if self.edges is None else self.edges.to_dict()
@@ -100,8 +89,7 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
 
     Args:
         args: of ``generation.arguments``.
-        ratio: fraction of the tokens to merge; None for that of ``--config``, or the default. A command without
-            ``--ratio``, whose images have settings of their own, gives 0.
+        ratio: None for that of ``--config``, or the default; 0 where images have settings of their own.
         provides_edges: True if edges for a ControlNet may come later.
     """
     check_sizes(args)
@@ -124,15 +112,22 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
     if settings.edges is not None:
         settings.edges.check()
-    elif controlnet is not None and not provides_edges:
-        raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
     if not provides_edges:
-        if settings.edges is None or not settings.edges.is_photo:
-            refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
-        if settings.controlnet is None:
-            refuse_options(args, ["--controlnet-scale"], "is for a ControlNet; give --image or --control-image, too")
+        if hasattr(args, "ratio"):
+            refuse_without_merging(args, [tome])
+        refuse_without_edges(args, [settings])
     settings.check_memory()
     return settings
+
+
+def refuse_without_edges(args: argparse.Namespace, images: Sequence[Settings]) -> None:
+    """Refuse options of a ControlNet where no image uses them."""
+    edges = [settings.edges for settings in images if settings.edges is not None]
+    if not edges:
+        needs = "needs edges; give a photo with --image, or edges with --control-image"
+        refuse_options(args, ("--controlnet", "--controlnet-scale"), needs)
+    if not any(each.is_photo for each in edges):
+        refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
 
 
 def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:
@@ -167,6 +162,14 @@ def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConf
     """Return the settings of token merging; ``ratio`` as for ``parse_settings``."""
     overrides = get_tome_overrides(args)
     return combine_settings(getattr(args, "config", None), overrides if ratio is None else overrides | {"ratio": ratio})
+
+
+def refuse_without_merging(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
+    """Refuse options of merging where no settings merge."""
+    if all(config.ratio == 0 for config in configs):
+        unused = [name_option(name) for name in get_tome_overrides(args) if not name.startswith("cache")]
+        if unused:
+            raise UserError(f"{unused[0]} has no effect without merging; give a ratio above 0, too, or omit it")
 
 
 def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def explain_weights(folder: Path) -> str | None:
 
 
 def list_pickles(folder: Path) -> list[str]:
-    """List the pickled weights of a model that ppdiffusers would load, for want of safetensors."""
+    """List the pickled weights that stand in for safetensors."""
     safe = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
     files = _list_files(folder)
     safe_files = [path for path in files if path.suffix == ".safetensors" and path.name.startswith((safe, "model"))]
@@ -51,7 +51,7 @@ def list_pickles(folder: Path) -> list[str]:
 
 
 def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> str | None:
-    """Find Python code that a pipeline's index names, and that loading the pipeline runs.
+    """Find Python code that loading a pipeline would run.
 
     Args:
         index: the content of ``model_index.json``.
@@ -79,5 +79,5 @@ def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> 
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """List the files of a model and of the parts of a pipeline."""
+    """List the files of a model and of its parts."""
     return sorted([*folder.glob("*"), *folder.glob("*/*")])

@@ -1,1 +1,1 @@
-"""Seconds, memory and similarity of images, and the files that keep such results."""
+"""Seconds, memory and similarity of images, and their files."""

@@ -1,4 +1,4 @@
-"""The file of a run's results, from which a stopped run resumes. Imports no Paddle."""
+"""The results of a run, which resumes from them. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.settings.types import truncated_repr
-from ppdiffusers_tome.tools.files import prepare_folder
 
 
 class Ledger:
-    """Results by their keys, in memory and as lines of JSON on the disk.
+    """Results by key, in memory and as lines of JSON.
 
     A key is any value that JSON can hold, such as ``["a cat", 0, "ratio 0.5"]``; so is a result.
 
@@ -62,13 +62,17 @@ class Ledger:
     def get(self, key: Any, default: Any = None) -> Any:
         return self._results.get(_encode(key), default)
 
+    def values(self) -> list[Any]:
+        """Return all results, in their order."""
+        return list(self._results.values())
+
     def add(self, key: Any, result: Any) -> None:
         """Append a result; it is on the disk when this returns."""
         self._append({"key": key, "result": result})
         self._results[_encode(key)] = json.loads(json.dumps(result))
 
     def _read(self) -> list[dict[str, Any]]:
-        """Read the objects of all lines; a killed process may have left incomplete ones."""
+        """Read all lines, of which a killed process left incomplete ones."""
         try:
             content = self.path.read_bytes()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Free and total memory, within the limits of Linux's control groups, and errors about it."""
+"""Free and total memory, also of Linux's control groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = (
 
 
 def get_free_memory() -> int:
-    """Return the bytes of memory that new data of this process can take."""
+    """Return the bytes of memory that this process can still take."""
     import psutil
 
     return max(0, min([psutil.virtual_memory().available, *(limit - used for limit, used in _read_cgroups())]))

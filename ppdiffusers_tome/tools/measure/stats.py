@@ -19,19 +19,15 @@ _INFINITE = 1e12  # stands for infinity in the bootstrap; medians halfway to it 
 
 @dataclass(frozen=True)
 class Median:
-    """A median over images and its confidence interval.
+    """A median over images, and the least and highest value.
 
     Values may be infinite, as the PSNR of identical images.
-
-    Attributes:
-        median, low, high: of the values.
-        interval: holds the median of the population with a confidence of ``LEVEL``; None for fewer than ``MIN_VALUES``.
     """
 
     median: float
     low: float
     high: float
-    interval: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None  # of the median, with a confidence of LEVEL, from MIN_VALUES on
 
     @classmethod
     def from_values(cls, values: Sequence[float]) -> Median:
@@ -45,7 +41,7 @@ class Median:
         return {name: _finite_or_none(getattr(self, name)) for name in ("median", "low", "high")} | {"interval": ends}
 
     def format(self, format_value: Callable[[float], str]) -> str:
-        """Return ``30.1 [28.9, 31.4]``; without brackets where both ends are written the same."""
+        """Return ``30.1 [28.9, 31.4]``, or one number for equal ends."""
         ends = [] if self.interval is None else [format_value(end) for end in self.interval]
         value = format_value(self.median)
         return f"{value} [{ends[0]}, {ends[1]}]" if len(set(ends)) == 2 else value

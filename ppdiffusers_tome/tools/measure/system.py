@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,17 @@ def get_device_name() -> str:
 
 
 def describe_processor() -> dict[str, Any]:
-    """Return the processor's name and the number of cores that this process may use."""
+    """Return the processor's name and the usable number of cores."""
     name = None
     with suppress(OSError):  # on Linux alone
         name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     processor = name[1].strip() if name else platform.processor() or platform.machine()
     return {"processor": processor, "cores": usable_cores()}
+
+
+def find_version(package: str) -> str | None:
+    """Return a package's version by its registry name, or None without it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

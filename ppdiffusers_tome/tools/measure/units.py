@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
+from ppdiffusers_tome.settings.types import format_count as format_count
+
 NOT_MEASURED = "not measured"
 
 
@@ -25,8 +27,3 @@ def format_bytes(size: int | None) -> str:
 def format_seconds(seconds: float) -> str:
     """Return ``12.35 s`` for 12.345, ``0.0123 s`` for 0.01234."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds:.3g} s"
-
-
-def format_count(number: int, what: str) -> str:
-    """Return ``1 step``, ``2 steps``."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

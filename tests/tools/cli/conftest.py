@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,7 +40,7 @@ def heard(errors: str) -> list[str]:
 
 
 @pytest.fixture
-def generate(tmp_path: Path) -> Callable[..., list[Path]]:
+def generate(tmp_path):
     """Run ``generate`` on small images; returns the files, in order."""
 
     def run(*arguments: str, folder: str = "outputs", prompts: tuple[str, ...] = (PROMPT,)) -> list[Path]:
@@ -54,7 +53,7 @@ def generate(tmp_path: Path) -> Callable[..., list[Path]]:
 
 
 @pytest.fixture
-def photo(tmp_path: Path) -> Path:
+def photo(tmp_path):
     """A photo with edges: a bright square on a dark ground."""
     pixels = np.zeros((90, 120, 3), np.uint8)
     pixels[30:60, 40:80] = 220

@@ -33,7 +33,7 @@ generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet bundled | --controlnet needs edges
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image PHOTO | --image needs a ControlNet that fits
-generate --prompt x --output /proc/nowhere | --output /proc/nowhere cannot be written
+generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
 generate --prompt x --batch-size 2 | --batch-size is for files of prompts
 generate --prompts nowhere.jsonl | nowhere.jsonl cannot be read
 generate --prompts FILE --batch-size 0 | --batch-size 0 must be 1 or more
@@ -44,14 +44,32 @@ play --steps 201 | --steps 201 exceeds
 play --allow-host play.* | --allow-host play.* must be a name
 doctor --model bundled --height 100000 --width 100000 | alone takes at least
 doctor --environment --model bundled | --model: not allowed with argument --environment
+generate --prompts EDGES --canny-low 50 | --canny-low is for a photo
+generate --prompts FILE --canny-low 50 | --canny-low is for a photo
+generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs edges
+evaluate --ratios -1 | ratio=-1.0 must be at least 0
+evaluate --ratios | nothing is to be compared with the unmerged pipeline
+evaluate --configs nowhere.json | --configs nowhere.json cannot be read
+evaluate --seeds -1 | --seeds -1 must be from 0 to 2**62
+evaluate --model some/model | there is no prompt
+evaluate --prompts /dev/null | --prompts /dev/null holds no prompt
+evaluate --prompts /proc/self/exe | --prompts /proc/self/exe: it is not text in UTF-8
+evaluate --output TAKEN | evaluate.md exists already; choose another --output, or replace it with --overwrite
+tune --max-memory 8 | must be a size above 0 with its unit
+tune --max-memory 0GB | must be a size above 0 with its unit
+tune --max-memory {"9" * 400}GiB | must be a size above 0 with its unit
+tune --target-psnr -3 | target psnr=-3.0 must be a finite number, above 0
+tune --method todo --tile 16 | tile=16 has no effect with method='todo'
+tune --ratio 0.5 | --ratio
+visualize --ratio 0 | ratio 0 makes no groups of similar tokens
+visualize --config fast | method todo) makes no groups of similar tokens, so there is nothing to show; add --me
+visualize --prompt a --prompt b | 2 prompts were given
 export --tolerance 0 | --tolerance 0.0 must be above 0
 export --end 0.5 | start or end cannot be exported
 export --output /proc/nowhere | /proc/nowhere cannot be written
 """
 if paddle.get_device() == "cpu":
     CASES += "generate --prompt x --dtype float16 | --dtype float16 needs a GPU\n"
-if paddle.__version__.startswith("3."):
-    CASES += f"export --onnx | Paddle {paddle.__version__} cannot export for ONNX\n"
 
 
 def get_error(arguments, capsys):
@@ -67,14 +85,19 @@ def get_error(arguments, capsys):
 @pytest.mark.parametrize("case", [*filter(None, CASES.splitlines())])
 def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeypatch):
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
-    (tmp_path / "prompts.txt").write_text(PROMPT)
     line, sentence = case.split(" | ")
-    files = {"PHOTO": str(photo), "FILE": str(tmp_path / "prompts.txt")}
+    files = {"PHOTO": str(photo), "TAKEN": str(tmp_path / "taken")}
+    files |= {name: str(tmp_path / f"{name.lower()}.jsonl") for name in ("FILE", "EDGES")}
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "evaluate.md").write_bytes(b"mine")
+    (tmp_path / "file.jsonl").write_text(json.dumps({"prompt": PROMPT}))
+    (tmp_path / "edges.jsonl").write_text(json.dumps({"prompt": PROMPT, "control_image": str(photo)}))
     arguments = [files.get(argument, argument) for argument in shlex.split(line)]
     if "--output" not in arguments and arguments[0] not in ("doctor", "play"):
         arguments += ["--output", str(tmp_path / "outputs")]
     assert sentence in get_error(arguments, capsys)
     assert not (tmp_path / "outputs").exists() or not list((tmp_path / "outputs").iterdir())
+    assert [path.read_bytes() for path in (tmp_path / "taken").iterdir()] == [b"mine"]
 
 
 UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "prediction_type": "none"}  # no version runs it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,21 @@ COMMON: dict[str, Any] = dict(height=SIDE, width=SIDE, steps=2, guidance_scale=3
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dit")
     write_dit(folder, {"0": "cat", "1": "coffee, cup of coffee,", "7": "brick wall"})
     return folder
 
 
 @pytest.fixture(scope="module")
-def pipe(folder: Path) -> Any:
+def pipe(folder):
     loaded = load_pipeline(find_model(str(folder)), class_labels=True)
     loaded.set_progress_bar_config(disable=True)
     return loaded
 
 
 @pytest.fixture
-def run(folder: Path, tmp_path: Path) -> Callable[..., Path]:
+def run(folder, tmp_path):
     """Run a command with the pipeline; returns its output folder."""
 
     def run_command(command: str, *arguments: str) -> Path:
@@ -49,7 +48,7 @@ def run(folder: Path, tmp_path: Path) -> Callable[..., Path]:
     return run_command
 
 
-def test_prompts_name_classes_by_name_or_number(pipe: Any) -> None:
+def test_prompts_name_classes_by_name_or_number(pipe):
     labels = ClassLabels.from_pipeline(pipe)
     prompts = ("cat", "CAT ", "cup of coffee", "brick wall", "a photo of a cat", "3", "099")
     assert [labels.find_class(prompt) for prompt in prompts] == [0, 0, 1, 7, 0, 3, 99]
@@ -59,7 +58,7 @@ def test_prompts_name_classes_by_name_or_number(pipe: Any) -> None:
     assert [named.find_class(name) for name in ("Cardigan", "cardigan")] == [264, 474]
 
 
-def test_prompts_that_name_none_are_refused_with_the_names() -> None:
+def test_prompts_that_name_none_are_refused_with_the_names():
     with pytest.raises(UserError, match=r"'cta' is not a class .*did you mean cat\?; .* a name that it knows: 'cat'"):
         ClassLabels({"cat": 0}, 10, SIDE).find_class("cta")
     with pytest.raises(UserError, match="give a number from 0 to 39, or a name that it knows: none"):
@@ -67,7 +66,7 @@ def test_prompts_that_name_none_are_refused_with_the_names() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["ddim", "pndm"])
-def test_images_of_a_batch_are_those_generated_alone(pipe: Any, scheduler: str, monkeypatch: Any) -> None:
+def test_images_of_a_batch_are_those_generated_alone(pipe, scheduler, monkeypatch):
     monkeypatch.setattr(pipe, "scheduler", make_scheduler(scheduler, pipe.scheduler.config))
     prompts, seeds = ["cat", "7", "cat"], [3, 4, 5]
     batch = [np.asarray(image).astype(int) for image in generate_batch(pipe, prompts, seeds=seeds, **COMMON)]
@@ -76,9 +75,7 @@ def test_images_of_a_batch_are_those_generated_alone(pipe: Any, scheduler: str, 
     assert (batch[0] != batch[2]).any()
 
 
-def test_generate_takes_classes_alone_and_from_a_file(
-    run: Callable[..., Path], pipe: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_generate_takes_classes_alone_and_from_a_file(run, pipe, folder, tmp_path, capsys):
     output = run("generate", "--prompt", "a photo of a cat", "--ratio", "0", "--guidance-scale", "3", "--height", "32")
     (cat,) = output.iterdir()
     assert (pixels_of(cat) == np.asarray(generate_image(pipe, "cat", seed=0, **COMMON))).all()
@@ -100,9 +97,7 @@ def test_generate_takes_classes_alone_and_from_a_file(
         (["export"], "is a DiTPipeline without a unet and a vae"),
     ],
 )
-def test_what_a_dit_cannot_do_is_refused(
-    arguments: list[str], words: str, folder: Path, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_dit_cannot_do_is_refused(arguments, words, folder, photo, tmp_path, capsys):
     given = [str(photo) if argument == "PHOTO" else argument for argument in arguments]
     assert main([*given, "--model", str(folder), "--output", str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
@@ -110,7 +105,7 @@ def test_what_a_dit_cannot_do_is_refused(
         ClassLabels({}, 10, SIDE).check_arguments({}, None, None, 4.0)
 
 
-def test_compare_takes_the_first_classes_by_default(run: Callable[..., Path]) -> None:
+def test_compare_takes_the_first_classes_by_default(run):
     found = json.loads((run("compare", "--ratios", "0.5") / "compare.json").read_text())
     assert [sample["prompt"] for sample in found["configurations"][1]["samples"]] == ["cat", "coffee", "2"]
     assert (found["run"]["height"], found["run"]["guidance_scale"]) == (SIDE, 4.0)

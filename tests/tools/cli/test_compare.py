@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
@@ -22,9 +20,7 @@ def compare(folder: Path, *arguments: str) -> int:
     return main(["compare", *SMALL, "--output", str(folder), *arguments])
 
 
-def test_a_sheet_tables_and_images_are_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], generate: Callable[..., list[Path]]
-) -> None:
+def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate):
     folder = tmp_path / "compare"
     arguments = ["--ratios", "0.5", "0.7", "--configs", "fast", "--prompt", PROMPT, "--prompt", ROCKET, "--steps", "2"]
     assert compare(folder, *arguments, "--fewer-steps", "1", "--seed", "5") == 0
@@ -46,7 +42,7 @@ def test_a_sheet_tables_and_images_are_written(
     assert [pixels_of(path).tobytes() for path in references] == [pixels_of(path).tobytes() for path in generated]
 
 
-def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path: Path, photo: Path) -> None:
+def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path, photo):
     assert compare(tmp_path, "--image", str(photo), "--prompt", PROMPT, "--ratios", "0.5") == 0
     content = json.loads((tmp_path / "compare-controlnet.json").read_text())
     assert content["run"]["controlnet"]["edges"]["file"] == "photo.png"
@@ -58,9 +54,7 @@ def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path: Path, photo: P
     assert np.corrcoef(shown.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
 
 
-def test_nothing_is_lost_when_nobody_reads_the_output_and_more_is_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost_when_nobody_reads_the_output_and_more_is_added(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("sys.stdout", Gone())
         assert compare(tmp_path, "--ratios", "0.5", "--prompt", PROMPT) == 141

@@ -46,13 +46,13 @@ def report(home: Path, *arguments: str, broken: Path | None = None) -> str:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path):
     folder = tmp_path / "homes" / "janedoe"
     folder.mkdir(parents=True)
     return folder
 
 
-def test_report_has_versions_and_variables_but_nothing_private(home: Path) -> None:
+def test_report_has_versions_and_variables_but_nothing_private(home):
     text = " ".join(report(home).split())
     for words in (
         f"python: {platform.python_version()}", f"paddle: version {paddle.__version__}", f"numpy {np.__version__}",
@@ -80,7 +80,7 @@ def test_report_has_versions_and_variables_but_nothing_private(home: Path) -> No
         ),
     ],
 )  # fmt: skip
-def test_failed_import_is_explained(package: str, code: str, sentence: str, home: Path, tmp_path: Path) -> None:
+def test_failed_import_is_explained(package, code, sentence, home, tmp_path):
     (tmp_path / "broken" / package).mkdir(parents=True)
     (tmp_path / "broken" / package / "__init__.py").write_text(code.replace("/homes", str(home.parent)))
     lines = report(home, broken=tmp_path / "broken").splitlines()
@@ -99,14 +99,14 @@ def test_failed_import_is_explained(package: str, code: str, sentence: str, home
         (f"{Path.home()}/secret/x.so of somebody@{platform.node()}\n", "x.so of somebody@HOST"),
     ],
 )
-def test_errors_lose_folders_and_names(text: str, expected: str) -> None:
+def test_errors_lose_folders_and_names(text, expected):
     assert remove_private(text) == expected
 
 
-def test_versions_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_that_do_not_fit_are_named(monkeypatch):
     installed = {"paddlenlp": "2.5.0", "paddlepaddle-gpu": "3.3.1.post126", "paddlepaddle": None, "numpy": None}
-    real = environment.installed_version
-    monkeypatch.setattr(environment, "installed_version", lambda name: installed.get(name, real(name)))
+    real = environment.find_version
+    monkeypatch.setattr(environment, "find_version", lambda name: installed.get(name, real(name)))
     problems = "\n".join(find_problems({}))
     assert "paddlenlp is 2.5.0, and ppdiffusers-tome needs paddlenlp" in problems
     assert "numpy is missing, and ppdiffusers-tome needs numpy" in problems
@@ -118,7 +118,7 @@ def test_versions_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "never tested with ppdiffusers 9.9" in find_problems({"ppdiffusers": {"version": "9.9"}})[0]
 
 
-def test_report_needs_the_standard_library_alone() -> None:
+def test_report_needs_the_standard_library_alone():
     code = (
         "import sys; before = set(sys.modules); import ppdiffusers_tome.tools.doctor.environment; "
         "print({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))"
@@ -127,7 +127,7 @@ def test_report_needs_the_standard_library_alone() -> None:
     assert done.stdout.strip() == "{'ppdiffusers_tome'}"
 
 
-def test_method_that_fails_is_named_with_those_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_method_that_fails_is_named_with_those_that_work(monkeypatch):
     def sparkle(*_: object, **__: object) -> object:
         raise RuntimeError("The kernel `argmax` is not registered\n  [Hint: bfloat16]")
 
@@ -143,5 +143,5 @@ def test_method_that_fails_is_named_with_those_that_work(monkeypatch: pytest.Mon
     assert "method todo in float32 fails on cpu, its numbers are wrong; these work: pool" in problems
 
 
-def test_every_method_works_here() -> None:
+def test_every_method_works_here():
     assert check_methods() == {"device": paddle.get_device(), "work": "6 of 6"}

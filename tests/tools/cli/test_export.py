@@ -24,7 +24,7 @@ FILES = {"export.json", "model_index.json", "scheduler", "text_encoder", "tokeni
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     """The bundled model, but with a UNet of one level, which is traced in a fraction of the time."""
     folder = tmp_path_factory.mktemp("model") / "model"
     shutil.copytree(find_model("bundled").folder, folder)
@@ -34,13 +34,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def export(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     assert main(["export", *SIZE, "--model", str(model), "--ratio", "0.6", "--output", str(folder)]) == 0
     return folder
 
 
-def test_the_files_describe_the_export(export: Path, model: Path) -> None:
+def test_the_files_describe_the_export(export, model):
     assert {path.name for path in export.iterdir()} == FILES
     assert ToMeConfig.load(export / "tome.json") == ToMeConfig(0.6)
     metadata = json.loads((export / "export.json").read_text())
@@ -53,7 +53,7 @@ def test_the_files_describe_the_export(export: Path, model: Path) -> None:
     assert index["_class_name"] == "PaddleInferStableDiffusionPipeline"
 
 
-def test_the_deploy_pipeline_generates_the_same_image(export: Path, model: Path) -> None:
+def test_the_deploy_pipeline_generates_the_same_image(export, model):
     pipe, deployed = load_pipeline(find_model(str(model))), load_exported(export)
     common = dict(height=64, width=64, num_inference_steps=2, guidance_scale=3.0, output_type="np")
     noise = make_initial_noise(pipe, 64, 64, seed=0)
@@ -64,7 +64,7 @@ def test_the_deploy_pipeline_generates_the_same_image(export: Path, model: Path)
     assert np.abs(image - unmerged).max() > 1e-3
 
 
-def test_the_exported_size_is_the_default_and_the_only_one(export: Path, tmp_path: Path) -> None:
+def test_the_exported_size_is_the_default_and_the_only_one(export, tmp_path):
     deployed = load_exported(export)
     for size in ({}, dict(height=64), dict(height=64, width=64)):
         assert deployed(PROMPT, num_inference_steps=1, **size).images[0].size == (64, 64)
@@ -76,10 +76,3 @@ def test_the_exported_size_is_the_default_and_the_only_one(export: Path, tmp_pat
     other = Path(shutil.copytree(export, tmp_path / "exported"))
     (other / "export.json").unlink()
     assert load_exported(other)(PROMPT, height=64, width=64, num_inference_steps=1).images[0].size == (64, 64)
-
-
-def test_an_export_is_not_replaced(export: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = {path: path.read_bytes() for path in export.rglob("*") if path.is_file()}
-    assert main(["export", *SIZE, "--model", str(model), "--output", str(export)]) == 2
-    assert "exists already; choose another --output, or replace it with --overwrite" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in export.rglob("*") if path.is_file()} == before

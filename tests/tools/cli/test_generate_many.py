@@ -1,19 +1,13 @@
-"""``generate --prompts`` with the bundled model: stopped and resumed, on one process and on two."""
+"""``generate --prompts`` with the bundled model: stopped and resumed, and on several processes."""
 
 from __future__ import annotations
 
 import json
-import os
 import resource
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
-from launching import on_ranks
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.images import read_settings
@@ -37,10 +31,6 @@ def to_arguments(tmp_path, lines, folder="outputs"):
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines))
     return ["--prompts", str(path), "--output", str(tmp_path / folder)]
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("scheduler", ["ddim", "euler-a"])
@@ -109,33 +99,6 @@ def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys, monk
     (outputs / "000001-a-photo-of-a-astronaut.png").write_bytes(b"mine")
     assert many(lines) == 2
     assert (outputs / "000001-a-photo-of-a-astronaut.png").read_bytes() == b"mine"
-
-
-@pytest.mark.parametrize(
-    "ranks", [pytest.param(1, marks=pytest.mark.once), pytest.param(2, marks=pytest.mark.sweep)]
-)  # fmt: skip
-def test_killed_run_resumes_and_ends_as_one_that_was_not(many, tmp_path, ranks):
-    lines = [{"prompt": f"a photo of a {subject}"} for subject in SUBJECTS * 2]
-    lines[-1] = {"prompt": PROMPT, "image": "nowhere.png"}
-    outputs = tmp_path / "outputs"
-    program = ["-m", "ppdiffusers_tome", "generate", *SMALL, *to_arguments(tmp_path, lines)]
-    command = [sys.executable, *program] if ranks == 1 else on_ranks(ranks, tmp_path, *program)
-    piped = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
-             "text": True}  # fmt: skip
-    with subprocess.Popen(command, start_new_session=True, **piped) as first:
-        ends = time.monotonic() + 400
-        while not any(outputs.glob("*.png")):
-            assert first.poll() is None
-            assert time.monotonic() < ends
-            time.sleep(0.01)
-        os.killpg(first.pid, signal.SIGKILL)  # the processes that the launcher started, too
-    assert len(list(outputs.glob("*.png"))) < len(lines) - 1
-    second = subprocess.run(command, timeout=400, check=False, **piped)
-    assert second.returncode == 0, second.stdout
-    assert many(lines, folder="alone") == 0
-    assert {name: content for name, content in contents(outputs).items() if not name.endswith(".tmp")} == contents(
-        tmp_path / "alone"
-    )
 
 
 def test_the_launcher_s_processes_each_take_every_nth_line(many, tmp_path, monkeypatch, capsys):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.files import write_atomically, write_json
+from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.files import write_atomically, write_json
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
 
@@ -84,13 +84,13 @@ def test_file_is_on_the_disk_before_it_gets_its_name_and_replaces_none(tmp_path,
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(path.exists()), fsync(descriptor)))
     write_json(path, {"psnr_db": None}, overwrite=False)
     assert synced == [False]
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(ToMeValueError, match="exists already"):
         write_json(path, {}, overwrite=False)
 
     def write(file):
         file.write(b"half of it")
         raise OSError(28, "No space left")
 
-    with pytest.raises(UserError, match="No space left"):
+    with pytest.raises(ToMeValueError, match="No space left"):
         write_atomically(path, write, overwrite=True)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b'{\n  "psnr_db": null\n}\n')]

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 import paddle
 import pytest
 
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.demo_model import CONTROLNET
 from ppdiffusers_tome.tools.generation import model_loader
+from ppdiffusers_tome.tools.generation.arguments import name_option
 from tools.cli.conftest import PROMPT
 
 # What a command is run with, and the options that a case asks about; all that are not in the case where it has none.
@@ -43,7 +45,7 @@ CASES = {
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp", "--no-reuse-blocks"}  # as without them
-LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--tolerance", "--onnx",
+LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--tolerance",
          "--rows", "--language", "--host", "--port", "--allow-host", "--target-psnr", "--target-speedup",
          "--max-memory", "--help"}  # fmt: skip
 VALUES = {
@@ -140,3 +142,28 @@ def test_settings_beside_configs_change_each_of_them(plan):
     assert "ratio 0.8889, sx 3, sy 3, method todo, cache 0.5" in found
     assert "ratio 0.25" not in found
     assert plan(split("compare --config balanced --ratios 0.8889")) == plan(split("compare --config balanced"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"generate --prompt {PROMPT!r} --ratio 0", "generate --prompts FILE --ratio 0", "export --ratio 0",
+        f"visualize --prompt {PROMPT!r} --ratio 0", "doctor --model bundled --ratio 0",
+        "compare --ratios 0 --cache 0.5", "compare --ratios --fewer-steps 1",
+    ],
+)  # fmt: skip
+def test_settings_of_merging_are_refused_where_nothing_merges(line, plan, capsys):
+    settings = {name_option(name) for name in vars(ToMeConfig()) if name != "ratio" and not name.startswith("cache")}
+    for option, words in list_options(line):
+        setting = option.replace("--no-", "--")
+        if setting in settings:
+            assert plan([*split(line), *words]) == 2
+            assert re.search(rf"{setting} |\b{setting[2:].replace('-', '_')}\b", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["generate --prompt x", "visualize", "export", "doctor --model bundled"])
+@pytest.mark.parametrize(("given", "name"), [("--cache-slope 1", "cache_slope"), ("--tome-seed 3 --no-rand", "seed")])
+def test_settings_that_others_leave_without_effect_are_refused(command, given, name, plan, capsys):
+    assert plan(split(f"{command} {given}")) == 2
+    assert f"{name}=" in capsys.readouterr().err
+    assert plan(split("tune --tome-seed 3 --no-rand")) == 2  # all that has a cache has its slope

@@ -32,7 +32,7 @@ def has_image(column: np.ndarray, image: np.ndarray) -> bool:
     return any(np.array_equal(column[top : top + height], image) for top in range(len(column) - height))
 
 
-def test_a_sheet_and_numbers_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sheet_and_numbers_are_written(tmp_path, capsys):
     content = visualize(tmp_path, "--ratio", "0.5")
     captured = capsys.readouterr()
     assert heard(captured.err) == []
@@ -48,7 +48,7 @@ def test_a_sheet_and_numbers_are_written(tmp_path: Path, capsys: pytest.CaptureF
     assert {row["call"] for row in content["merged"]} == {1, 2}
 
 
-def test_the_groups_are_those_that_merged(tmp_path: Path) -> None:
+def test_the_groups_are_those_that_merged(tmp_path):
     """The same image generated in Python, and its records."""
     from ppdiffusers import StableDiffusionPipeline
 
@@ -65,7 +65,7 @@ def test_the_groups_are_those_that_merged(tmp_path: Path) -> None:
         assert has_image(column, np.asarray(draw_groups(image, record)).repeat(2, axis=0).repeat(2, axis=1))
 
 
-def test_blocks_and_calls_are_selected(tmp_path: Path) -> None:
+def test_blocks_and_calls_are_selected(tmp_path):
     oblong = ["--height", "64", "--width", "128", "--steps", "3"]
     visualize(tmp_path / "a", "--max-downsample", "4", "--at", "3", size=oblong)
     content = visualize(tmp_path / "b", "--blocks", "all", "--at", "1", "3", size=oblong)
@@ -82,17 +82,12 @@ def test_blocks_and_calls_are_selected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--ratio", "0"], "ratio 0 makes no groups of similar tokens"),
-        (["--config", "fast"], "method todo) makes no groups of similar tokens, so there is nothing to show; add --me"),
         (["--at", "5", "1"], "--at 5 must be from 1 to 1"),
-        (["--blocks", "nowhere"], f"these merge: unet.{BLOCK}"),
-        (["--prompt", "a photo of a rocket"], "2 prompts were given"),
+        (["--blocks", "all", "nowhere"], f"these merge: unet.{BLOCK}"),
         (["--height", "8", "--width", "8"], "none of the blocks merged tokens into groups"),
     ],
 )
-def test_bad_input_is_refused(
-    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_refused(arguments, words, tmp_path, capsys):
     assert main(["visualize", *SMALL, "--prompt", PROMPT, "--output", str(tmp_path), *arguments]) == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     paths = prepare_results(args, stem, f"{stem}.png")
     with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
-        edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+        edges = loaded.load_edges(settings.edges)
         cases = [Case(prompt, settings.seed + number) for number, prompt in enumerate(prompts)]
         images = ImageFolder(args.output / stem, keeps_all=True)
         evaluation = Evaluation(loaded, configurations, images, edges)

@@ -30,7 +30,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
 )
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config, refuse_without_merging
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
@@ -96,6 +96,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
         raise UserError(f"--steps {args.steps} must be 2 or more; 20 is usual")
     source = find_model(args.model, trusts_code=args.trust_model_code)
     config = parse_tome_config(args, args.ratio)
+    refuse_without_merging(args, [config])
     chunked = args.xformers or args.chunked_attention
     check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
     attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
@@ -135,6 +136,13 @@ def _print_estimates(args: argparse.Namespace) -> None:
             print_line(_describe_gain(pipe, part, config, height, width, args.steps))
         else:
             print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
+        if config.cache:
+            computed = choose_computed_steps(args.steps, config.cache, cache_steps=config.cache_steps)
+            num_skipped = args.steps - len(computed)
+            print_line(
+                f"The cache over steps skips most layers in {num_skipped} of {args.steps} calls; neither that nor its "
+                "memory is in these numbers."
+            )
 
 
 def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width: int, steps: int) -> str:
@@ -142,24 +150,17 @@ def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width:
     from ppdiffusers_tome.tools.doctor.estimate import time_decoding, time_denoiser
 
     try:
-        unmerged, merged, cache_bytes = time_denoiser(pipe, part, config, height, width, steps=steps)
+        unmerged, merged = time_denoiser(pipe, part, config, height, width, steps=steps)
     except UserError as error:
         return f"Tokens merge. The gain was not timed: {error}."
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
-    cache = ""
-    if config.cache:
-        num_skipped = steps - len(choose_computed_steps(steps, config.cache, cache_steps=config.cache_steps))
-        cache = (
-            f" The cache over steps skips most layers in {num_skipped} of the {steps} calls, which is not in these "
-            f"numbers; it keeps at most {format_bytes(cache_bytes)} for an image, twice that with guidance."
-        )
     if merged >= unmerged:
         cheaper = ", or make matching cheaper with --tile 16 --reuse-steps 4 --reuse-blocks"
         remedy = cheaper if METHODS[config.method].compares else ""
-        return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}.{cache}"
+        return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}."
     before = steps * unmerged + time_decoding(pipe, height, width)
     after = before - steps * (unmerged - merged)
     return (
         f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {steps} steps, with "
-        f"decoding, calls are {steps * unmerged / before:.0%}, and it is {before / after:.2f} times as fast.{cache}"
+        f"decoding, calls are {steps * unmerged / before:.0%}, and it is {before / after:.2f} times as fast."
     )

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome evaluate``: cases by configurations, in seconds, memory and similarity; a stopped run resumes."""
+"""``ppdiffusers-tome evaluate``: cases by configurations, in seconds, memory and similarity."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def evaluate(args: argparse.Namespace, settings: Settings, configurations: Sequence[Configuration]) -> None:
-    """Generate all prompts with all configurations, the unmerged one first, and write the results."""
+    """Generate all prompts with all configurations, and write the results."""
     for seed in args.seeds:
         check_seed("--seeds", seed)
     prompts = _parse_prompts(args, settings)
@@ -68,7 +68,7 @@ def evaluate(args: argparse.Namespace, settings: Settings, configurations: Seque
 
 
 def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
-    """Return every prompt once; without any, those of all subjects of a bundled model."""
+    """Return every prompt once; by default those of a bundled model."""
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         for line, values in read_entries(args.prompts, may_have_any_name=True):

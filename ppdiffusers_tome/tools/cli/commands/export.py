@@ -1,17 +1,14 @@
-"""``ppdiffusers-tome export``: a pipeline as static programs, merging included, for ppdiffusers' deploy pipelines."""
+"""``ppdiffusers-tome export``: a merging pipeline as static programs for deployment."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.export.layout import require_folder
-from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.generation.arguments import (
@@ -22,13 +19,9 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
-from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config, refuse_without_merging
 
 HELP = "Write a pipeline as static programs for deployment, merging included, and check them by running them."
-# Arguments in errors of the Python functions, as options of this command.
-_OPTIONS = {
-    "overwrite=True": "--overwrite", "choose another folder": "choose another --output", "tolerance=": "--tolerance ",
-}  # fmt: skip
 EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads, tome.json (the settings, for --config)
 and export.json (sizes, settings and the difference from the model). The programs take one height and width; the batch
 is dynamic unless --rows fixes it. Every program is run before it is moved to the output. --overwrite replaces an
@@ -46,8 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_size_arguments(group)
     group.add_argument("--rows", type=int, metavar="N",
                        help="rows of the UNet's batch, two for each image with guidance (default: any number)")
-    group.add_argument("--onnx", action="store_true",
-                       help="write every program in ONNX too; needs Paddle 2.6, paddle2onnx 1.3 and onnxruntime")
     group.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X",
                        help=f"largest difference from the model (default: {TOLERANCE:g})")
     add_tome_arguments(parser, ratio=True)
@@ -63,35 +54,15 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
     model = find_model(args.model, trusts_code=args.trust_model_code)
     config = parse_tome_config(args, args.ratio)
+    refuse_without_merging(args, [config])
     require_exportable(config)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
-    if args.onnx:
-        require_onnx()
-    with _errors_name_options(args.output):
-        require_folder(args.output, overwrite=args.overwrite)
+    require_folder(args.output, overwrite=args.overwrite)
     with quiet_libraries():
         _export(args, model, controlnet, config)
 
 
-@contextmanager
-def _errors_name_options(folder: Path) -> Iterator[None]:
-    """Name options of the command in errors that name arguments of Python."""
-    try:
-        yield
-    except (ToMeValueError, OSError) as error:
-        if isinstance(error, OSError) and error.strerror is None:  # ppdiffusers cannot load a model
-            raise
-        text = str(error)
-        if isinstance(error, OSError):
-            text = f"{folder} cannot be written ({error.strerror}); make room, or choose another folder"
-        for argument, option in _OPTIONS.items():
-            text = text.replace(argument, option)
-        raise UserError(text) from error
-
-
 def _export(args: argparse.Namespace, model: ModelSource, controlnet: ModelSource | None, config: ToMeConfig) -> None:
-    from tqdm import tqdm
-
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.export.pipelines import export_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_native_size
@@ -102,12 +73,11 @@ def _export(args: argparse.Namespace, model: ModelSource, controlnet: ModelSourc
         apply_tome(pipe, config)
     height, width = get_native_size(pipe)
     metadata = {"model": model.label, "controlnet": None if controlnet is None else controlnet.label}
-    with tqdm(total=4, desc="programs", disable=None) as bar, _errors_name_options(args.output):
-        exported = export_pipeline(
-            pipe, args.output, height=args.height or height, width=args.width or width, rows=args.rows, onnx=args.onnx,
-            overwrite=args.overwrite, tolerance=args.tolerance, metadata=metadata,
-            on_component=lambda name: bar.update(),
-        )  # fmt: skip
+    log("writing the programs ...")
+    exported = export_pipeline(
+        pipe, args.output, height=args.height or height, width=args.width or width, rows=args.rows,
+        overwrite=args.overwrite, tolerance=args.tolerance, metadata=metadata,
+    )  # fmt: skip
     for component in exported:
         files = ", ".join(component.files)
         print_line(f"{component.name}: {files}, at most {component.difference:.1e} from the model")

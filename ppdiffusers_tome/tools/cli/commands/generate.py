@@ -6,9 +6,9 @@ import argparse
 import statistics
 from pathlib import Path
 
+from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import refuse_options
-from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
         loaded, _ = load_for_prompts(settings, prompts)
         loaded.apply(settings.tome)
-        edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+        edges = loaded.load_edges(settings.edges)
         images = []
         for number, prompt in enumerate(tqdm(prompts, desc="images", position=0, disable=None)):
             generated = loaded.generate(prompt, number, edges)

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome play``: a page that compares an image without and with token merging."""
+"""``ppdiffusers-tome play``: a page that compares unmerged and merged images."""
 
 from __future__ import annotations
 

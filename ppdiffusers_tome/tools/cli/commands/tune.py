@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError
+from ppdiffusers_tome.files import refuse_existing, write_text
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.files import refuse_existing, write_text
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -33,8 +31,8 @@ from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import find_frontier
 from ppdiffusers_tome.tools.measure.system import describe_machine
-from ppdiffusers_tome.tools.measure.units import format_bytes, parse_bytes
-from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates
+from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
+from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
 from ppdiffusers_tome.tuning.results import ChosenSteps, Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
@@ -73,30 +71,49 @@ def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
     prompts = check_prompts(args.prompt, settings.model.prompts[:2])
     kept = common_settings(args.config, get_tome_overrides(args))
-    list_candidates(settings=kept, steps=settings.steps)  # an error before anything is loaded
+    candidates = list_candidates(kept, steps=settings.steps)  # an error before anything is loaded
     wanted = (args.target_psnr, args.target_speedup, args.max_memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
     is_own = _is_own(settings_file, paths[-1])
-    refuse_existing(settings_file, args.overwrite or is_own)
+    refuse_existing(settings_file, overwrite=args.overwrite or is_own)
     with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
         run = {**loaded.describe_run(), "kept": kept}
-        tuned = _tune(loaded, prompts, target, run, args.output / "tune.jsonl", overwrite=args.overwrite)
+        tuned = _tune(loaded, prompts, target, candidates, run, args)
         run |= {"target": vars(target), "memory": explain_peak()}
         if tuned.pays:
             write_text(settings_file, tuned.config.to_json(), overwrite=True)
             paths.insert(0, settings_file)
         elif is_own:
             settings_file.unlink()
-        results = {"run": run, "verdict": tuned.verdict, "trials": [_to_dict(trial) for trial in tuned.trials],
+        results = {"run": run, "verdict": tuned.verdict, "trials": [trial.to_dict() for trial in tuned.trials],
                    "config": tuned.config.to_dict() if tuned.pays else None, "steps": tuned.steps}  # fmt: skip
         Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)]).write(paths, results)
 
 
+class _Known(dict[Any, Any]):
+    """The trials and chosen steps of a search, kept in the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        for values in ledger.values():
+            each = ChosenSteps.from_dict(values) if "slopes" in values else Trial.from_dict(values)
+            super().__setitem__(len(each.steps) if isinstance(each, ChosenSteps) else (each.config, each.steps), each)
+        self.ledger = ledger
+
+    def __setitem__(self, key: Any, value: Trial | ChosenSteps) -> None:
+        if isinstance(value, Trial):
+            content = value.to_dict()
+            self.ledger.add([content["config"], content["steps"]], content)
+        else:
+            self.ledger.add(["steps", key], vars(value))
+        super().__setitem__(key, value)
+
+
 def _tune(
-    loaded: LoadedPipeline, prompts: list[str], target: Target, run: Mapping[str, Any], ledger_path: Path, *,
-    overwrite: bool,
+    loaded: LoadedPipeline, prompts: list[str], target: Target, candidates: Mapping[str, Sequence[ToMeConfig]],
+    run: Mapping[str, Any], args: argparse.Namespace,
 ) -> Tuned:  # fmt: skip
     """Search for the settings; trials that the ledger has are not repeated."""
     import numpy as np
@@ -106,76 +123,44 @@ def _tune(
     from ppdiffusers_tome.tuning.search import NUM_CHOOSING, tune_images
 
     settings = loaded.settings
-    edges = None if settings.edges is None else loaded.load_edges(settings.edges)
-
-    def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
-        """Generate image ``number``, whose seed is as much above that of the run."""
-        generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
-        return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
-
+    edges = loaded.load_edges(settings.edges)
     identity = {
         **run, "prompts": prompts, "seed": settings.seed, "negative_prompt": settings.negative_prompt,
         "edges": None if edges is None else zlib.crc32(edges.tobytes()), **describe_machine(),
     }  # fmt: skip
-    candidates = list_candidates(settings=run["kept"], steps=settings.steps)
-    choosing = (prompts * NUM_CHOOSING)[:NUM_CHOOSING]
-    ledger = Ledger(ledger_path, identity, overwrite=overwrite)
+    known = _Known(Ledger(args.output / "tune.jsonl", identity, overwrite=args.overwrite))
     with tqdm(desc="images", position=0, disable=None) as bar:
-        stored = ledger.get(["steps"])
-        known_steps = None if stored is None else {int(count): _restore_steps(each) for count, each in stored.items()}
-        fitted = fit_cache(candidates, known_steps or {}, type(loaded.pipe.scheduler).__name__)
-        keys = [["trial", family, config.to_dict()] for family, configs in fitted.items() for config in configs]
-        known = [_restore(ledger[key]) for key in keys if key in ledger]
 
         def begin(num_images: int, seconds: float) -> None:
             bar.reset(total=num_images)
-            print(f"at most {num_images} images, about {max(1, round(seconds / 60))} min", file=sys.stderr, flush=True)
+            number, minutes = format_count(num_images, "image"), max(1, round(seconds / 60))
+            print(f"at most {number}, about {minutes} min", file=sys.stderr, flush=True)
 
-        def add(trial: Trial) -> None:
-            ledger.add(["trial", trial.family, trial.config.to_dict()], _to_dict(trial))
-            if bar.disable:  # without a terminal
-                print(_format_trial(trial), file=sys.stderr, flush=True)
-
-        def measure(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
-            image = generate(prompt, number, fewer_steps)
+        def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
+            """Generate an image, whose number is added to the seed."""
+            generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
             bar.update()
-            return image
+            return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
+        def report(trial: Trial) -> None:
+            if bar.disable:  # without a terminal
+                line = f"{trial.name}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB"
+                print(line, file=sys.stderr, flush=True)
+
+        choosing = (prompts * NUM_CHOOSING)[:NUM_CHOOSING]
         return tune_images(
-            loaded.pipe, [partial(measure, prompt, number) for number, prompt in enumerate(prompts)], target,
-            choosing=[partial(measure, prompt, number) for number, prompt in enumerate(choosing, len(prompts))],
-            steps=settings.steps, settings=run["kept"], on_begin=begin,
-            on_steps=lambda chosen: ledger.add(["steps"], {count: asdict(steps) for count, steps in chosen.items()}),
-            on_trial=add, known_steps=known_steps, known_trials=known,
+            loaded.pipe, [partial(generate, prompt, number) for number, prompt in enumerate(prompts)], target,
+            candidates, run["kept"],
+            choosing=[partial(generate, prompt, number) for number, prompt in enumerate(choosing, len(prompts))],
+            steps=settings.steps, on_begin=begin, on_trial=report, known=known,
         )  # fmt: skip
 
 
 def _is_own(settings_file: Path, results: Path) -> bool:
-    """Return whether an earlier run wrote the settings, not a user or an export."""
+    """Return whether an earlier run wrote the settings."""
     with suppress(ToMeError, OSError, ValueError, KeyError, TypeError):
         return json.loads(results.read_bytes())["config"] == json.loads(ToMeConfig.load(settings_file).to_json())
     return False
-
-
-def _to_dict(trial: Trial) -> dict[str, Any]:
-    psnr = trial.psnr if math.isfinite(trial.psnr) else None
-    return {"family": trial.family, "config": trial.config.to_dict(), "speed_up": trial.speed_up, "psnr_db": psnr,
-            "peak_bytes": trial.peak_bytes, "steps": trial.steps}  # fmt: skip
-
-
-def _restore(values: Mapping[str, Any]) -> Trial:
-    psnr = math.inf if values["psnr_db"] is None else values["psnr_db"]
-    config = ToMeConfig.from_dict(values["config"])
-    return Trial(values["family"], config, values["speed_up"], psnr, values["peak_bytes"])
-
-
-def _restore_steps(values: Mapping[str, Any]) -> ChosenSteps:
-    return ChosenSteps(tuple(values["steps"]), tuple(values["slopes"]), values["psnr"])
-
-
-def _format_trial(trial: Trial) -> str:
-    fewer = "" if trial.steps is None else f"{trial.steps} steps, "
-    return f"{fewer}{trial.config.summary}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB"
 
 
 def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
@@ -195,6 +180,5 @@ def _make_table(tuned: Tuned) -> Table:
         is_chosen = tuned.pays and trial.steps == tuned.steps and trial.config == tuned.config
         mark = "chosen" if is_chosen else "frontier" if is_best else ""
         speed_up, peak = f"{trial.speed_up:.2f}x", format_bytes(trial.peak_bytes)
-        fewer = "" if trial.steps is None else f"{trial.steps} steps, "
-        table.add(f"{fewer}{trial.config.summary}", mark, speed_up, format_psnr(trial.psnr), peak)
+        table.add(trial.name, mark, speed_up, format_psnr(trial.psnr), peak)
     return table

@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.files import prepare_folder, write_json
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
-from ppdiffusers_tome.tools.files import prepare_folder, write_json
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         loaded.apply(settings.tome)
         num_calls = loaded.count_calls()
         calls, blocks = _select_calls(args.at, num_calls), _select_blocks(loaded, args.blocks)
-        edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+        edges = loaded.load_edges(settings.edges)
         # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
         with record_merging(loaded.pipe, image=-1 if loaded.labels is None else 0) as records:
             traced = loaded.generate(prompt, 0, edges)
@@ -95,7 +95,7 @@ def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
 
 
 def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlock]:
-    """Return the blocks to show; without any, the first of each denoiser and level."""
+    """Return the blocks to show: by default one a level."""
     from ppdiffusers_tome.patching.recorder import merging_blocks
 
     blocks = merging_blocks(loaded.pipe)
@@ -105,7 +105,7 @@ def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[Mer
             first.setdefault((block.denoiser, block.level), block)
         return list(first.values())
     names = {f"{block.denoiser}.{block.path}": block for block in blocks}
-    parts = [""] if ALL in wanted else wanted
+    parts = ["" if part == ALL else part for part in wanted]
     for part in parts:
         if not any(part in name for name in names):
             raise UserError(f"--blocks {part} is in no name of a block that merges; these merge: {', '.join(names)}")
