@@ -154,7 +154,7 @@ def _class_with_overrides(cls: Any) -> type:
     methods = {name: _run_overrides(cls, name) for name in plain}
 
     class PlainMethods(type(cls)):  # type: ignore[misc]
-        """The metaclass that reads, writes and deletes methods of the original class.
+        """The metaclass whose attributes are those of the original class.
 
         ``type(model).forward``, which caches over steps read and replace, is the original; a layer finds the new one.
         """
