@@ -31,7 +31,7 @@ def dim_size(x: paddle.Tensor, axis: int) -> int | paddle.Tensor:
 
 
 def gather_last_axis(x: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
-    """Gather from ``[..., n]`` by int64 ``[..., k]``, or ``[...]`` for one a row.
+    """Gather ``[..., n]`` by int64 ``[..., k]`` or ``[...]``, one a row.
 
     Not ``take_along_axis``, which copies ``x`` and on Paddle 2.6 waits for the device to check the index.
     """

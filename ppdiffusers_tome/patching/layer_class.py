@@ -154,7 +154,7 @@ def _class_with_overrides(cls: Any) -> type:
     methods = {name: _run_overrides(cls, name) for name in plain}
 
     class PlainMethods(type(cls)):  # type: ignore[misc]
-        """The metaclass that reads and writes methods of the original class.
+        """The metaclass whose attributes are those of the original class.
 
         ``type(model).forward``, which caches over steps read and replace, is the original; a layer finds the new one.
         """
@@ -162,6 +162,9 @@ def _class_with_overrides(cls: Any) -> type:
         def __setattr__(self, name: str, value: Any) -> None:
             # Somebody may have found ours in the ``__dict__``, and put it back.
             setattr(cls, name, plain[name] if name in plain and value is methods[name] else value)
+
+        def __delattr__(self, name: str) -> None:
+            delattr(cls, name)
 
     for name in methods:
         setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]

@@ -1,1 +1,1 @@
-"""Overrides, from outside in: those of ``denoiser``, ``block`` and ``merge``, and of ``attention`` within."""
+"""Overrides, from outside in: ``denoiser``, ``block``, ``merge``, and ``attention`` within."""
