@@ -55,6 +55,7 @@ evaluate --model some/model | there is no prompt
 evaluate --prompts /dev/null | --prompts /dev/null holds no prompt
 evaluate --prompts /proc/self/exe | --prompts /proc/self/exe: it is not text in UTF-8
 evaluate --output TAKEN | evaluate.md exists already; choose another --output, or replace it with --overwrite
+generate --prompt x --output TAKEN | 0001-x.png exists already; choose another --output, or replace it with --overwrite
 tune --max-memory 8 | must be a size above 0 with its unit
 tune --max-memory 0GB | must be a size above 0 with its unit
 tune --max-memory {"9" * 400}GiB | must be a size above 0 with its unit
@@ -89,7 +90,8 @@ def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeyp
     files = {"PHOTO": str(photo), "TAKEN": str(tmp_path / "taken")}
     files |= {name: str(tmp_path / f"{name.lower()}.jsonl") for name in ("FILE", "EDGES")}
     (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "evaluate.md").write_bytes(b"mine")
+    for name in ("evaluate.md", "0001-x.png"):
+        (tmp_path / "taken" / name).write_bytes(b"mine")
     (tmp_path / "file.jsonl").write_text(json.dumps({"prompt": PROMPT}))
     (tmp_path / "edges.jsonl").write_text(json.dumps({"prompt": PROMPT, "control_image": str(photo)}))
     arguments = [files.get(argument, argument) for argument in shlex.split(line)]
@@ -97,7 +99,7 @@ def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeyp
         arguments += ["--output", str(tmp_path / "outputs")]
     assert sentence in get_error(arguments, capsys)
     assert not (tmp_path / "outputs").exists() or not list((tmp_path / "outputs").iterdir())
-    assert [path.read_bytes() for path in (tmp_path / "taken").iterdir()] == [b"mine"]
+    assert [path.read_bytes() for path in (tmp_path / "taken").iterdir()] == [b"mine"] * 2
 
 
 UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "prediction_type": "none"}  # no version runs it
@@ -143,11 +145,3 @@ def test_hub_that_cannot_be_reached_is_one_line(tmp_path, capsys):
     output = ["--output", str(tmp_path / "outputs")]
     error = get_error(["generate", "--prompt", PROMPT, "--model", "nobody/nothing", *output], capsys)
     assert "--model nobody/nothing could not be loaded; check the name and the network" in error
-
-
-def test_existing_file_is_refused_before_any_work(capsys, tmp_path, monkeypatch):
-    (tmp_path / "0001-a-photo-of-a-cat.png").write_bytes(b"mine")
-    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
-    line = get_error(["generate", "--prompt", PROMPT, "--output", str(tmp_path)], capsys)
-    assert "exists already; choose another --output, or replace it with --overwrite" in line
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
