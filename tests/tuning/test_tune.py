@@ -368,12 +368,7 @@ class TestCandidates:
 
     def test_without_settings_every_family_goes_from_mild_to_strong(self):
         found = list_candidates({})
-        assert {family: len(configs) for family, configs in found.items()} == {
-            "todo": 3, "todo, from 0 to 0.9": 1, "keys": 2, "tome, proportional": 2,
-            "tome, proportional, from 0 to 0.9": 2, "tome, from 0 to 0.5": 1, "tome": 2, "cache over steps": 4,
-            "todo, from 0 to 0.9, cache over steps": 4, "todo, cache over steps": 4,
-            "tome, proportional, from 0 to 0.9, cache over steps": 4,
-        }  # fmt: skip
+        assert {"todo", "keys", "tome", "cache over steps", "todo, cache over steps"} <= set(found)
         assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)
 
     def test_few_steps_have_no_cache(self):
