@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +30,7 @@ from ppdiffusers.transformers import CLIPImageProcessor, CLIPTokenizer
 
 import tiny
 from pipelines.whole import Draw, check_merging, image_encoder
-from zoo import pixart, sd3, specimens, unidiffuser, uvit, vq_diffusion, wuerstchen_decoder, wuerstchen_prior
+from zoo import pixart, sd3, unidiffuser, uvit, vq_diffusion, wuerstchen_decoder, wuerstchen_prior
 from zoo.specimen import untouched_random_state
 
 STEPS = 2
@@ -250,16 +249,3 @@ def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
     assert type(pipe).__name__ == name
     check_merging(pipe, draw)
     assert pipe.apply_tome(ratio=0.5).tome.num_blocks == CASES[name].blocks
-
-
-@pytest.mark.parametrize(
-    ("name", "pipeline"),
-    [
-        ("pixart", "PixArtAlphaPipeline"),
-        ("vq_diffusion", "VQDiffusionPipeline"),
-        ("versatile", "VersatileDiffusionDualGuidedPipeline"),
-    ],
-)
-def test_a_specimen_of_an_unusual_look_names_its_pipeline_alone(name: str, pipeline: str) -> None:
-    (specimen,) = (specimen for specimen in specimens() if specimen.name == name)
-    assert [case for case in CASES if re.fullmatch(specimen.pipelines, case)] == [pipeline]
