@@ -179,7 +179,11 @@ def test_a_cache_of_ppdiffusers_that_would_keep_merged_tokens_is_refused() -> No
     assert pipe.tome is None
     pipe = add_cache(tiny.pipeline().apply_tome(0.5))
     assert pipe.apply_tome(0.3).tome.config.ratio == 0.3  # around ToMe, which may change inside of it
+    tiny.run_unet(pipe.unet)
     assert remove_tome(pipe).tome is None
+    kept, fresh = (tiny.run_unet(pipe.unet) for _ in range(2))  # the cache stays
+    assert np.array_equal(fresh, tiny.run_unet(tiny.unet()))
+    assert not np.array_equal(kept, fresh)
 
 
 def test_none_of_the_blocks_ran() -> None:
