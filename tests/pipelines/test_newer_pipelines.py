@@ -316,14 +316,14 @@ def test_the_place_in_the_schedule_is_progress(name: str, tmp_path: Path) -> Non
         assert count_merged(pipe.apply_tome(**settings), partial(latents, pipe)) == steps(*merged)
 
 
-@parametrize_cases("FluxPipeline", "CogVideoXPipeline", "HunyuanVideoPipeline", "WanPipeline")
+@parametrize_cases("FluxPipeline", "CogVideoXPipeline", "CogVideoXVCtrlPipeline", "HunyuanVideoPipeline", "WanPipeline")
 def test_steps_share_matchings(name: str, tmp_path: Path) -> None:
-    """Wan calls its transformer twice a step, with a text each; each takes over from its own."""
+    """Wan calls its transformer twice a step, with a text each; VCtrl adds other tokens in every step."""
     pipe = build_pipeline(name, tmp_path).apply_tome(0.5, reuse_steps=2, reuse_blocks=True)
     of_a_step = CASES[name].calls
-    # FLUX has two kinds of sequences, with the text and without.
-    fresh = [2 if name == "FluxPipeline" else 1] * of_a_step
-    with count_matchings(pipe.transformer) as counts:
+    # FLUX has two kinds of sequences, with the text and without; VCtrl's two denoisers are called one after the other.
+    fresh = [2 if name in ("FluxPipeline", "CogVideoXVCtrlPipeline") else 1] * of_a_step
+    with count_matchings(getattr(pipe, "vctrl", pipe.transformer)) as counts:
         shared = latents(pipe)
     assert counts == [*fresh, *[0] * of_a_step] * 2
     assert np.isfinite(shared).all()
@@ -336,7 +336,7 @@ KEPT = (1, 3)
 MERGING = {
     "tome": dict(ratio=0.5), "todo": dict(ratio=0.5, method="todo"), "ramp": dict(ratio=(0.7, 0.2)),
     "late": dict(ratio=0.5, start=0.3), "early": dict(ratio=0.5, end=0.3), "mlp": dict(ratio=0.5, merge_mlp=True),
-    "reuse": dict(ratio=0.5, reuse_steps=3),
+    "reuse": dict(ratio=0.5, reuse_steps=3), "keys": dict(ratio=0.5, method="keys"),
 }  # fmt: skip
 
 
