@@ -74,33 +74,6 @@ def test_random_destinations_differ_between_seeds_grids_and_strides() -> None:
         assert (first != other).mean() > 0.5
 
 
-def test_grid_counts() -> None:
-    grid = Grid(33, 36)
-    assert grid.num_tokens == 1188
-    assert grid.num_cells(2, 2) == 16 * 18
-    assert grid.num_cells(5, 3) == 7 * 11
-    assert Grid(1, 8).num_cells(2, 2) == 0
-    assert grid.num_merged(0.5) == 594
-    assert Grid(3, 3).num_merged(0.1) == 0
-
-
-def build_in_double_precision(batch: int) -> tuple[tiny.Model, paddle.Tensor, paddle.Tensor]:
-    """A UNet, latents and texts: in float32 another batch may settle a near tie of cosines another way."""
-    return tiny.unet().to(dtype="float64"), tiny.latent(batch).astype("float64"), tiny.text(batch).astype("float64")
-
-
-@paddle.no_grad()
-def test_odd_batch_keeps_randomness() -> None:
-    unet, sample, text = build_in_double_precision(3)
-    apply_tome(unet, use_rand=False, **tiny.MERGE_ALL)
-    regular = unet(sample, 500, text).sample.numpy()
-    apply_tome(unet, **tiny.MERGE_ALL)
-    random = unet(sample, 500, text).sample.numpy()
-    assert np.abs(random - regular).max() > 1e-3
-    alone = [unet(sample[i : i + 1], 500, text[i : i + 1]).sample.numpy() for i in range(3)]
-    assert np.abs(random - np.concatenate(alone)).max() <= 1e-5
-
-
 def test_timestep_gives_other_destinations() -> None:
     """The timestep reaches nothing of this model but ToMe, so only destinations can differ."""
     unet = tiny.unet()
