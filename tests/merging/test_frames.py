@@ -13,7 +13,6 @@ from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
-from ppdiffusers_tome.merging.tiles import cut_into_tiles
 
 FRAME = Grid(4, 6)
 
@@ -69,13 +68,6 @@ def test_a_stride_over_frames_merges_within_its_frames(tile: int | None, frames:
         for row in set(owner):
             assert len(set(window[owner == row])) == 1
         assert any(len(set(frame[owner == row])) > 1 for row in set(owner))
-
-
-def test_tiles_of_frames_are_one_cell_deep() -> None:
-    tiles = cut_into_tiles(Grid(4, 6, 8), 2, 2, 6, st=2)
-    assert tiles.num_tiles == 4
-    assert tiles.destinations.reshape(4, -1).shape == (4, 6)
-    assert not tiles.rank_penalty.any()
 
 
 def test_the_same_tokens_of_every_frame_give_keys() -> None:
