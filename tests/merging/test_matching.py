@@ -19,10 +19,6 @@ from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
-def matching_of(x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
-    return match_tokens(x, random_partition(grid, 2, 2, seed=0, timestep=None), num_merged)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_sums_neither_overflow_nor_stop_growing(dtype: str) -> None:
     """2,000 tokens of 60 add up to 120,000: more than float16 holds, and bfloat16 would stop at 16,384."""
@@ -52,7 +48,7 @@ def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(combine: str, 
     """The gradient of a root is infinite at 0; one such token once made every weight NaN in training."""
     x = tiny.array((1, 16, 8)).astype(dtype)
     x[0, 3] = 0
-    matching = matching_of(x, Grid(4, 4), 9)
+    matching = match_tokens(x, random_partition(Grid(4, 4), 2, 2, seed=0, timestep=None), 9)
     group = next(group for group in groups(matching) if len(group) == 2)
     x[0, int(group[1])] = -x[0, int(group[0])]
     x.stop_gradient = False
