@@ -131,14 +131,3 @@ def test_tokens_that_are_a_view_are_read_as_they_are() -> None:
     channels_first = x.transpose([0, 2, 1]).clone()
     for view in (x[1:], channels_first.transpose([0, 2, 1])[1:]):
         check_found(x[1:].clone(), search, *find_nearest(view, *search))
-
-
-@pytest.mark.parametrize("tile", [None, 8])
-def test_what_overflowed_says_nothing(tile: int | None, recwarn: pytest.WarningsRecorder) -> None:
-    grid = Grid(16, 16)
-    x = tokens_of(grid, 1, 8)
-    x[:, 3] = float("inf")
-    x[:, 200] = float("nan")
-    _, best = find_nearest(x, *search_of(grid, tile))
-    assert best.numpy().min() >= 0
-    assert not recwarn.list
