@@ -231,13 +231,6 @@ def test_processors_of_the_users_stay(prepare: Callable[[Any, Path], None], tmp_
     assert {type(layer.processor) for layer in attention_layers(unet)[1:]} == {AttnProcessor}
 
 
-@pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU has kernels for it")
-def test_the_default_of_newer_versions_is_replaced_too() -> None:
-    unet = tiny.unet()
-    unet.set_attn_processor(XFormersAttnProcessor())
-    assert kinds(enable_chunked_attention(unet)) == {ChunkedAttnProcessor}
-
-
 def test_ip_adapter_stays_and_works(tmp_path: Path) -> None:
     unet, call = tiny.unet(), CASES["ip-adapter"].call
     load_ip_adapter(unet, tmp_path)
@@ -288,6 +281,8 @@ def test_ppdiffusers_own_ways_of_setting_processors_go_on() -> None:
     assert unet.attn_processors == listed
     unet.set_default_attn_processor()
     assert kinds(unet) == {AttnProcessor}
+    unet.set_attn_processor(XFormersAttnProcessor())  # the default of newer versions
+    assert kinds(enable_chunked_attention(unet)) == {ChunkedAttnProcessor}
     unet.set_attn_processor(ChunkedAttnProcessor(24))
     assert {layer.processor.query_rows for layer in attention_layers(unet)} == {24}
 
