@@ -158,6 +158,7 @@ class TestNumbersOfOtherLibraries:
             (dict(ratio=[np.float32(0.5), paddle.to_tensor(0.25)]), dict(ratio=(0.5, 0.25))),
             (dict(ratio={np.int8(2): np.array(0.25), 1: np.array([0.5, 0.1])}), dict(ratio={1: (0.5, 0.1), 2: 0.25})),
             (dict(ratio={paddle.to_tensor(1): paddle.to_tensor([0.5, 0.25])}), dict(ratio={1: (0.5, 0.25)})),
+            (dict(ratio=-0.0, start=-0.0), dict(ratio=0.0, start=0.0)),
             (dict(max_downsample=np.array(2)), dict(max_downsample=2)),
             (dict(max_downsample=paddle.to_tensor(2)), dict(max_downsample=2)),
             (dict(sx=np.array([4]), sy=paddle.to_tensor([4])), dict(sx=4, sy=4)),
