@@ -19,17 +19,6 @@ def levels(model: tiny.Model) -> dict[str, int]:
     return {block.name.replace(".transformer_blocks.0", ""): block.level for block in find_blocks(model)}
 
 
-def test_levels_of_a_unet_by_path() -> None:
-    assert levels(tiny.unet(levels=4)) == {
-        "down_blocks.0.attentions.0": 1, "down_blocks.1.attentions.0": 2, "down_blocks.2.attentions.0": 4,
-        "down_blocks.3.attentions.0": 8, "mid_block.attentions.0": 8,
-        "up_blocks.0.attentions.0": 8, "up_blocks.0.attentions.1": 8,
-        "up_blocks.1.attentions.0": 4, "up_blocks.1.attentions.1": 4,
-        "up_blocks.2.attentions.0": 2, "up_blocks.2.attentions.1": 2,
-        "up_blocks.3.attentions.0": 1, "up_blocks.3.attentions.1": 1,
-    }  # fmt: skip
-
-
 def test_levels_of_a_unet_with_skips_beside_it() -> None:
     """The score SDE's blocks on the way up double by a layer of another name."""
     four = dict(
