@@ -155,23 +155,12 @@ class TestPooledKeys:
         )
         assert weighted.mean() < equal.mean()
 
-    def test_pooled_cells_are_spread_evenly(self) -> None:
-        keys = plan_pooling(Layout(GRID), 18, (2, 2, 1))
-        firsts = [np.flatnonzero(keys.owner == group)[0] for group in range(6)]
-        assert [first // GRID.width // 2 for first in firsts] == [0, 0, 1, 1, 2, 2]
-
 
 def test_keys_are_shared_by_blocks() -> None:
     unet = apply_tome(tiny.unet(), 0.5, max_downsample=8, method="keys", reuse_blocks=True)
     called = watch_blocks(unet)
     tiny.run_unet(unet)
     assert len(called) > len({block.layout for block in called}) == len({id(block.reduction) for block in called})
-
-
-def test_every_method_says_what_it_is() -> None:
-    assert EVERY == ["keys", "pool", "prune", "todo", "tofu", "tome"]
-    assert all((method.combine is None) == method.keeps_queries for method in METHODS.values())
-    assert all(method.about and "\n" not in method.about for method in METHODS.values())
 
 
 def test_tofu_prunes_early_and_merges_late() -> None:
