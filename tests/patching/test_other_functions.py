@@ -173,7 +173,6 @@ def test_a_text_mask_with_a_row_for_each_token() -> None:
         assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(expected))
 
 
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -223,17 +222,6 @@ def test_a_processor_that_asks_for_its_mask_by_keyword(method: str) -> None:
     assert np.isfinite(tiny.run_unet(unet)).all()
     if method == "tome":
         assert np.array_equal(tiny.run_unet(unet), expected)
-
-
-def test_removing_every_part_leaves_nothing_to_say(recwarn: pytest.WarningsRecorder) -> None:
-    unet = tiny.unet(levels=1)
-    plain = tiny.run_unet(unet)
-    apply_tome(unet, 0.5)
-    for part in (*unet.down_blocks, unet.mid_block, *unet.up_blocks):
-        remove_tome(part)
-    assert np.array_equal(tiny.run_unet(unet), plain)
-    assert unet.tome is None
-    assert not [each for each in recwarn if "ToMe" in str(each.message)]
 
 
 ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
