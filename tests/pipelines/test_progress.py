@@ -94,11 +94,13 @@ def test_a_ramp_follows_the_place_in_the_schedule(scheduler: dict[str, Any], pro
     assert tokens_by_step(pipe, 4) == ramp(0.7, 0.1, progress)
 
 
-def test_a_scheduler_that_is_replaced_between_calls_is_followed() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_scheduler_that_is_replaced_or_that_of_another_pipeline_with_the_unet_is_followed(shared: bool) -> None:
     pipe = tiny.pipeline().apply_tome((0.7, 0.1))
+    other = tiny.pipeline(unet=pipe.unet) if shared else pipe
     assert tokens_by_step(pipe, 4) == ramp(0.7, 0.1, [0, 0.25, 0.5, 0.75])
-    pipe.scheduler = ppdiffusers.HeunDiscreteScheduler()
-    assert tokens_by_step(pipe, 2) == ramp(0.7, 0.1, [0, 1 / 3, 2 / 3])
+    other.scheduler = ppdiffusers.HeunDiscreteScheduler()
+    assert tokens_by_step(other, 2) == ramp(0.7, 0.1, [0, 1 / 3, 2 / 3])
     pipe.scheduler = tiny.scheduler()
     assert tokens_by_step(pipe, 2) == ramp(0.7, 0.1, [0, 0.5])
 
@@ -147,14 +149,6 @@ def test_unidiffuser_is_told_by_what_it_denoises(is_image: bool, other: int | No
         return bool(records)
 
     assert [merges(timestep) for timestep in (900, 501, 500, 100)] == [False, False, True, True]
-
-
-def test_two_pipelines_that_share_a_unet_are_each_told_by_their_own_scheduler() -> None:
-    pipe = tiny.pipeline().apply_tome((0.7, 0.1))
-    other = tiny.pipeline(unet=pipe.unet, scheduler=ppdiffusers.HeunDiscreteScheduler())
-    assert tokens_by_step(pipe, 2) == ramp(0.7, 0.1, [0, 0.5])
-    assert tokens_by_step(other, 2) == ramp(0.7, 0.1, [0, 1 / 3, 2 / 3])
-    assert tokens_by_step(pipe, 2) == ramp(0.7, 0.1, [0, 0.5])
 
 
 class TestABareDenoiser:
