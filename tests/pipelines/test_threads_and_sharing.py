@@ -63,11 +63,8 @@ def test_threads_share_a_patched_pipeline(name: str) -> None:
 
 class TestTwoPipelinesOfOneUNet:
     @pytest.fixture
-    def unet(self) -> tiny.Model:
-        return tiny.unet()
-
-    @pytest.fixture
-    def pipes(self, unet: tiny.Model) -> tuple[Any, Any]:
+    def pipes(self) -> tuple[Any, Any]:
+        unet = tiny.unet()
         return tiny.pipeline(unet=unet), tiny.pipeline(
             unet=unet, scheduler=EulerDiscreteScheduler.from_config(tiny.scheduler().config)
         )
