@@ -46,17 +46,14 @@ class User:
         assert request(self.address, "POST", join, json.dumps(body).encode(), **headers)[0] == 200
 
     def finish(self) -> Any:
-        events = request(self.address, "GET", f"{self.gradio}/queue/data?session_hash={self.session}")[1].decode()
-        (done,) = [event for event in map(json.loads, re.findall("^data: (.*)$", events, re.MULTILINE))
-                   if event["msg"] == "process_completed"]  # fmt: skip
-        return done["output"]["data"] if done["success"] else done["output"]["error"]
+        return self.watch()[-1]
 
     def watch(self) -> list[Any]:
-        """Return everything that is shown one after the other."""
+        """Return everything that is shown one after the other, or the error."""
         events = request(self.address, "GET", f"{self.gradio}/queue/data?session_hash={self.session}")[1].decode()
         shown = map(json.loads, re.findall("^data: (.*)$", events, re.MULTILINE))
-        messages = ("process_generating", "process_completed")
-        return [event["output"]["data"] for event in shown if event["msg"] in messages]
+        outputs = [each["output"] for each in shown if each["msg"] in ("process_generating", "process_completed")]
+        return [output["error"] if output.get("error") else output["data"] for output in outputs]
 
     def call(self, name: str, *data: Any) -> Any:
         self.start(name, *data)
