@@ -15,14 +15,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate import configurations
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration, make_merged, make_unmerged, parse_compared
 from ppdiffusers_tome.tools.evaluate.plot import plot_report
-from ppdiffusers_tome.tools.evaluate.report import (
-    PSNR,
-    SPEED_UP,
-    Report,
-    Row,
-    make_differences,
-    make_table,
-)
+from ppdiffusers_tome.tools.evaluate.report import PSNR, SPEED_UP, Report, Row, make_differences, make_table
 from ppdiffusers_tome.tools.evaluate.samples import Sample
 from ppdiffusers_tome.tools.generation.arguments import add_tome_arguments
 

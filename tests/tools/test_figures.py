@@ -9,10 +9,7 @@ from PIL import Image
 
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
-from ppdiffusers_tome.tools.figures.merging import (
-    draw_groups,
-    draw_merge_frequency,
-)
+from ppdiffusers_tome.tools.figures.merging import draw_groups, draw_merge_frequency
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 
 
