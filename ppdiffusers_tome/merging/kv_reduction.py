@@ -62,7 +62,8 @@ class ChosenKeys:
         return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
 
 
-# What every method makes of a block's tokens.
+# What every method makes of a block's tokens: ``reduce``, ``restore``, ``reduce_mask``, ``positions`` (of one image
+# where all have the same), ``log_group_sizes``, ``keeps_queries``, ``batch``, ``num_tokens`` and ``num_left``.
 TokenReduction: TypeAlias = Matching | ChosenKeys
 
 

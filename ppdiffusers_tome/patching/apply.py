@@ -16,7 +16,13 @@ from ppdiffusers_tome.patching.attach import (
     require_unused,
 )
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
-from ppdiffusers_tome.patching.checks import check_settings, explain_no_block, log_advice, require_plain_forward
+from ppdiffusers_tome.patching.checks import (
+    check_settings,
+    explain_no_block,
+    log_advice,
+    require_no_cache,
+    require_whole_graphs,
+)
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
@@ -103,7 +109,8 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     if not blocks:
         raise NothingToMergeError(explain_no_block(model_or_pipe, denoisers, config))
     for _, layer in denoisers:
-        require_plain_forward(layer)
+        require_whole_graphs(layer)
+    require_no_cache(blocks, config)
     check_settings(blocks, config)
     log_advice(blocks, config)
     with CHANGES:

@@ -6,7 +6,6 @@ ToMe stores nothing else on a model (see ``layer_class``), so removing it from a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError
@@ -25,6 +24,7 @@ from ppdiffusers_tome.patching.layer_class import (
     is_overridden,
     list_functions,
     list_overrides,
+    restore_class,
     walk_overrides,
 )
 from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
@@ -69,13 +69,16 @@ def detach(model: Layer) -> None:
     overrides = list(walk_overrides(model))
     states = {override.state for override in overrides}
     whole = {override.state for override in overrides if isinstance(override, DenoiserOverride)}
+    configs = {state: state.config.without_cache for state in states - whole}
     for override in reversed(overrides):
         if override.state in whole:
             override.take_off()
         elif override.block is not None:
             override.block.take_off()
-    for state in states - whole:
-        state.config = replace(state.config, cache=0.0)
+    for state, config in configs.items():
+        state.config = config
+    for layer in model.sublayers(include_self=True):
+        restore_class(layer)  # of one whose last override went while a function of the user was around it
     if overrides:
         _drop_programs(model)
 

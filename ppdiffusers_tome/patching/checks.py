@@ -41,15 +41,23 @@ def check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         )
 
 
-def require_plain_forward(model: Layer) -> None:
-    """Refuse functions in place of ``forward`` that must come after ToMe.
+def require_whole_graphs(model: Layer) -> None:
+    """Refuse ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6.
 
     Raises:
-        ToMeValueError: ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6, or Pyramid Attention Broadcast,
-            which has to keep outputs of all tokens.
+        ToMeValueError: a layer has it.
     """
     for layer in model.sublayers(include_self=True):
         require_whole_graph(vars(layer).get("forward"))
+
+
+def require_no_cache(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
+    """Refuse ppdiffusers' caches inside of what will merge.
+
+    Raises:
+        ToMeValueError: a layer that will merge has one, such as Pyramid Attention Broadcast, that came before ToMe.
+    """
+    for layer in (find_layer(block.block, point.layer) for block in blocks for _, point in block.points(config)):
         hooks = getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()
         if not is_overridden(layer) and any(hasattr(getattr(hook, "state", None), "cache") for hook in hooks):
             raise ToMeValueError(

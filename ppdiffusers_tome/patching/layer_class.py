@@ -86,7 +86,7 @@ class Override:
         while isinstance(holder.get(key), Override):
             if holder[key] is self:
                 holder[key] = self.previous
-                _restore(self.layer)
+                restore_class(self.layer)
                 return
             holder, key = vars(holder[key]), "previous"
 
@@ -150,8 +150,8 @@ def find_original(layer: Layer, method: str, function: Any) -> Callable[..., Any
 @cache
 def _class_with_overrides(cls: Any) -> type:
     """Return the subclass whose methods run overrides."""
-    plain = {name: getattr(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
-    methods = {name: _run_overrides(cls, name) for name in plain}
+    methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
+    replaced: dict[str, Any] = {}  # the functions of the class that somebody replaced
 
     class PlainMethods(type(cls)):  # type: ignore[misc]
         """The metaclass whose attributes are those of the original class.
@@ -160,8 +160,11 @@ def _class_with_overrides(cls: Any) -> type:
         """
 
         def __setattr__(self, name: str, value: Any) -> None:
-            # Somebody may have found ours in the ``__dict__``, and put it back.
-            setattr(cls, name, plain[name] if name in plain and value is methods[name] else value)
+            if name in methods and value is methods[name]:  # somebody found ours in the ``__dict__``, and puts it back
+                value = replaced.pop(name, getattr(cls, name))
+            elif name in methods:
+                replaced.setdefault(name, getattr(cls, name))
+            setattr(cls, name, value)
 
         def __delattr__(self, name: str) -> None:
             delattr(cls, name)
@@ -209,9 +212,9 @@ def _create(cls: type) -> Any:
     return object.__new__(_class_with_overrides(cls))
 
 
-def _restore(layer: Layer) -> None:
+def restore_class(layer: Layer) -> None:
     """Restore a layer's class once no override and no caller is left."""
-    if list_overrides(layer):
+    if not is_overridden(layer) or list_overrides(layer):
         return
     for method in _REPLACEABLE:
         if getattr(getattr(vars(layer).get(method), "__func__", None), "_runs_overrides", False):

@@ -174,7 +174,7 @@ class StepCache:
         self._slopes: Sequence[float] = ()
 
     def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedStep | None:
-        """Return the state of a call; None, with a warning, without cache."""
+        """Return a call's step of the cache, or warn and return None."""
         obstacle = self._find_obstacle(call, step, timestep)
         histories = {} if obstacle else self.histories.lookup(call.latent_shape, call.conditioning)
         if obstacle is None and self.histories.never_matches:

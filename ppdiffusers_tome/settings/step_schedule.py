@@ -35,8 +35,9 @@ def choose_computed_steps(
 ) -> frozenset[int]:  # fmt: skip
     """Choose the steps of a denoising that are computed.
 
-    The first and the last are always computed. Of a model that predicts noise a small share is every second step, late
-    in the denoising. Otherwise the last two are computed, and those between are spread by the density of the family.
+    The first and the last are always computed. Where the model predicts noise and the fraction is small, every second
+    step is skipped, late in the denoising. Otherwise the last two are computed, and those between are spread by the
+    density of the family.
 
     Args:
         num_steps: of the denoising.

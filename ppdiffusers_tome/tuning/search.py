@@ -154,7 +154,7 @@ def tune_images(
             for count, each in _choose_steps(pipe, choosing, candidates).items():
                 known[count] = each
         chosen = {count: each for count, each in known.items() if isinstance(each, ChosenSteps)}
-        fitted = fit_cache(candidates, chosen, type(getattr(pipe, "scheduler", None)).__name__)
+        fitted = fit_cache(candidates, chosen, name_scheduler(pipe))
         trials = search.try_families(fitted, known, on_trial)
         best = choose_best(trials, target)
         if best is not None:
@@ -310,6 +310,12 @@ def _check_call(call: Any) -> None:
         )
     if isinstance(call.get("output_type"), str) and call["output_type"] == "latent":
         raise ToMeTypeError("tune compares images, and output_type='latent' returns none; omit output_type in call")
+
+
+def name_scheduler(pipe: Any) -> str | None:
+    """Return the class of a pipeline's scheduler, or None where several have names of their own, as unCLIP's."""
+    scheduler = getattr(pipe, "scheduler", None)
+    return None if scheduler is None else type(scheduler).__name__
 
 
 def _choose_steps(

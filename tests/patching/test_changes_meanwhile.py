@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import paddle
@@ -17,6 +18,8 @@ import pytest
 import tiny
 from patching.contract import EverySecond
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
+from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.state import denoiser_state
 
 OLD = paddle.__version__.startswith("2.")
 QUERIES = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
@@ -178,12 +181,32 @@ def test_a_cache_of_ppdiffusers_that_would_keep_merged_tokens_is_refused() -> No
         pipe.apply_tome(0.5)
     assert pipe.tome is None
     pipe = add_cache(tiny.pipeline().apply_tome(0.5))
+    EverySecond.put_on(pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0].attn2)  # which never merges
     assert pipe.apply_tome(0.3).tome.config.ratio == 0.3  # around ToMe, which may change inside of it
     tiny.run_unet(pipe.unet)
     assert remove_tome(pipe).tome is None
     kept, fresh = (tiny.run_unet(pipe.unet) for _ in range(2))  # the cache stays
     assert np.array_equal(fresh, tiny.run_unet(tiny.unet()))
     assert not np.array_equal(kept, fresh)
+
+
+def test_an_interrupt_where_a_call_begins_leaves_nothing_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    unet, lock = apply_tome(tiny.unet(levels=1), 0.5), MagicMock(wraps=denoiser_state.CHANGES)
+    lock.__exit__.side_effect = KeyboardInterrupt
+    monkeypatch.setattr(denoiser_state, "CHANGES", lock)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.run_unet(unet)
+    monkeypatch.undo()
+    assert remove_tome(unet).tome is None
+
+
+def test_a_call_that_began_before_a_change_says_nothing_false() -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    before = list_overrides(unet)[0]  # as another thread has found it
+    apply_tome(unet, 0.3)
+    with warnings.catch_warnings(), paddle.no_grad():
+        warnings.simplefilter("error")
+        before(tiny.latent(), 500, tiny.text())
 
 
 def test_none_of_the_blocks_ran() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 Gradients = dict[str, np.ndarray]
 
@@ -81,6 +83,21 @@ class TestCheckpointing:
         with paddle.no_grad():
             run(model, *between)
         assert difference(gradients(model, output), expected) <= 1e-6
+
+    def test_a_kept_loss_keeps_no_later_calls(self, case: Any) -> None:
+        model, run = case
+        model.enable_gradient_checkpointing()
+        kept = run(model)
+        before = count_calls()
+        for _ in range(2):
+            gradients(model, run(model))
+        assert count_calls() == before
+        assert kept is not None
+
+
+def count_calls() -> int:
+    gc.collect()
+    return sum(isinstance(each, DenoiserCall) for each in gc.get_objects())
 
 
 class TestMatching:

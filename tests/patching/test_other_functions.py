@@ -14,7 +14,7 @@ from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
 from patching.contract import state_of
-from ppdiffusers_tome import apply_tome, remove_tome, use_tome
+from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import Specimen, specimens
@@ -224,6 +224,13 @@ def test_a_processor_that_asks_for_its_mask_by_keyword(method: str) -> None:
         assert np.array_equal(tiny.run_unet(unet), expected)
 
 
+def test_removing_a_part_ends_a_cache_of_chosen_steps() -> None:
+    chosen = dict(cache=(0, 1, 3, 7), cache_steps=8, cache_scheduler="DDIMScheduler", cache_slope=0.5)
+    pipe = tiny.pipeline().apply_tome(0.5, **chosen)
+    remove_tome(pipe.unet.down_blocks[0])
+    assert pipe.tome.config == ToMeConfig(0.5)
+
+
 ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
 
 
@@ -276,3 +283,29 @@ def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch
     monkeypatch.undo()
     assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
     assert type(unet).forward is type(remove_tome(unet)).forward is own
+
+
+def test_our_method_put_back_on_a_class_restores_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    unet = tiny.unet(levels=1)
+    unet.__class__ = plain = type("Own", (type(unet),), {})
+    own = plain.forward
+    monkeypatch.setattr(plain, "forward", lambda *args, **kwargs: own(*args, **kwargs))
+    remove_tome(apply_tome(unet, 0.5))
+    monkeypatch.undo()
+    found = vars(type(apply_tome(unet, 0.5)))["forward"]
+    monkeypatch.setattr(plain, "forward", own)
+    type(unet).forward = lambda *args, **kwargs: own(*args, **kwargs)
+    type(unet).forward = found
+    assert plain.forward is own
+
+
+def test_removing_again_ends_what_a_function_of_the_user_kept() -> None:
+    unet = tiny.unet(levels=1)
+    layer, plain = find_layer(unet, ATTENTION), type(find_layer(unet, ATTENTION))
+    ours = find_layer(apply_tome(unet, 0.5), ATTENTION).forward
+    layer.forward = lambda *args, **kwargs: ours(*args, **kwargs)
+    remove_tome(unet)
+    layer.forward = ours  # as ppdiffusers takes a hook off
+    remove_tome(unet)
+    assert type(layer) is plain
+    assert "forward" not in vars(layer)

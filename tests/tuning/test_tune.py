@@ -32,7 +32,13 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.search import NUM_CHOOSING, choose_best, choose_over_fewer_steps, describe_result
+from ppdiffusers_tome.tuning.search import (
+    NUM_CHOOSING,
+    choose_best,
+    choose_over_fewer_steps,
+    describe_result,
+    name_scheduler,
+)
 from ppdiffusers_tome.tuning.step_errors import count_images
 
 PROMPT = dict(
@@ -44,6 +50,11 @@ NO_LIMIT = 2**40  # of memory: any settings keep to it, however fast the machine
 
 def tuned(families: dict[str, Any], pipe: Any = None, call: dict[str, Any] | None = None, **given: Any) -> Tuned:
     return tune(pipe or tiny.pipeline(), call or PROMPT, families=families, **given)
+
+
+def test_steps_of_a_pipeline_with_other_schedulers_are_for_no_scheduler():
+    assert name_scheduler(tiny.pipeline()) == "DDIMScheduler"
+    assert name_scheduler(SimpleNamespace(prior_scheduler=tiny.pipeline().scheduler)) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.layer_class import Override, walk_overrides
+from ppdiffusers_tome.patching.layer_class import Override, list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -53,7 +53,9 @@ class DenoiserOverride(Override):
         return output
 
     def _warn_of_blocks_that_did_not_run(self) -> None:
-        if any(isinstance(override, BlockOverride) for override in walk_overrides(self.layer)):
+        # Another thread may have taken this off, and put others in its place.
+        is_there = self in list_overrides(self.layer)
+        if is_there and any(isinstance(override, BlockOverride) for override in walk_overrides(self.layer)):
             self.state.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "

@@ -18,7 +18,7 @@ class CallStack(threading.local):
     Attributes:
         calls: of denoisers, innermost last; while a backward pass runs layers again, those in which they ran first.
         pipeline_call: the innermost call of a pipeline, or None.
-        again: the stretches that run again, innermost last, each with the one that Paddle restores afterwards.
+        again: the stretches that run again, innermost last, each behind the one that Paddle puts back afterwards.
         newest: the stretch that began last.
     """
 

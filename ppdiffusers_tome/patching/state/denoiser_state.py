@@ -69,16 +69,17 @@ class DenoiserState:
     @contextmanager
     def make_current(self, call: DenoiserCall) -> Iterator[None]:
         """Make a call the current one of this thread until it ends."""
-        with CHANGES:
-            self._running.add(call)
-        CALL_STACK.calls.append(call)
+        outer = CALL_STACK.calls
         try:
+            with CHANGES:
+                self._running.add(call)
+            CALL_STACK.calls = [*outer, call]
             yield
         except BaseException:
             vars(self._without_pipeline).clear()  # the next call begins a new denoising
             raise
         finally:
-            CALL_STACK.calls.pop()
+            CALL_STACK.calls = outer
             self._running.discard(call)
 
     def current_call(self) -> DenoiserCall | None:

@@ -88,11 +88,11 @@ class Schedule:
         return (self.timesteps[other] - self.timesteps[place]) * self._whole < -_SAME * self._whole * self._whole
 
     def end_of_run(self, place: int, end: int) -> int:
-        """Return the place, at most ``end``, from which time goes back."""
+        """Return the place after the last one of a run, at most `end`."""
         return next((each + 1 for each in range(place, end - 1) if self.goes_back(each, each + 1)), end)
 
     def next_place(self, place: int, timestep: float) -> int:
-        """Return where a timestep is next after a place, or -1."""
+        """Return the next place of a timestep; -1 is before the first."""
         places = find_places(self.timesteps, timestep)
         if place < 0 and len(places) > 1 and places[0] > 0 and self.is_second_order:
             return places[1]  # img2img cuts the list after the call that ends a step

@@ -30,7 +30,7 @@ class Stretch:
 
     Attributes:
         around: the calls of denoisers in which they run, innermost last.
-        within: the calls that began since, in order: those of the stretch, and then maybe others.
+        within: the calls that began in those around since, in order; Paddle does not say where the stretch ends.
         left: of those within, the calls that have not run again, while the stretch does.
         is_over: True once they ran again.
     """
@@ -48,7 +48,8 @@ def note_call(call: DenoiserCall) -> None:
         call.state.last_graph_call = call
     with CHANGES:
         for stretch in _STRETCHES:
-            if stretch.thread == threading.get_ident() and not stretch.is_over:
+            is_around = tuple(CALL_STACK.calls[: len(stretch.around)]) == stretch.around
+            if stretch.thread == threading.get_ident() and is_around and not stretch.is_over:
                 stretch.within.append(call)
 
 
