@@ -24,15 +24,6 @@ def test_split_finds_the_image_and_join_puts_it_back(axis: int, text_first: bool
     assert np.array_equal(span.join(image, text, axis).numpy(), x.numpy())
 
 
-@pytest.mark.parametrize("text_first", [True, False])
-def test_without_a_text_nothing_is_copied(text_first: bool) -> None:
-    x, span = tiny.array((2, 5, 3)), TokenSpan(5, text_first)
-    image, text = span.split(x)
-    assert image is x
-    assert text is None
-    assert span.join(image, text) is x
-
-
 class HalveImage(paddle.nn.Layer):
     def __init__(self, span: TokenSpan) -> None:
         super().__init__()
