@@ -13,12 +13,9 @@ from paddle import nn
 from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
-from patching.contract import state_of
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, use_tome
-from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import Specimen, specimens
-from zoo.specimen import Inputs
 
 SPECIMENS = [
     pytest.param(specimen, id=specimen.name, marks=[] if specimen.name in USUAL else pytest.mark.sweep)
@@ -188,24 +185,6 @@ def test_self_attention_with_keys_of_other_tokens(settings: dict[str, Any]) -> N
         block.attn1 = GivenMore(block.attn1, add_keys)
     assert np.isfinite(tiny.run_unet(unet)).all()
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(plain))
-
-
-@pytest.mark.parametrize("method", ["tome", "keys"])
-def test_each_tensor_is_reduced_once(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention on an image gives one tensor to queries, keys and values."""
-    specimen = next(specimen for specimen in specimens() if specimen.name == "unet_unconditional")
-    model, reduced, reduce = specimen.build(), [], Matching.reduce
-
-    def counting(self: Matching, x: paddle.Tensor, *args: Any) -> paddle.Tensor:
-        reduced.append(x)
-        return reduce(self, x, *args)
-
-    monkeypatch.setattr(Matching, "reduce", counting)
-    apply_tome(model, 0.5, max_downsample=8, method=method)
-    with paddle.no_grad():
-        specimen.call(model, Inputs())
-    assert len(reduced) == model.tome.num_blocks
-    assert state_of(model).current_call() is None
 
 
 @pytest.mark.parametrize("method", ["tome", "keys"])
