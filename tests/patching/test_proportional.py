@@ -56,25 +56,6 @@ def test_merging_equal_tokens_changes_nothing_and_a_mask_stays_in_force(make: An
     assert np.abs(run(apply_tome(model, 0.6), x, **given) - plain).max() >= 1e-4
 
 
-@pytest.mark.parametrize("method", ["keys", "tome"])
-def test_on_a_cpu_no_row_is_added_to_the_scores(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs more there than fewer keys save; the sizes are one more channel of queries and keys."""
-    added: list[Any] = []
-    scores = Attention.get_attention_scores
-
-    def note_scores(self: Attention, query: Any, key: Any, attention_mask: Any = None) -> Any:
-        if 5 < key.shape[-2] < 64:  # of the grid's keys, fewer than its tokens
-            added.append(attention_mask)
-        return scores(self, query, key, attention_mask)
-
-    monkeypatch.setattr(Attention, "get_attention_scores", note_scores)
-    model = transformer()
-    run(apply_tome(model, 0.5, method=method, proportional=True), equal_in_cells())
-    assert added == [None, None]  # one a block
-    run(remove_tome(model), equal_in_cells())
-    assert added == [None, None]
-
-
 def cosine_scores(self: Any, query: Any, key: Any, seen: Any = None) -> paddle.Tensor:
     """Another's scores, which look at all channels."""
     unit = (F.normalize(each, axis=-1) for each in (query, key))
