@@ -34,7 +34,7 @@ class Attention(nn.Layer):
     """Attention with ppdiffusers' names of layers; a processor computes.
 
     The tokens of a ``text`` stand first or last, those that are ``apart`` with layers of their own; with ``cross`` keys
-    are the text's alone.
+    are the text's alone. Keys in ``hidden_keys`` are seen by no query.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Attention(nn.Layer):
             self.norm_added_q, self.norm_added_k = (norm(), norm()) if norms else (None, None)
         self.to_out = nn.LayerList([nn.Linear(DIM, DIM), nn.Dropout(0.0)]) if out else []
         self.processor = Processor()
+        self.hidden_keys: slice | Sequence[int] | None = None
 
     def forward(self, hidden_states: Tensor, **keywords: Any) -> Tensor | tuple[Tensor, Tensor]:
         return self.processor(self, hidden_states, **keywords)
@@ -76,7 +77,7 @@ class Processor:
             values = join(values, heads(attention.add_v_proj(text)))
         if rotary is not None:
             queries, keys = (rotate(x, rotary, attention.text) for x in (queries, keys))
-        made = attend(queries, keys, values, attention_mask)
+        made = attend(queries, keys, values, attention_mask, attention.hidden_keys)
         if text is None or attention.cross:
             return self.project(attention, made)
         image, text = apart(made, text.shape[1], attention.text)
@@ -86,14 +87,24 @@ class Processor:
     def heads(self, attention: Attention, x: Tensor, norm: nn.Layer | None = None) -> Tensor:
         """``[batch, heads, tokens, channels of a head]``."""
         if norm is not None and attention.across_heads:
-            x = norm(x)
+            x = self.apply_norm(norm, x)
         x = x.reshape([0, 0, HEADS, -1]).transpose([0, 2, 1, 3])
-        return x if norm is None or attention.across_heads else norm(x)
+        return x if norm is None or attention.across_heads else self.apply_norm(norm, x)
+
+    def apply_norm(self, norm: nn.Layer, x: Tensor) -> Tensor:
+        return norm(x)
 
     def project(self, attention: Attention, x: Tensor) -> Tensor:
         for layer in attention.to_out:
             x = layer(x)
         return x
+
+
+class RoundTheNorms(Processor):
+    """A processor that reads the weights of norms and does not call them."""
+
+    def apply_norm(self, norm: nn.Layer, x: Tensor) -> Tensor:
+        return type(norm).forward(norm, x)
 
 
 def join_text(tokens: Tensor, text_tokens: Tensor, where: str, axis: int = 1) -> Tensor:
@@ -125,10 +136,16 @@ def rotate(x: Tensor, rotary: Rotary, text: str) -> Tensor:
     return x * rotary[0] + paddle.stack([-other, one], axis=-1).flatten(3) * rotary[1]
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, hidden: slice | Sequence[int] | None
+) -> Tensor:
     scores = paddle.matmul(queries, keys, transpose_y=True) / math.sqrt(queries.shape[-1])
     if mask is not None:
         scores = scores + ((1 - mask.astype("float32")) * -1e9 if mask.dtype == paddle.bool else mask)
+    if hidden is not None:
+        seen = np.zeros(keys.shape[2], np.float32)
+        seen[hidden] = -1e9
+        scores = scores + paddle.to_tensor(seen)
     return paddle.matmul(F.softmax(scores, axis=-1), values).transpose([0, 2, 1, 3]).flatten(2)
 
 
@@ -186,13 +203,14 @@ class TimeEmbedding(nn.Layer):
 
 
 class RotaryEmbedding(nn.Layer):
-    """Cosines and sines of positions ``[tokens, 3]``, or complex."""
+    """Cosines and sines of positions ``[tokens, 3]``, or complex; ``share`` rows and columns have one position."""
 
     def __init__(self, as_complex: bool = False) -> None:
         super().__init__()
-        self.as_complex = as_complex
+        self.as_complex, self.share = as_complex, 1
 
     def forward(self, positions: Tensor) -> Rotary:
+        positions = paddle.floor(positions / paddle.to_tensor([1.0, self.share, self.share]))
         angles = (positions.unsqueeze(2) * paddle.to_tensor(FREQUENCIES)).flatten(1)
         if self.as_complex:
             angles = angles.astype("float64")
@@ -214,19 +232,19 @@ def cut_into_patches(latent: Tensor) -> Tensor:
 
 
 class Patches(nn.Layer):
-    """Tokens of a latent."""
+    """Tokens of a latent; ``order`` is that of its axes."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: Sequence[int] = (0, 1, 2, 3, 4)) -> None:
         super().__init__()
-        self.linear = nn.Linear(4 * CHANNELS, DIM)
+        self.order, self.linear = order, nn.Linear(4 * CHANNELS, DIM)
 
     def forward(self, latent: Tensor) -> Tensor:
-        return self.linear(cut_into_patches(latent))
+        return self.linear(cut_into_patches(latent.transpose(self.order)))
 
 
 class TextAndPatches(Patches):
     def forward(self, text_embeds: Tensor, image_embeds: Tensor) -> Tensor:
-        return join_text(super().forward(image_embeds.transpose([0, 2, 1, 3, 4])), text_embeds, FIRST)
+        return join_text(super().forward(image_embeds), text_embeds, FIRST)
 
 
 class DualBlock(nn.Layer):
@@ -429,7 +447,7 @@ class WanTransformer3DModel(Model):
 class CogVideoXTransformer3DModel(Model):
     def __init__(self, **options: bool) -> None:
         super().__init__(**options)
-        self.patch_embed = TextAndPatches()
+        self.patch_embed = TextAndPatches((0, 2, 1, 3, 4))
         self.transformer_blocks = nn.LayerList([CogVideoXBlock(self.norms) for _ in range(2)])
 
     def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor]:
@@ -444,12 +462,14 @@ class CogVideoXTransformer3DModel(Model):
 
 @dataclass(frozen=True)
 class Family:
-    """A stand-in, and what a pipeline would call it with."""
+    """A stand-in, and what a pipeline would call it with; ``text`` tokens stand beside the image's in attention."""
 
     name: str
     model_class: type[Model]
     arguments: Callable[[Inputs], dict[str, Any]]
     video: bool = True
+    text: bool = True
+    takes_mask: bool = False
 
     def build(self, **options: Any) -> Model:
         return create(self.model_class, **options)
@@ -493,9 +513,9 @@ def _cogvideox(inputs: Inputs) -> dict[str, Any]:
 FAMILIES = {
     family.name: family
     for family in (
-        Family("flux", FluxTransformer2DModel, _flux, video=False),
-        Family("hunyuan_video", HunyuanVideoTransformer3DModel, _hunyuan),
-        Family("wan", WanTransformer3DModel, _wan),
+        Family("flux", FluxTransformer2DModel, _flux, video=False, takes_mask=True),
+        Family("hunyuan_video", HunyuanVideoTransformer3DModel, _hunyuan, takes_mask=True),
+        Family("wan", WanTransformer3DModel, _wan, text=False),
         Family("cogvideox", CogVideoXTransformer3DModel, _cogvideox),
     )
 }

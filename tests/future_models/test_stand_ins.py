@@ -1,7 +1,4 @@
-"""Token merging in the families of a newer ppdiffusers, on stand-ins, held to the same done by hand.
-
-The models themselves, with the ppdiffusers that has them, are in ``tests/denoisers``.
-"""
+"""Token merging in the families of a newer ppdiffusers, on stand-ins, held to the same done by hand."""
 
 from __future__ import annotations
 
@@ -12,12 +9,45 @@ import numpy as np
 import paddle
 import pytest
 
-from future_models.stand_ins import FAMILIES, Attention, Family, Model, Processor, Rotary
+import tiny
+from future_models.stand_ins import (
+    FAMILIES,
+    Attention,
+    Family,
+    FluxSingleTransformerBlock,
+    Model,
+    Processor,
+    Rotary,
+)  # fmt: skip
+from patching.contract import ToMeContract
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
-from zoo.specimen import Inputs
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
+from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.patching.adapters.adapter import FIRST
+from zoo.specimen import TEXT_TOKENS, Inputs
 
 ODD = Inputs(height=10, width=14)
+
+
+def numbers(family: Family) -> Any:
+    def run(model: Model, **given: Any) -> np.ndarray:
+        outputs = family.run(model, Inputs(**given))
+        return np.concatenate([each.reshape(len(each), -1) for each in outputs], axis=1)
+
+    return staticmethod(run)
+
+
+for _family in FAMILIES.values():
+    _name = "Test" + "".join(part.title() for part in _family.name.split("_"))
+    globals()[_name] = type(
+        _name,
+        (ToMeContract,),
+        {
+            "build": staticmethod(_family.build),
+            "run": numbers(_family),
+        },
+    )
 
 
 def case(family: Family, *others: Any, id: str = "") -> Any:
@@ -167,6 +197,57 @@ def test_the_output_is_that_of_merging_by_hand(family: Family, options: Any, set
     assert change(family.run(apply_tome(model, 0.5, use_rand=False, **settings), ODD), expected) <= 1e-6
     for hand in hands:  # or one image's rows would do for all
         assert not np.array_equal(*hand.places)
+
+
+@pytest.mark.parametrize("family", map(case, FAMILIES.values()))
+@pytest.mark.parametrize("ratio", [0.5, 0.75])
+def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: float) -> None:
+    model, reference = family.build(), family.build()
+    grid = grid_of(family, ODD)
+    frame = grid.single_frame
+    kept = select_key_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
+    hidden = np.setdiff1d(np.arange(grid.num_tokens), kept)
+    for block in blocks(reference):
+        for attention in block.children():
+            if isinstance(attention, Attention) and not attention.cross:
+                attention.hidden_keys = hidden + (TEXT_TOKENS if attention.text == FIRST else 0)
+    expected = family.run(reference, ODD)
+    assert change(family.run(apply_tome(model, ratio, method="todo", use_rand=False), ODD), expected) <= 1e-6
+
+
+@pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if family.text])
+@pytest.mark.parametrize("method", ["tome", "todo", "pool", "keys"])
+def test_a_text_that_sees_no_image_stays_what_it_is(family: Family, method: str) -> None:
+    """So its tokens never merge, and their positions are their own."""
+    behind, before = slice(TEXT_TOKENS, None), slice(-TEXT_TOKENS)
+    model = family.build()
+    for attention in attentions(model):
+        if attention.text:
+            attention.hidden_keys = behind if attention.text == FIRST else before
+    image, text = family.run(model)
+    apply_tome(model, 0.5, method=method)
+    for block in blocks(model):
+        if isinstance(block, FluxSingleTransformerBlock):  # the text is within what merges, and comes last of it
+            block.attn.hidden_keys = before
+    merged_image, merged_text = family.run(model)
+    assert change([merged_text], [text]) <= 1e-6
+    if method == "tome":
+        assert change([merged_image], [image]) >= 1e-3
+
+
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES.values() if family.takes_mask])
+@pytest.mark.parametrize("blocks", [{"dual": 2, "single": 0}, {"dual": 0, "single": 2}], ids=["dual", "single"])
+@pytest.mark.parametrize(
+    ("method", "ratio"), [("tome", 0.6), ("tofu", 0.6), ("todo", 0.75), ("pool", 0.6), ("keys", 0.6)]
+)
+def test_equal_tokens_lose_nothing_with_sizes(name: str, blocks: Any, method: str, ratio: float) -> None:
+    family = FAMILIES[name]
+    model = family.build(**blocks)
+    model.rope.share = 2
+    plain = family.run(model, tiny.EqualCells())
+    settings = dict(ratio=ratio, method=method)
+    assert change(family.run(apply_tome(model, **settings, proportional=True), tiny.EqualCells()), plain) <= 1e-6
+    assert change(family.run(apply_tome(model, **settings, proportional=False), tiny.EqualCells()), plain) >= 1e-3
 
 
 @pytest.mark.parametrize("method", ["tome", "todo", "pool", "keys"])
