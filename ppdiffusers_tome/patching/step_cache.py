@@ -28,7 +28,7 @@ from ppdiffusers_tome.patching.processors import stores_attention_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes
-from ppdiffusers_tome.settings.types import format_setting
+from ppdiffusers_tome.settings.types import format_count, format_setting
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -258,8 +258,8 @@ class StepCache:
             else:
                 remedy = "give a greater fraction"
             yield "nothing to skip", (
-                f"cache={format_setting(config.cache)} leaves nothing to skip in a denoising of {self.num_steps} "
-                f"steps, so they are computed; {remedy}"
+                f"cache={format_setting(config.cache)} leaves nothing to skip in a denoising of "
+                f"{format_count(self.num_steps, 'step')}, so they are computed; {remedy}"
             )
         if config.cache_steps not in (None, self.num_steps):
             yield "other steps", (

@@ -33,7 +33,7 @@ def test_memory_stays_when_tome_comes_and_goes(removing: bool) -> None:
     end = count_objects()
     assert tiny.snapshot(remove_tome(unet)) == before
     assert end[0] == start[0]  # states and overrides
-    assert end[1] - start[1] <= 50  # whatever else Python holds
+    assert end[1] - start[1] < 2 * WARM  # not one more a round, whatever else Python holds
     assert end[2] - start[2] <= MOST_GROWTH
 
 
