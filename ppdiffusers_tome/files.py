@@ -13,7 +13,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 
 
 def prepare_folder(
-    folder: Path, names: Iterable[str] = (), *, overwrite: bool, own: Collection[str] | None = None
+    folder: Path, names: Iterable[str] = (), *, overwrite: bool, replaceable: Collection[str] | None = None
 ) -> list[Path]:
     """Make a folder, and check that files can be written there.
 
@@ -21,7 +21,7 @@ def prepare_folder(
         folder: it is made where it does not exist.
         names: of the files, as paths in the folder.
         overwrite: replace existing files.
-        own: the only files that ``overwrite`` replaces; None for all.
+        replaceable: names of the only files that ``overwrite`` replaces; None for all.
 
     Returns:
         The paths of the files.
@@ -44,7 +44,7 @@ def prepare_folder(
             raise ToMeValueError(
                 f"{parent} is a link or a file, where a folder belongs; remove it, or choose another folder"
             )
-        if own is not None and name not in own and os.path.lexists(path):
+        if replaceable is not None and name not in replaceable and os.path.lexists(path):
             raise ToMeValueError(
                 f"{path} belongs to no earlier result, so not even overwrite=True replaces it; choose another folder, "
                 "or move it away"

@@ -28,7 +28,7 @@ def require_folder(folder: Path, names: Iterable[str] = _EARLY_NAMES, *, overwri
 
     As ``prepare_folder`` for an export's files; by default those that are known before anything is traced.
     """
-    prepare_folder(folder, names, overwrite=overwrite, own=list_exported(folder))
+    prepare_folder(folder, names, overwrite=overwrite, replaceable=list_exported(folder))
 
 
 def publish(work: Path, folder: Path, description: dict[str, Any], *, overwrite: bool) -> None:

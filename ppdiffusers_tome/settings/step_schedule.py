@@ -76,7 +76,7 @@ def count_computed_steps(num_steps: int, cache: float) -> int:
 
 
 def spread_slopes(num_steps: int, slope: float | Sequence[float]) -> tuple[float, ...]:
-    """Return each step's share of the slope, from one for all or from those of another number of steps."""
+    """Return each step's share of the slope, from one or a list."""
     if not isinstance(slope, Sequence):
         return (slope,) * num_steps
     last = max(1, num_steps - 1)
@@ -101,7 +101,7 @@ def _spread(count: int, densities: Sequence[float]) -> list[int]:
 
 
 def _move_steps(computed: Sequence[int], num_steps: int, new_num_steps: int) -> frozenset[int]:
-    """Return as large a part of another denoising's steps, at the same fractions of it."""
+    """Move a list to another number of steps, at its fractions."""
     count = max(2, round(len(computed) / num_steps * new_num_steps))
     scale = (new_num_steps - 1) / (num_steps - 1)
     moved: list[int] = []

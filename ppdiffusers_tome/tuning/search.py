@@ -313,7 +313,7 @@ def _check_call(call: Any) -> None:
 
 
 def name_scheduler(pipe: Any) -> str | None:
-    """Return the class of a pipeline's scheduler, or None where several have names of their own, as unCLIP's."""
+    """Return the class of a pipeline's ``scheduler``; None without, as unCLIP."""
     scheduler = getattr(pipe, "scheduler", None)
     return None if scheduler is None else type(scheduler).__name__
 
