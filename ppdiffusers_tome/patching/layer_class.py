@@ -1,10 +1,10 @@
 """Layers with ToMe: their methods run overrides.
 
 A layer with ToMe gets a class made from its own, as in tomesd, with the same name and module. ``forward`` of that
-class runs what ``put`` stored in the layer's ``__dict__``, and otherwise the original. So hooks of the user run outside
-and see all tokens, keywords arrive on every Paddle, ``try``/``finally`` ends a call even after KeyboardInterrupt, and a
-deep copy or pickle of a model carries its ToMe. A function of the user in place of ``forward`` runs inside if it was
-there before, and around if it came later.
+class runs the overrides that the layer holds, and otherwise the original. So hooks of the user run outside and see all
+tokens, keywords arrive on every Paddle, ``try``/``finally`` ends a call even after KeyboardInterrupt, and a deep copy
+or pickle of a model carries its ToMe. A function of the user in place of ``forward`` runs inside if it was there
+before, and around if it came later.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 # The methods that overrides replace.
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
-# The attribute of a layer that holds, by method, the outermost override; or, if they are gone, what they replaced.
-_OVERRIDES = "_ppdiffusers_tome"
+# The attribute of a layer that holds, by method, what runs in its place, innermost first: the function of the user that
+# was there before, if any, and the overrides. Each calls the one before it, and the first the class's method.
+_FUNCTIONS = "_ppdiffusers_tome"
 
 
 class Override:
@@ -41,7 +42,6 @@ class Override:
         state: of the denoiser.
         layer: the layer.
         block: the override of the block that this belongs to; None where it serves several blocks.
-        previous: what this runs around: another override, a function of the user, or None for the class's method.
     """
 
     method: ClassVar[str] = "forward"
@@ -51,7 +51,6 @@ class Override:
     def __init__(self, state: DenoiserState, layer: Layer) -> None:
         self.state, self.layer = state, layer
         self.block: Any = None
-        self.previous: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
@@ -66,29 +65,27 @@ class Override:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what this runs around."""
-        if isinstance(self.previous, Override):
-            return self.previous(*args, **kwargs)
-        return find_original(self.layer, self.method, self.previous)(*args, **kwargs)
+        functions = vars(self.layer).get(_FUNCTIONS, {}).get(self.method, [])
+        if self not in functions:  # another thread took this off after it was found
+            return getattr(self.layer, self.method)(*args, **kwargs)
+        return find_function(self.layer, self.method, functions.index(self) - 1)(*args, **kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
-        layer, method = self.layer, self.method
+        layer = self.layer
         if not is_overridden(layer):
             layer.__class__ = _class_with_overrides(find_class(layer))
-            vars(layer).setdefault(_OVERRIDES, {})
-        functions = vars(layer)[_OVERRIDES]
-        self.previous = functions[method] if method in functions else vars(layer).pop(method, None)
-        functions[method] = self
+        functions = vars(layer).setdefault(_FUNCTIONS, {})
+        if self.method not in functions:
+            of_user = vars(layer).pop(self.method, None)
+            functions[self.method] = [] if of_user is None else [of_user]
+        functions[self.method].append(self)
 
     def take_off(self) -> None:
         """Remove this from its layer, which the last one restores."""
-        holder, key = vars(self.layer).get(_OVERRIDES, {}), self.method
-        while isinstance(holder.get(key), Override):
-            if holder[key] is self:
-                holder[key] = self.previous
-                restore_class(self.layer)
-                return
-            holder, key = vars(holder[key]), "previous"
+        if self in list_overrides(self.layer):
+            vars(self.layer)[_FUNCTIONS][self.method].remove(self)
+            restore_class(self.layer)
 
     def follow(self, layer: Layer) -> None:
         """Move this to the layer that replaced its own in the model."""
@@ -102,17 +99,13 @@ class Override:
 
 def is_overridden(layer: Layer) -> bool:
     """Return whether a layer's class, which others may change, runs overrides."""
-    return _OVERRIDES in vars(layer) and "_plain_class" in vars(type(layer))
+    return _FUNCTIONS in vars(layer) and "_plain_class" in vars(type(layer))
 
 
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
-    found: list[Override] = []
-    for function in vars(layer).get(_OVERRIDES, {}).values():
-        while isinstance(function, Override):
-            found.append(function)
-            function = function.previous
-    return found
+    functions = vars(layer).get(_FUNCTIONS, {}).values()
+    return [each for of_method in functions for each in reversed(of_method) if isinstance(each, Override)]
 
 
 def walk_overrides(model: Layer) -> Iterator[Override]:
@@ -126,12 +119,10 @@ def list_functions(layer: Layer) -> list[Any]:
     return [each for each in (vars(layer).get("forward"), find_inside(layer)) if each is not None]
 
 
-def find_inside(layer: Layer) -> Any:
+def find_inside(layer: Layer, method: str = "forward") -> Any:
     """Return the user's function inside of a layer's overrides, or None."""
-    function: Any = vars(layer).get(_OVERRIDES, {}).get("forward")
-    while isinstance(function, Override):
-        function = function.previous
-    return function
+    innermost = next(iter(vars(layer).get(_FUNCTIONS, {}).get(method, ())), None)
+    return None if isinstance(innermost, Override) else innermost
 
 
 def find_class(layer: Layer) -> type:
@@ -139,11 +130,13 @@ def find_class(layer: Layer) -> type:
     return vars(type(layer)).get("_plain_class", type(layer))
 
 
-def find_original(layer: Layer, method: str, function: Any) -> Callable[..., Any]:
-    """Return the user's function, or for None the class's method, to call."""
-    if function is None:
+def find_function(layer: Layer, method: str, place: int) -> Callable[..., Any]:
+    """Return what runs in place of a method, by place; below 0 the class's method."""
+    if place < 0:
         function = getattr(find_class(layer), method).__get__(layer)
-    return function if paddle.in_dynamic_mode() else convert_while_tracing(function)
+    else:
+        function = vars(layer)[_FUNCTIONS][method][place]
+    return function if isinstance(function, Override) else convert_while_tracing(function)
 
 
 # One for each class, as ``to_static`` and pickle compare classes and functions.
@@ -169,11 +162,16 @@ def _class_with_overrides(cls: Any) -> type:
         def __delattr__(self, name: str) -> None:
             delattr(cls, name)
 
+    def set_attribute(layer: Layer, name: str, value: Any) -> None:
+        if not _is_put_back(layer, name, value):
+            cls.__setattr__(layer, name, value)
+
     for name in methods:
         setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return PlainMethods(cls.__name__, (cls,), {
-        **names, **methods, "_plain_class": cls, "__reduce_ex__": _reduce, "extra_repr": _describe,
+        **names, **methods, "_plain_class": cls, "__setattr__": set_attribute, "__reduce_ex__": _reduce,
+        "extra_repr": _describe,
     })  # fmt: skip
 
 
@@ -183,18 +181,31 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        function = vars(layer).get(_OVERRIDES, {}).get(name)
-        if not isinstance(function, Override):
-            return find_original(layer, name, function)(*args, **kwargs)
-        if not FALLBACK:
+        functions = vars(layer).get(_FUNCTIONS, {}).get(name, ())
+        if not FALLBACK and list_overrides(layer):
             require_whole_graph(vars(layer).get(name))
-        return function(*args, **kwargs)
+        return find_function(layer, name, len(functions) - 1)(*args, **kwargs)
 
     marked: Any = method  # whose attributes the types of one Paddle know, and of another not
     marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
     marked._runs_overrides = True
     marked.__signature__ = inspect.signature(getattr(cls, name))
     return marked
+
+
+def _is_put_back(layer: Layer, name: str, value: Any) -> bool:
+    """Return whether a method is set to that of the layer's class.
+
+    Then the layer keeps none of its own. Ours is put back by what came after ToMe, such as Paddle where it traced; the
+    plain one by what came before, such as a hook that moves models to the GPU, and which runs inside no longer.
+    """
+    function, plain = getattr(value, "__func__", None), getattr(find_class(layer), name, None)
+    if name not in _REPLACEABLE or not (function is plain or hasattr(function, "_runs_overrides")):
+        return False
+    vars(layer).pop(name, None)
+    if function is plain and find_inside(layer, name) is not None:
+        del vars(layer)[_FUNCTIONS][name][0]
+    return True
 
 
 def _describe(layer: Layer) -> str:
@@ -216,11 +227,8 @@ def restore_class(layer: Layer) -> None:
     """Restore a layer's class once no override and no caller is left."""
     if not is_overridden(layer) or list_overrides(layer):
         return
-    for method in _REPLACEABLE:
-        if getattr(getattr(vars(layer).get(method), "__func__", None), "_runs_overrides", False):
-            del vars(layer)[method]  # our own method, which Paddle leaves where it traced, and a hook that is removed
-    functions = vars(layer)[_OVERRIDES]
+    functions = vars(layer)[_FUNCTIONS]
     if functions.keys().isdisjoint(vars(layer)):  # else a function of the user around ours may call it
-        vars(layer).update({method: function for method, function in functions.items() if function is not None})
-        del vars(layer)[_OVERRIDES]
+        vars(layer).update({method: of_user[0] for method, of_user in functions.items() if of_user})
+        del vars(layer)[_FUNCTIONS]
         layer.__class__ = find_class(layer)

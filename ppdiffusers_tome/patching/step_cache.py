@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.adapters.adapter import UNETS
+from ppdiffusers_tome.patching.adapters.adapter import ROLES, UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
 from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside
 from ppdiffusers_tome.patching.paddle_compat import is_static_function
-from ppdiffusers_tome.patching.processors import stores_attention_maps
+from ppdiffusers_tome.patching.processors import stores_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes
@@ -179,7 +179,7 @@ class StepCache:
         histories = {} if obstacle else self.histories.lookup(call.latent_shape, call.conditioning)
         if obstacle is None and self.histories.never_matches:
             obstacle = "cache never matches", f"{CALLS_DIFFER}, so the cache over steps has no effect on them"
-        elif not (obstacle or histories) and call.denoiser is not None and stores_attention_maps(call.denoiser):
+        elif not (obstacle or histories) and call.denoiser is not None and _reads_maps(call.denoiser):
             obstacle = "cache with maps", (
                 "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
                 "has no effect here"
@@ -409,6 +409,11 @@ def has_foreign_forward(denoiser: Layer) -> bool:
     own_file = getattr(sys.modules.get(owner.__module__), "__file__", None)
     codes = [getattr(function, "__code__", None) for function in functions]
     return any(code is None or code.co_filename != own_file for code in codes)
+
+
+def _reads_maps(denoiser: Layer) -> bool:
+    """Return whether a pipeline reads the attention maps of its denoiser."""
+    return any(stores_maps(layer, role) for layer in denoiser.sublayers() for role in ROLES)
 
 
 def count_bytes(histories: Iterable[History]) -> int:

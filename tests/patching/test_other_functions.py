@@ -10,6 +10,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
@@ -245,6 +246,28 @@ def test_a_function_in_place_of_forward_neither_hides_nor_removes_it(path: str, 
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
     assert layer.forward is forward
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", ATTENTION])
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "removed and put again"])
+def test_a_hook_from_before_may_go_while_it_is_applied(path: str, again: bool) -> None:
+    """As ``enable_model_cpu_offload`` puts hooks on models, and removes them first."""
+    unet = tiny.unet(levels=1)
+    layer = find_layer(unet, path)
+    add_hook_to_module(layer, ModelHook())
+    apply_tome(unet, 0.5)
+    remove_hook_from_module(layer)
+    if again:
+        add_hook_to_module(layer, ModelHook())
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    plain = tiny.run_unet(tiny.unet(levels=1))
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), plain)
+    if again:
+        remove_hook_from_module(layer)
+        assert np.array_equal(tiny.run_unet(unet), plain)
+        remove_tome(unet)
+    assert type(layer) is type(find_layer(tiny.unet(levels=1), path))
+    assert "forward" not in vars(layer)
 
 
 def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
-from ppdiffusers_tome.patching.layer_class import Override, find_class
+from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside
 from ppdiffusers_tome.patching.processors import gets_group_sizes
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -43,7 +43,7 @@ class MaskPreparation(Override):
             mask, target_length = self._reduce(mask, target_length, point_call.block, reduction)
         if has_own_keys and gets_group_sizes(self.layer, self.state.config):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
-            if attention_mask is None and mask is not None and self.previous is None:
+            if attention_mask is None and mask is not None and find_inside(self.layer, self.method) is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.
                 by_head = mask.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)

@@ -12,10 +12,9 @@ from paddle.nn import Layer
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.layer_class import Override, list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.recompute import find_call_again, note_call
+from ppdiffusers_tome.patching.state.recompute import HAS_STATE
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
@@ -41,9 +40,7 @@ class DenoiserOverride(Override):
         self.reads_timestep = reads_timestep
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = find_call_again(self.state) if CALL_STACK.again else self._begin(args, kwargs)
-        if call is None:  # in a backward pass, where this was not there at the first run
-            return self.call_original(*args, **kwargs)
+        call = self._begin(args, kwargs)
         with self.state.make_current(call):
             output = self.call_original(*args, **kwargs)
             call.end()
@@ -84,7 +81,8 @@ class DenoiserOverride(Override):
             timestep = paddle.to_tensor([timestep])
         if _is_tensor(timestep) and len(timestep.shape) <= 1:
             call.set_timestep(timestep)
-        note_call(call)
+        if call.in_graph and not HAS_STATE:
+            self.state.last_graph_call = call
         return call
 
 

@@ -18,7 +18,7 @@ from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import first_argument, replace_first_argument
 from ppdiffusers_tome.patching.layer_class import Override
-from ppdiffusers_tome.patching.processors import MAP_STORING
+from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -78,22 +78,13 @@ class PointOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Reduce the tokens, run the layer, restore its result."""
-        block, processor = call.block, type(getattr(self.layer, "processor", None))
-        reduction = None if block is None or block.point is not None else block.match()
-        if block is None or reduction is None or processor is self.bypassing:
-            return self.call_original(*args, **kwargs)
-        tokens = first_argument(self.layer, args, kwargs)
-        obstacle = self._find_obstacle(reduction, tokens, kwargs)
-        if obstacle is not None:
-            if obstacle[0] == "sublayer":
-                block.run_unmerged()
-            self.state.warn_once(*obstacle)
+        tokens, block = first_argument(self.layer, args, kwargs), call.block
+        reduction = None if block is None else self._find_reduction(block, tokens, kwargs)
+        if block is None or reduction is None:
             return self.call_original(*args, **kwargs)
         block.point = point_call = PointCall(block, reduction, self.point, self.combine)
         try:
-            keywords: Mapping[str, Any] = kwargs
-            if self.point.rotary or self.point.mask:
-                keywords = self._reduce_keywords(point_call, kwargs, tokens.dtype)
+            keywords = self._reduce_keywords(point_call, kwargs, tokens.dtype)
             if reduction.keeps_queries or self.point.merges_inside:
                 output = self.call_original(*args, **keywords)
             else:
@@ -101,23 +92,32 @@ class PointOverride(Override):
                 output = point_call.restore(self.call_original(*inputs, **keywords))
         finally:
             block.point = None
-        missing = point_call.required - point_call.ran
-        if not missing and (block.reduction is not None or not point_call.ran):
-            return output
-        # Too late to merge: the result has other keys, or lacks its positions.
-        if missing:
-            self.bypassing = processor
-            self.state.warn_once("bypass", self._describe_bypass(missing))
-        return self.call_original(*args, **kwargs)
+        # Else it is too late to merge: the result has other keys, or lacks its positions.
+        return output if self._is_complete(point_call) else self.call_original(*args, **kwargs)
+
+    def _find_reduction(
+        self, block: BlockCall, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
+    ) -> TokenReduction | None:
+        """Return the reduction of the block's tokens; None: run unmerged."""
+        is_nested, is_bypassed = block.point is not None, self.bypassing is find_processor(self.layer)
+        reduction = None if is_nested or is_bypassed else block.match()
+        obstacle = None if reduction is None else self._find_obstacle(reduction, tokens, kwargs)
+        if obstacle is None:
+            return reduction
+        if obstacle[0] == "sublayer":
+            block.run_unmerged()
+        self.state.warn_once(*obstacle)
+        return None
 
     def _find_obstacle(
         self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
     ) -> tuple[str, str] | None:
         """Return the warning why the layer runs unmerged, or None."""
-        point, name, processor = self.point, type(self.layer).__name__, type(getattr(self.layer, "processor", None))
-        if any(self.role in MAP_STORING.get(cls.__name__, ()) for cls in processor.__mro__):
+        point, name = self.point, type(self.layer).__name__
+        if stores_maps(self.layer, self.role):
             return "maps", (
-                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
+                f"{find_processor(self.layer).__name__} keeps attention maps of all tokens, so attention that uses it "
+                "runs unmerged"
             )
         if tokens is None:
             return "arguments", f"{name} was called without its first argument, so it runs unmerged"
@@ -166,12 +166,19 @@ class PointOverride(Override):
                 changed[point.mask] = mask
         return changed
 
+    def _is_complete(self, point_call: PointCall) -> bool:
+        """Return whether every required layer ran, on reduced tokens; warn if not."""
+        missing = point_call.required - point_call.ran
+        if missing:
+            self.bypassing = find_processor(self.layer)
+            self.state.warn_once("bypass", self._describe_bypass(missing))
+        return not missing and (point_call.block.reduction is not None or not point_call.ran)
+
     def _describe_bypass(self, missing: set[str]) -> str:
         why = "reduces keys" if "to_k" in missing else "rotates merged tokens by their positions"
         return (
-            f"attention with {type(getattr(self.layer, 'processor', None)).__name__} does not call "
-            f"{', '.join(sorted(missing))}, where ToMe {why}, so it runs unmerged; method='tome' needs no such layer "
-            "where positions are not rotary"
+            f"attention with {find_processor(self.layer).__name__} does not call {', '.join(sorted(missing))}, where "
+            f"ToMe {why}, so it runs unmerged; method='tome' needs no such layer where positions are not rotary"
         )
 
 
@@ -190,7 +197,7 @@ class ProjectionOverride(InnerOverride):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on tokens that are reduced once for all projections."""
-        point_call = None if call.block is None else call.block.point
+        point_call = call.point
         if point_call is None:
             return self.call_original(*args, **kwargs)
         point_call.ran.add(self.name)
@@ -212,7 +219,7 @@ class OutputOverride(InnerOverride):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; restore its output if projections got reduced tokens."""
-        point_call = None if call.block is None else call.block.point
+        point_call = call.point
         output = self.call_original(*args, **kwargs)
         return output if point_call is None or not point_call.ran else point_call.restore(output)
 
@@ -226,7 +233,7 @@ class NormOverride(InnerOverride):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; rotate its output by reduced tokens' positions."""
-        point_call = None if call.block is None else call.block.point
+        point_call = call.point
         output = self.call_original(*args, **kwargs)
         if point_call is None or self.name not in point_call.rotations:
             return output

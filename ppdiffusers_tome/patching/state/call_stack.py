@@ -17,16 +17,16 @@ class CallStack(threading.local):
 
     Attributes:
         calls: of denoisers, innermost last; while a backward pass runs layers again, those in which they ran first.
+        is_recomputing: True while a backward pass runs layers again.
+        newest_stretch: of such layers, the last for which Paddle asked, or None.
         pipeline_call: the innermost call of a pipeline, or None.
-        again: the stretches that run again, innermost last, each behind the one that Paddle puts back afterwards.
-        newest: the stretch that began last.
     """
 
     def __init__(self) -> None:
-        self.calls: list[DenoiserCall] = []
+        self.calls: tuple[DenoiserCall, ...] = ()
+        self.is_recomputing = False
+        self.newest_stretch: weakref.ref[Stretch] | None = None
         self.pipeline_call: PipelineCall | None = None
-        self.again: list[tuple[Stretch | None, Stretch]] = []
-        self.newest: weakref.ref[Stretch] | None = None
 
 
 CALL_STACK = CallStack()

@@ -10,6 +10,7 @@ import paddle
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER
 
@@ -62,30 +63,47 @@ class DenoiserCall:
         # Reductions to reuse, by block (None for all), layout and batch; None where nothing is reused.
         self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
 
+    @property
+    def point(self) -> PointCall | None:
+        """The call of a merge point that runs now; None between them."""
+        return None if self.block is None else self.block.point
+
     def set_timestep(self, timestep: paddle.Tensor) -> None:
         """Set the timestep, the first that the model embeds; ignore later ones.
 
-        Schedules and reuse over steps read it, which waits for the device.
+        Settings that depend on the step read it, which waits for the device.
         """
         if self.timestep is not None:
             return
         self.timestep = timestep
         if self._uses_progress:
-            require_eager("a ratio that changes over the denoising, start or end")
+            setting = "a ratio that changes over the denoising, start or end"
         elif self._config.cache:
-            require_eager("a cache over steps")
-        elif not self._shares_steps or not paddle.in_dynamic_mode():
-            return  # a program that is being traced has no values yet
-        value = float(timestep.reshape([-1])[0])
+            setting = "a cache over steps"
+        elif self._shares_steps and paddle.in_dynamic_mode():
+            setting = "reuse_steps"
+        else:
+            return
+        require_eager(setting)
+        if CALL_STACK.is_recomputing:
+            raise ToMeValueError(
+                f"{setting} needs the step of each call, which is unknown where a backward pass runs the whole "
+                "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
+                "and without it"
+            )
+        self._begin_step(float(timestep.reshape([-1])[0]))
+
+    def _begin_step(self, timestep: float) -> None:
+        """Find the step of this call, and what it shares with earlier steps."""
         denoising = self.state.denoising()
-        step = denoising.tracker.step_at(value)
+        step = denoising.tracker.step_at(timestep)
         self.progress, self._step_number = step.progress, step.number
         if step.progress is not None and denoising.is_of_pipeline:
             denoising.progress.add(step.progress)
         if step.progress is None and self._uses_progress:
             self.state.warn_once(
                 "progress",
-                f"a timestep of {value:g} is outside 0 to {self.state.max_timestep:g}, so the progress of the "
+                f"a timestep of {timestep:g} is outside 0 to {self.state.max_timestep:g}, so the progress of the "
                 f"denoising is unknown, and the model runs unmerged; {denoising.advice}, or give one ratio for the "
                 "whole denoising",
             )
@@ -96,7 +114,7 @@ class DenoiserCall:
             if denoising.matchings.never_matches:
                 self.state.warn_once("no reuse", f"{CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has")
         if self._config.cache:
-            self.cached_step = denoising.cache.begin_call(self, step, value)
+            self.cached_step = denoising.cache.begin_call(self, step, timestep)
 
     def find_cached_step(self) -> CachedStep | None:
         """Return the step of the cache; None where all layers run."""

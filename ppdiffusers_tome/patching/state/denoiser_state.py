@@ -45,7 +45,7 @@ class DenoiserState:
         family: of the denoiser, see ``FAMILIES``.
         record: called with the step, key and value of each layer that the cache over steps stores; None except in
             tuning.
-        last_graph_call: with Paddle 2.6, the last call that recorded gradients; see ``recompute``.
+        last_graph_call: with Paddle 2.6, the last call that recorded gradients, see ``recompute``; else None.
     """
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000, family: str = UNET) -> None:
@@ -73,7 +73,7 @@ class DenoiserState:
         try:
             with CHANGES:
                 self._running.add(call)
-            CALL_STACK.calls = [*outer, call]
+            CALL_STACK.calls = (*outer, call)
             yield
         except BaseException:
             vars(self._without_pipeline).clear()  # the next call begins a new denoising
