@@ -136,7 +136,8 @@ def find_function(layer: Layer, method: str, place: int) -> Callable[..., Any]:
         function = getattr(find_class(layer), method).__get__(layer)
     else:
         function = vars(layer)[_FUNCTIONS][method][place]
-    return function if isinstance(function, Override) else convert_while_tracing(function)
+    is_traced = not (paddle.in_dynamic_mode() or isinstance(function, Override))
+    return convert_while_tracing(function) if is_traced else function
 
 
 # One for each class, as ``to_static`` and pickle compare classes and functions.

@@ -23,7 +23,7 @@ FALLBACK: dict[str, Any] = {"recursive": True} if "recursive" in inspect.signatu
 
 def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return Paddle's conversion of a function while it traces, else the function."""
-    if paddle.in_dynamic_mode() or not in_to_static_mode() or getattr(function, ALREADY_D2S, False):
+    if not in_to_static_mode() or getattr(function, ALREADY_D2S, False):
         return function  # Paddle 2.6 leaves the functions that it traced on their layers
     return convert_call(function)
 

@@ -8,7 +8,7 @@ from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
-    from paddle.nn import Layer
+    pass
 
 # Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
 _SELF_CONTAINED = {
@@ -45,6 +45,6 @@ def find_processor(layer: Any) -> type:
     return type(getattr(layer, "processor", None))
 
 
-def stores_maps(layer: Layer, role: str) -> bool:
-    """Return whether an attention in a role stores maps for its pipeline."""
-    return any(role in _MAP_STORING.get(cls.__name__, ()) for cls in find_processor(layer).__mro__)
+def stores_maps(processor: type, role: str) -> bool:
+    """Return whether attention in a role with such a processor stores maps for its pipeline."""
+    return any(role in _MAP_STORING.get(cls.__name__, ()) for cls in processor.__mro__)

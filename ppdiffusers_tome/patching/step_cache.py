@@ -24,7 +24,7 @@ from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
 from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside
 from ppdiffusers_tome.patching.paddle_compat import is_static_function
-from ppdiffusers_tome.patching.processors import stores_maps
+from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes
@@ -413,7 +413,8 @@ def has_foreign_forward(denoiser: Layer) -> bool:
 
 def _reads_maps(denoiser: Layer) -> bool:
     """Return whether a pipeline reads the attention maps of its denoiser."""
-    return any(stores_maps(layer, role) for layer in denoiser.sublayers() for role in ROLES)
+    processors = {find_processor(layer) for layer in denoiser.sublayers()}
+    return any(stores_maps(processor, role) for processor in processors for role in ROLES)
 
 
 def count_bytes(histories: Iterable[History]) -> int:

@@ -84,7 +84,9 @@ class PointOverride(Override):
             return self.call_original(*args, **kwargs)
         block.point = point_call = PointCall(block, reduction, self.point, self.combine)
         try:
-            keywords = self._reduce_keywords(point_call, kwargs, tokens.dtype)
+            keywords: Mapping[str, Any] = kwargs
+            if self.point.rotary or self.point.mask:
+                keywords = self._reduce_keywords(point_call, kwargs, tokens.dtype)
             if reduction.keeps_queries or self.point.merges_inside:
                 output = self.call_original(*args, **keywords)
             else:
@@ -113,11 +115,10 @@ class PointOverride(Override):
         self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
     ) -> tuple[str, str] | None:
         """Return the warning why the layer runs unmerged, or None."""
-        point, name = self.point, type(self.layer).__name__
-        if stores_maps(self.layer, self.role):
+        point, name, processor = self.point, type(self.layer).__name__, find_processor(self.layer)
+        if stores_maps(processor, self.role):
             return "maps", (
-                f"{find_processor(self.layer).__name__} keeps attention maps of all tokens, so attention that uses it "
-                "runs unmerged"
+                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
         if tokens is None:
             return "arguments", f"{name} was called without its first argument, so it runs unmerged"
