@@ -202,7 +202,7 @@ class TestRecomputation:
 
         if settings in self.NEED_THE_STEP:
             # Paddle gives an error in a backward pass its own class, around the message.
-            with pytest.raises((ToMeValueError, OSError), match="needs the step of each call.*; checkpoint its blocks"):
+            with pytest.raises((ToMeValueError, OSError), match="needs the step of each call"):
                 gradients(True)
             assert not CALL_STACK.is_recomputing
         else:

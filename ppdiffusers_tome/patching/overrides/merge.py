@@ -94,8 +94,11 @@ class PointOverride(Override):
                 output = point_call.restore(self.call_original(*inputs, **keywords))
         finally:
             block.point = None
-        # Else it is too late to merge: the result has other keys, or lacks its positions.
-        return output if self._is_complete(point_call) else self.call_original(*args, **kwargs)
+        if point_call.required <= point_call.ran and (block.reduction is not None or not point_call.ran):
+            return output
+        # Too late to merge: the result has other keys, or lacks its positions.
+        self._note_bypass(point_call.required - point_call.ran)
+        return self.call_original(*args, **kwargs)
 
     def _find_reduction(
         self, block: BlockCall, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
@@ -167,13 +170,11 @@ class PointOverride(Override):
                 changed[point.mask] = mask
         return changed
 
-    def _is_complete(self, point_call: PointCall) -> bool:
-        """Return whether every required layer ran, on reduced tokens; warn if not."""
-        missing = point_call.required - point_call.ran
+    def _note_bypass(self, missing: set[str]) -> None:
+        """Remember and warn of a processor that did not call some layers."""
         if missing:
             self.bypassing = find_processor(self.layer)
             self.state.warn_once("bypass", self._describe_bypass(missing))
-        return not missing and (point_call.block.reduction is not None or not point_call.ran)
 
     def _describe_bypass(self, missing: set[str]) -> str:
         why = "reduces keys" if "to_k" in missing else "rotates merged tokens by their positions"

@@ -52,7 +52,8 @@ class Denoising:
         is_of_pipeline: bool = True,
     ) -> None:  # fmt: skip
         self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
-        self.advice = "this pipeline shows none" if is_of_pipeline else "call the model through its pipeline"
+        remedy = "call the model through a pipeline that returns its images"  # a generator ends before its steps run
+        self.advice = "this pipeline shows none" if is_of_pipeline else remedy
         self.matchings = StepMemory(state.config.reuse_steps)
         has_schedule = isinstance(tracker, SchedulerTracker)
         self.cache = StepCache(state.config, state.family, scheduler, None if has_schedule else self.advice)
