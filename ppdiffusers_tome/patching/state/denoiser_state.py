@@ -18,7 +18,7 @@ import paddle
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.denoising import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
 from ppdiffusers_tome.patching.state.recompute import is_needed
 from ppdiffusers_tome.patching.step_cache import StepReport
