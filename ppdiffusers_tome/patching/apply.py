@@ -12,7 +12,7 @@ from ppdiffusers_tome.patching.attach import (
     attach,
     detach,
     list_attached_blocks,
-    list_attached_denoisers,
+    put_back,
     require_unused,
 )
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
@@ -127,15 +127,15 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 @contextmanager
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     """Restore afterwards what is applied now, also if the block raises."""
-    before = [(layer, list_attached_denoisers(layer)) for _, layer in list_models(model_or_pipe)]
+    models = [layer for _, layer in list_models(model_or_pipe)]
+    # A layer may be in two models.
+    before = dict.fromkeys(override for layer in models for override in walk_overrides(layer))
     try:
         yield
     finally:
         with CHANGES:
             remove_tome(model_or_pipe)
-            for layer, attached in before:
-                for blocks, config in attached:
-                    attach(layer, blocks, config)
+            put_back(models if before else (), reversed(before))
 
 
 def remove_tome(model_or_pipe: T) -> T:

@@ -10,7 +10,7 @@ before, and around if it came later.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +21,6 @@ from paddle.nn import Layer
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_whole_graph
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.calls import DenoiserCall
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # The methods that overrides replace.
@@ -34,17 +33,19 @@ _FUNCTIONS = "_ppdiffusers_tome"
 class Override:
     """The function in place of a layer's method in its denoiser's calls.
 
-    A subclass defines ``run``, which gets the running call and the arguments and calls ``call_original``. Outside of a
-    call of the denoiser the original runs. Overrides are copied and pickled with their layer.
+    A subclass defines ``run``, which gets the running call and the arguments and calls ``call_original``. Where none
+    runs, the original does. Overrides are copied and pickled with their layer.
 
     Attributes:
         method: the name of the method.
+        runs_in: whose call ``run`` gets: "call" of the denoiser, or of the "block" or merge "point" around the layer.
         state: of the denoiser.
         layer: the layer.
         block: the override of the block that this belongs to; None where it serves several blocks.
     """
 
     method: ClassVar[str] = "forward"
+    runs_in: ClassVar[str] = "call"
     # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
     follows_wrappers: ClassVar[bool] = False
 
@@ -56,25 +57,25 @@ class Override:
         return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = self.state.current_call()
+        call = getattr(self.state.find_call(), self.runs_in, None)
         return self.call_original(*args, **kwargs) if call is None else self.run(call, *args, **kwargs)
 
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run in place of the method."""
         raise NotImplementedError
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what this runs around."""
-        functions = vars(self.layer).get(_FUNCTIONS, {}).get(self.method, [])
+        functions = _list_functions(self.layer, self.method)
         if self not in functions:  # another thread took this off after it was found
             return getattr(self.layer, self.method)(*args, **kwargs)
-        return find_function(self.layer, self.method, functions.index(self) - 1)(*args, **kwargs)
+        return _call_last(self.layer, self.method, functions[: functions.index(self)], args, kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
         layer = self.layer
         if not is_overridden(layer):
-            layer.__class__ = _class_with_overrides(find_class(layer))
+            layer.__class__ = _class_with_overrides(find_plain_class(layer))
         functions = vars(layer).setdefault(_FUNCTIONS, {})
         if self.method not in functions:
             of_user = vars(layer).pop(self.method, None)
@@ -84,7 +85,7 @@ class Override:
     def take_off(self) -> None:
         """Remove this from its layer, which the last one restores."""
         if self in list_overrides(self.layer):
-            vars(self.layer)[_FUNCTIONS][self.method].remove(self)
+            _list_functions(self.layer, self.method).remove(self)
             restore_class(self.layer)
 
     def follow(self, layer: Layer) -> None:
@@ -98,7 +99,7 @@ class Override:
 
 
 def is_overridden(layer: Layer) -> bool:
-    """Return whether a layer's class, which others may change, runs overrides."""
+    """Return whether a layer has ToMe, and other code gave it no class since."""
     return _FUNCTIONS in vars(layer) and "_plain_class" in vars(type(layer))
 
 
@@ -114,30 +115,32 @@ def walk_overrides(model: Layer) -> Iterator[Override]:
         yield from list_overrides(layer)
 
 
-def list_functions(layer: Layer) -> list[Any]:
+def list_user_functions(layer: Layer) -> list[Any]:
     """List the user's functions around and inside of a layer's overrides."""
-    return [each for each in (vars(layer).get("forward"), find_inside(layer)) if each is not None]
+    return [each for each in (vars(layer).get("forward"), find_user_function(layer)) if each is not None]
 
 
-def find_inside(layer: Layer, method: str = "forward") -> Any:
+def find_user_function(layer: Layer, method: str = "forward") -> Any:
     """Return the user's function inside of a layer's overrides, or None."""
-    innermost = next(iter(vars(layer).get(_FUNCTIONS, {}).get(method, ())), None)
+    innermost = next(iter(_list_functions(layer, method)), None)
     return None if isinstance(innermost, Override) else innermost
 
 
-def find_class(layer: Layer) -> type:
+def find_plain_class(layer: Layer) -> Any:
     """Return the class of a layer without ToMe."""
     return vars(type(layer)).get("_plain_class", type(layer))
 
 
-def find_function(layer: Layer, method: str, place: int) -> Callable[..., Any]:
-    """Return what runs in place of a method, by place; below 0 the class's method."""
-    if place < 0:
-        function = getattr(find_class(layer), method).__get__(layer)
-    else:
-        function = vars(layer)[_FUNCTIONS][method][place]
+def _list_functions(layer: Layer, method: str) -> list[Callable[..., Any]]:
+    """Return what runs in place of a method, innermost first."""
+    return vars(layer).get(_FUNCTIONS, {}).get(method, [])
+
+
+def _call_last(layer: Layer, method: str, functions: Sequence[Any], args: Sequence[Any], kwargs: Any) -> Any:
+    """Call the last of some functions; where there is none, the class's method."""
+    function = functions[-1] if functions else getattr(find_plain_class(layer), method).__get__(layer)
     is_traced = not (paddle.in_dynamic_mode() or isinstance(function, Override))
-    return convert_while_tracing(function) if is_traced else function
+    return (convert_while_tracing(function) if is_traced else function)(*args, **kwargs)
 
 
 # One for each class, as ``to_static`` and pickle compare classes and functions.
@@ -154,7 +157,7 @@ def _class_with_overrides(cls: Any) -> type:
         """
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if name in methods and value is methods[name]:  # somebody found ours in the ``__dict__``, and puts it back
+            if name in methods and value is methods[name]:  # ours, found in the ``__dict__``, as mock.patch does
                 value = replaced.pop(name, getattr(cls, name))
             elif name in methods:
                 replaced.setdefault(name, getattr(cls, name))
@@ -164,14 +167,33 @@ def _class_with_overrides(cls: Any) -> type:
             delattr(cls, name)
 
     def set_attribute(layer: Layer, name: str, value: Any) -> None:
-        if not _is_put_back(layer, name, value):
+        """Set an attribute, unless it puts the method of the class back: then the layer keeps no function of its own.
+
+        What came after ToMe puts ours back, such as Paddle where it traced. What came before puts the plain one back,
+        such as a hook that moves models to the GPU, and runs inside no longer.
+        """
+        is_own = name in methods and getattr(value, "__self__", None) is layer
+        function = getattr(value, "__func__", None) if is_own else None
+        if is_own and function is getattr(cls, name):
+            _drop_user_function(layer, name)
+        elif is_own and function is methods[name]:
+            vars(layer).pop(name, None)
+            restore_class(layer)
+        else:
             cls.__setattr__(layer, name, value)
+
+    def delete_attribute(layer: Layer, name: str) -> None:
+        if name not in vars(layer) and find_user_function(layer, name) is not None:
+            _drop_user_function(layer, name)
+        else:
+            cls.__delattr__(layer, name)
 
     for name in methods:
         setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return PlainMethods(cls.__name__, (cls,), {
-        **names, **methods, "_plain_class": cls, "__setattr__": set_attribute, "__reduce_ex__": _reduce,
+        **names, **methods, "_plain_class": cls, "__setattr__": set_attribute, "__delattr__": delete_attribute,
+        "__reduce_ex__": _reduce,
         "extra_repr": _describe,
     })  # fmt: skip
 
@@ -182,10 +204,9 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        functions = vars(layer).get(_FUNCTIONS, {}).get(name, ())
         if not FALLBACK and list_overrides(layer):
             require_whole_graph(vars(layer).get(name))
-        return find_function(layer, name, len(functions) - 1)(*args, **kwargs)
+        return _call_last(layer, name, _list_functions(layer, name), args, kwargs)
 
     marked: Any = method  # whose attributes the types of one Paddle know, and of another not
     marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
@@ -194,29 +215,21 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     return marked
 
 
-def _is_put_back(layer: Layer, name: str, value: Any) -> bool:
-    """Return whether a method is set to that of the layer's class.
-
-    Then the layer keeps none of its own. Ours is put back by what came after ToMe, such as Paddle where it traced; the
-    plain one by what came before, such as a hook that moves models to the GPU, and which runs inside no longer.
-    """
-    function, plain = getattr(value, "__func__", None), getattr(find_class(layer), name, None)
-    if name not in _REPLACEABLE or not (function is plain or hasattr(function, "_runs_overrides")):
-        return False
-    vars(layer).pop(name, None)
-    if function is plain and find_inside(layer, name) is not None:
-        del vars(layer)[_FUNCTIONS][name][0]
-    return True
+def _drop_user_function(layer: Layer, method: str) -> None:
+    """Drop the user's functions around and inside of the overrides of a method."""
+    vars(layer).pop(method, None)
+    if find_user_function(layer, method) is not None:
+        del _list_functions(layer, method)[0]
+    restore_class(layer)
 
 
 def _describe(layer: Layer) -> str:
     """Return what ``print(model)`` shows of a layer, with its overrides."""
-    plain: Any = find_class(layer)
-    return ", ".join(filter(None, [plain.extra_repr(layer), *map(repr, list_overrides(layer))]))
+    return ", ".join(filter(None, [find_plain_class(layer).extra_repr(layer), *map(repr, list_overrides(layer))]))
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
-    return _create, (find_class(layer),), vars(layer)
+    return _create, (find_plain_class(layer),), vars(layer)
 
 
 def _create(cls: type) -> Any:
@@ -225,11 +238,11 @@ def _create(cls: type) -> Any:
 
 
 def restore_class(layer: Layer) -> None:
-    """Restore a layer's class once no override and no caller is left."""
+    """Restore a layer's class once no override is left, and no user's function around."""
     if not is_overridden(layer) or list_overrides(layer):
         return
     functions = vars(layer)[_FUNCTIONS]
-    if functions.keys().isdisjoint(vars(layer)):  # else a function of the user around ours may call it
+    if functions.keys().isdisjoint(vars(layer)):  # else the user's function may call ours
         vars(layer).update({method: of_user[0] for method, of_user in functions.items() if of_user})
         del vars(layer)[_FUNCTIONS]
-        layer.__class__ = find_class(layer)
+        layer.__class__ = find_plain_class(layer)

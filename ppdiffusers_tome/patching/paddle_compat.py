@@ -41,6 +41,18 @@ def require_whole_graph(function: object) -> None:
         )
 
 
+def require_eager(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:
+    """Refuse a feature that a traced program cannot contain.
+
+    Raises:
+        ToMeValueError: a program is being traced.
+    """
+    if not paddle.in_dynamic_mode():
+        raise ToMeValueError(
+            f"{what} cannot become part of a program, which fixes how many tokens merge; {remedy} before exporting"
+        )
+
+
 def is_static_function(function: object) -> bool:
     """Return whether ``paddle.jit.to_static`` made a function."""
     return isinstance(function, StaticFunction)

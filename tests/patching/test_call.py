@@ -24,9 +24,12 @@ from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.overrides import denoiser
 from ppdiffusers_tome.patching.state import recompute as stretches
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from zoo.lvdm import SPECIMEN as LVDM
+from zoo.specimen import Inputs, attention_anywhere
 
 PADDLES_STATE = getattr(fleet_recompute, "custom_state_manager", None)
 
@@ -162,6 +165,43 @@ class TestRecomputation:
             setattr(layers[parent], name, Checkpointed(layers[path], reentrant))
             called = unet
         assert self.difference(self.gradients(unet, called), expected) <= 1e-6
+
+    @pytest.mark.parametrize("method", ["tome", "keys", "todo"])
+    @pytest.mark.parametrize("path", ["attn1", "attn1.to_k", "ff"])
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_of_a_layer_inside_of_a_block(self, path: str, method: str, reentrant: bool) -> None:
+        """As LVDM's blocks do by default, of all that they compute."""
+
+        def gradients(checkpointed: bool) -> list[np.ndarray]:
+            unet = tiny.unet(levels=1)
+            unet.train()
+            apply_tome(unet, 0.5, method=method, merge_mlp=method == "tome")
+            for block in find_blocks(unet) if checkpointed else ():
+                layer, parent = find_layer(block.block, path), find_layer(block.block, path.rpartition(".")[0])
+                setattr(parent, path.rpartition(".")[2], Checkpointed(layer, reentrant))
+            return self.gradients(unet, unet)
+
+        assert self.difference(gradients(True), gradients(False)) <= 1e-6
+
+    @pytest.mark.parametrize("method", ["tome", "todo"])
+    def test_inside_of_the_blocks_of_lvdm(self, method: str) -> None:
+        def gradients(checkpointed: bool) -> list[np.ndarray]:
+            model = apply_tome(LVDM.build(), 0.5, max_downsample=8, method=method)
+            model.train()
+            for layer in model.sublayers():
+                if type(layer).__name__ == "BasicTransformerBlockST":
+                    layer.checkpoint = checkpointed
+                if isinstance(layer, paddle.nn.Dropout):
+                    layer.p = 0
+            with paddle.set_grad_enabled(True), attention_anywhere():
+                inputs = Inputs()
+                x = inputs.image(4, inputs.frames)
+                x.stop_gradient = False
+                output = model(x, inputs.timesteps.astype("int64"), context=inputs.text()).sample
+                (output**2).mean().backward()
+            return [each.grad.numpy() for each in model.parameters() if each.grad is not None]
+
+        assert self.difference(gradients(True), gradients(False)) <= 1e-6
 
     def test_of_parents_as_ppdiffusers_old_recompute_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
         unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)

@@ -25,38 +25,38 @@ _STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
 
 
 class Stretch:
-    """Layers that a backward pass runs again, or what runs around their second run.
+    """Layers that a backward pass runs again, or the place to which it returns afterwards.
 
     Attributes:
-        calls: those of denoisers in which the layers run first, innermost last.
+        calls: the calls in which the layers run first, innermost last.
         is_recomputing: True where a backward pass runs layers again already.
-        has_begun: True once these run again.
-        is_outer: True of what Paddle asks for just before the second run, and hands back after it.
+        ran_again: True once these layers run again.
+        is_outer: True of the place that Paddle asks for just before they run again, and hands back afterwards.
     """
 
     def __init__(self) -> None:
         self.calls, self.is_recomputing = CALL_STACK.calls, CALL_STACK.is_recomputing
-        self.has_begun = self.is_outer = False
+        self.ran_again = self.is_outer = False
 
 
-def is_needed(state: DenoiserState) -> bool:
+def awaits_backward(state: DenoiserState) -> bool:
     """Return whether a backward pass needs a denoiser again, under ``CHANGES``."""
-    return any(call.state is state for stretch in _STRETCHES if not stretch.has_begun for call in stretch.calls)
+    return any(call.call.state is state for stretch in _STRETCHES if not stretch.ran_again for call in stretch.calls)
 
 
 def _begin_stretch() -> Stretch:
     stretch = Stretch()
     with CHANGES:
         _STRETCHES.add(stretch)
-    CALL_STACK.newest_stretch = weakref.ref(stretch)
+    CALL_STACK.last_stretch = weakref.ref(stretch)
     return stretch
 
 
 def _enter_stretch(stretch: Stretch) -> None:
     """Begin the second run of a stretch, or return to what runs around it."""
-    outer = None if CALL_STACK.newest_stretch is None else CALL_STACK.newest_stretch()
+    outer = None if CALL_STACK.last_stretch is None else CALL_STACK.last_stretch()
     if not stretch.is_outer and outer is not None:
-        outer.is_outer = stretch.has_begun = True
+        outer.is_outer = stretch.ran_again = True
     CALL_STACK.calls = stretch.calls
     CALL_STACK.is_recomputing = stretch.is_recomputing if stretch.is_outer else True
 
