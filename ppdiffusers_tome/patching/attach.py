@@ -89,7 +89,8 @@ def require_unused(model: Layer) -> None:
         ToMeValueError: a call of its denoiser runs, or a backward pass is to run layers of one again, or another thread
             runs a pipeline that has it.
     """
-    uses = {override.state.find_use() for override in walk_overrides(model)} - {""}
+    states = {override.state for override in walk_overrides(model)}
+    uses = {state.find_use() for state in states} - {""}
     ids = {id(layer) for layer in model.sublayers(include_self=True)}
     if any(call.uses(ids) for call in tuple(PIPELINE_CALLS)):
         uses.add("while another thread generates an image with it")

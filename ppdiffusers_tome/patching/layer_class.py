@@ -10,7 +10,7 @@ before, and around if it came later.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,9 +25,22 @@ if TYPE_CHECKING:
 
 # The methods that overrides replace.
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
-# The attribute of a layer that holds, by method, what runs in its place, innermost first: the function of the user that
-# was there before, if any, and the overrides. Each calls the one before it, and the first the class's method.
+# The attribute of a layer that holds, by method, what runs in its place: an ``Original`` and the overrides around it,
+# outermost last.
 _FUNCTIONS = "_ppdiffusers_tome"
+
+
+class Original:
+    """What overrides run around: the user's function, or for None the class's method."""
+
+    def __init__(self, layer: Layer, method: str, function: Callable[..., Any] | None = None) -> None:
+        self.layer, self.method, self.function = layer, method, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = self.function
+        if function is None:
+            function = getattr(find_plain_class(self.layer), self.method).__get__(self.layer)
+        return (function if paddle.in_dynamic_mode() else convert_while_tracing(function))(*args, **kwargs)
 
 
 class Override:
@@ -66,10 +79,10 @@ class Override:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what this runs around."""
-        functions = _list_functions(self.layer, self.method)
+        functions = vars(self.layer).get(_FUNCTIONS, {}).get(self.method, [])
         if self not in functions:  # another thread took this off after it was found
             return getattr(self.layer, self.method)(*args, **kwargs)
-        return _call_last(self.layer, self.method, functions[: functions.index(self)], args, kwargs)
+        return functions[functions.index(self) - 1](*args, **kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
@@ -78,14 +91,13 @@ class Override:
             layer.__class__ = _class_with_overrides(find_plain_class(layer))
         functions = vars(layer).setdefault(_FUNCTIONS, {})
         if self.method not in functions:
-            of_user = vars(layer).pop(self.method, None)
-            functions[self.method] = [] if of_user is None else [of_user]
+            functions[self.method] = [Original(layer, self.method, vars(layer).pop(self.method, None))]
         functions[self.method].append(self)
 
     def take_off(self) -> None:
         """Remove this from its layer, which the last one restores."""
         if self in list_overrides(self.layer):
-            _list_functions(self.layer, self.method).remove(self)
+            vars(self.layer)[_FUNCTIONS][self.method].remove(self)
             restore_class(self.layer)
 
     def follow(self, layer: Layer) -> None:
@@ -105,8 +117,7 @@ def is_overridden(layer: Layer) -> bool:
 
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
-    functions = vars(layer).get(_FUNCTIONS, {}).values()
-    return [each for of_method in functions for each in reversed(of_method) if isinstance(each, Override)]
+    return [override for functions in vars(layer).get(_FUNCTIONS, {}).values() for override in functions[:0:-1]]
 
 
 def walk_overrides(model: Layer) -> Iterator[Override]:
@@ -122,25 +133,13 @@ def list_user_functions(layer: Layer) -> list[Any]:
 
 def find_user_function(layer: Layer, method: str = "forward") -> Any:
     """Return the user's function inside of a layer's overrides, or None."""
-    innermost = next(iter(_list_functions(layer, method)), None)
-    return None if isinstance(innermost, Override) else innermost
+    functions = vars(layer).get(_FUNCTIONS, {}).get(method)
+    return functions[0].function if functions else None
 
 
 def find_plain_class(layer: Layer) -> Any:
     """Return the class of a layer without ToMe."""
     return vars(type(layer)).get("_plain_class", type(layer))
-
-
-def _list_functions(layer: Layer, method: str) -> list[Callable[..., Any]]:
-    """Return what runs in place of a method, innermost first."""
-    return vars(layer).get(_FUNCTIONS, {}).get(method, [])
-
-
-def _call_last(layer: Layer, method: str, functions: Sequence[Any], args: Sequence[Any], kwargs: Any) -> Any:
-    """Call the last of some functions; where there is none, the class's method."""
-    function = functions[-1] if functions else getattr(find_plain_class(layer), method).__get__(layer)
-    is_traced = not (paddle.in_dynamic_mode() or isinstance(function, Override))
-    return (convert_while_tracing(function) if is_traced else function)(*args, **kwargs)
 
 
 # One for each class, as ``to_static`` and pickle compare classes and functions.
@@ -206,7 +205,8 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
         psdb.fallback(**FALLBACK)
         if not FALLBACK and list_overrides(layer):
             require_whole_graph(vars(layer).get(name))
-        return _call_last(layer, name, _list_functions(layer, name), args, kwargs)
+        functions = vars(layer).get(_FUNCTIONS, {}).get(name) or [Original(layer, name)]
+        return functions[-1](*args, **kwargs)
 
     marked: Any = method  # whose attributes the types of one Paddle know, and of another not
     marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
@@ -218,8 +218,8 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
 def _drop_user_function(layer: Layer, method: str) -> None:
     """Drop the user's functions around and inside of the overrides of a method."""
     vars(layer).pop(method, None)
-    if find_user_function(layer, method) is not None:
-        del _list_functions(layer, method)[0]
+    if method in vars(layer)[_FUNCTIONS]:
+        vars(layer)[_FUNCTIONS][method][0].function = None
     restore_class(layer)
 
 
@@ -243,6 +243,7 @@ def restore_class(layer: Layer) -> None:
         return
     functions = vars(layer)[_FUNCTIONS]
     if functions.keys().isdisjoint(vars(layer)):  # else the user's function may call ours
-        vars(layer).update({method: of_user[0] for method, of_user in functions.items() if of_user})
+        originals = {method: original.function for method, (original,) in functions.items()}
+        vars(layer).update({method: function for method, function in originals.items() if function is not None})
         del vars(layer)[_FUNCTIONS]
         layer.__class__ = find_plain_class(layer)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -68,7 +68,7 @@ class History:
         return map_tensors(lambda value, slope: value + slope * distance, self.value, self.slope)
 
 
-@dataclass
+@dataclass(frozen=True)
 class StepReport:
     """The calls of a denoiser in one image.
 
@@ -76,21 +76,14 @@ class StepReport:
 
     Attributes:
         num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
-        computed_steps: the steps that ran all layers, by number, where the pipeline's scheduler tells them.
         cache_bytes: the memory of the cache over steps at the end of the image.
+        computed_steps: the steps that ran all layers, by number, where the pipeline's scheduler tells them.
     """
 
     num_computed: int = 0
     num_skipped: int = 0
     cache_bytes: int = 0
     computed_steps: tuple[int, ...] = ()
-
-    def count(self, step: int | None, *, is_skipped: bool) -> None:
-        """Count a call that ended."""
-        self.num_computed += not is_skipped
-        self.num_skipped += is_skipped
-        if step is not None and not is_skipped and step not in self.computed_steps:
-            self.computed_steps = (*self.computed_steps, step)
 
     def __add__(self, report: StepReport) -> StepReport:
         return StepReport(
@@ -155,7 +148,7 @@ class StepCache:
 
     Attributes:
         histories: the values of layers in earlier steps.
-        report: what ran.
+        report: the calls that ended.
         num_steps, computed_steps: of the run of steps, and those that are computed.
     """
 
@@ -166,22 +159,25 @@ class StepCache:
         self.num_steps = 0
         self.computed_steps: frozenset[int] = frozenset()
         self._slopes: Sequence[float] = ()
+        self._stores_maps = False
 
     def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedStep | None:
         """Return a call's step of the cache, or warn and return None."""
-        obstacle = self._find_obstacle(call, step, timestep)
+        if step.number is None:
+            self._warn_of_missing_step(call, timestep)
+            return None
+        if step.is_new_step:
+            self.histories.next_step(continues=step.continues)
+            if not step.continues:
+                self._begin_run(call, step.num_steps or 1)
+        obstacle = self._find_obstacle(call)
         histories = {} if obstacle else self.histories.lookup(call.latent_shape, call.conditioning)
         if obstacle is None and self.histories.never_matches:
             obstacle = "cache never matches", f"{CALLS_DIFFER}, so the cache over steps has no effect on them"
-        elif not (obstacle or histories) and _reads_maps(call.denoiser):
-            obstacle = "cache with maps", (
-                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
-                "has no effect here"
-            )
         if obstacle is not None:
             call.state.warn_once(*obstacle)
             return None
-        number, record = step.number or 0, call.state.record
+        number, record = step.number, call.state.record
         is_planned = number in self.computed_steps or number >= self.num_steps
         return CachedStep(
             step.time if any(self._slopes) else 0, is_planned or not histories,
@@ -189,29 +185,33 @@ class StepCache:
             record=None if record is None else partial(record, number),
         )  # fmt: skip
 
+    def end_call(self, step: Step | None, cached_step: CachedStep | None) -> None:
+        """Count a call that ended."""
+        is_skipped = cached_step is not None and cached_step.has_skipped
+        steps = () if step is None or step.number is None or is_skipped else (step.number,)
+        self.report += StepReport(int(not is_skipped), int(is_skipped), computed_steps=steps)
+
     def end(self) -> StepReport:
         """Return the report of an image that ended."""
-        self.report.cache_bytes = count_bytes(chain.from_iterable(each.values() for each in self.histories.entries))
-        return self.report
+        histories = chain.from_iterable(each.values() for each in self.histories.entries)
+        return replace(self.report, cache_bytes=count_bytes(histories))
 
-    def _find_obstacle(self, call: DenoiserCall, step: Step, timestep: float) -> tuple[str, str] | None:
-        """Return the warning why a call cannot use the cache, or None."""
-        if step.number is None and self._advice is None:
-            return "cache off schedule", (
+    def _warn_of_missing_step(self, call: DenoiserCall, timestep: float) -> None:
+        if self._advice is None:
+            call.state.warn_once(
+                "cache off schedule",
                 f"a timestep of {timestep:g} is on no list of its pipeline's scheduler, so the cache over steps cannot "
-                "tell its step, and such calls are computed"
+                "tell its step, and such calls are computed",
             )
-        if step.number is None:
-            return "cache without schedule", (
+        else:
+            call.state.warn_once(
+                "cache without schedule",
                 "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so all "
-                f"steps are computed; {self._advice}"
+                f"steps are computed; {self._advice}",
             )
-        if step.is_new_step:
-            self.histories.next_step(continues=step.continues)
-            if not step.continues:
-                self._plan_steps(step.num_steps or 1, find_family(call.denoiser))
-                for warning in self._list_warnings(is_recorded=call.state.record is not None):
-                    call.state.warn_once(*warning)
+
+    def _find_obstacle(self, call: DenoiserCall) -> tuple[str, str] | None:
+        """Return the warning why a call cannot use the cache, or None."""
         if has_foreign_forward(call.denoiser):
             return "two caches", (
                 f"other code replaced the forward of {type(call.denoiser).__name__}, as TeaCache and TaylorSeer do to "
@@ -222,16 +222,25 @@ class StepCache:
                 "the cache over steps is for generating images, so steps that record gradients, as in training, are "
                 "computed; call the model under paddle.no_grad()"
             )
+        if self._stores_maps:
+            return "cache with maps", (
+                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
+                "has no effect here"
+            )
         return None
 
-    def _plan_steps(self, num_steps: int, family: str) -> None:
-        """Choose the computed steps of a run that begins."""
-        config, self.num_steps = self._config, num_steps
+    def _begin_run(self, call: DenoiserCall, num_steps: int) -> None:
+        """Choose the computed steps of a run; warn where settings do not fit it."""
+        config, family, self.num_steps = self._config, find_family(call.denoiser), num_steps
         self.computed_steps = choose_computed_steps(
             num_steps, config.cache, family, config.cache_steps,
             predicts_noise=predicts_noise(self._scheduler, family),
         )  # fmt: skip
         self._slopes = spread_slopes(num_steps, config.cache_slope)
+        processors = {find_processor(layer) for layer in call.denoiser.sublayers()}
+        self._stores_maps = any(stores_maps(processor, role) for processor in processors for role in ROLES)
+        for warning in self._list_warnings(is_recorded=call.state.record is not None):
+            call.state.warn_once(*warning)
 
     def _keeps(self, number: int) -> bool:
         """Return whether a skipped step will use a step's values.
@@ -400,12 +409,6 @@ def has_foreign_forward(denoiser: Layer) -> bool:
     own_file = getattr(sys.modules.get(owner.__module__), "__file__", None)
     codes = [getattr(function, "__code__", None) for function in functions]
     return any(code is None or code.co_filename != own_file for code in codes)
-
-
-def _reads_maps(denoiser: Layer) -> bool:
-    """Return whether a pipeline reads the attention maps of its denoiser."""
-    processors = {find_processor(layer) for layer in denoiser.sublayers()}
-    return any(stores_maps(processor, role) for processor in processors for role in ROLES)
 
 
 def count_bytes(histories: Iterable[History]) -> int:

@@ -128,9 +128,7 @@ class DenoiserCall:
             return
         if self.timestep is None:
             self._warn_of_missing_timestep()
-        number = None if self.step is None else self.step.number
-        is_skipped = self.cached_step is not None and self.cached_step.has_skipped
-        self.state.denoising().cache.report.count(number, is_skipped=is_skipped)
+        self.state.denoising().cache.end_call(self.step, self.cached_step)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
         """Return the reduction of ``[batch, tokens, channels]``; None: run unmerged."""
