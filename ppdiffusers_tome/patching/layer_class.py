@@ -70,7 +70,7 @@ class Override:
         return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = getattr(self.state.find_call(), self.runs_in, None)
+        call = getattr(self.state.find_frame(), self.runs_in, None)
         return self.call_original(*args, **kwargs) if call is None else self.run(call, *args, **kwargs)
 
     def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:

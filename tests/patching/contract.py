@@ -351,7 +351,7 @@ class ToMeContract:
         with failing_in(last_block, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
             self.output(model)
         assert tensors.seen
-        assert state_of(model).find_call() is None
+        assert state_of(model).find_frame() is None
         assert tensors.alive() == 0
         assert np.array_equal(self.output(model, timestep=300), expected)
 

@@ -11,7 +11,7 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.layer_class import Override
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.block_call import BlockCall
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -95,7 +95,7 @@ class BlockOverride(Override):
         layout, tokens = call.layouts.get(self.grid), None
         if self.gets_tokens:
             tokens = first_argument(self.layer, args, kwargs)
-        with CALL_STACK.push(call if layout is None else BlockCall(call, self.layer, layout, tokens)):
+        with CALL_STACK.push(Frame(call, None if layout is None else BlockCall(call, self.layer, layout, tokens))):
             return self.call_original(*args, **kwargs)
 
     def take_off(self) -> None:

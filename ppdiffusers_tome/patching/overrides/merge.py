@@ -19,7 +19,7 @@ from ppdiffusers_tome.patching.arguments import first_argument, replace_first_ar
 from ppdiffusers_tome.patching.layer_class import Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
@@ -44,7 +44,7 @@ class PointOverride(Override):
         if reduction is None:
             return self.call_original(*args, **kwargs)
         point = PointCall(block, reduction, self.merge_point, self.combine)
-        with CALL_STACK.push(point):
+        with CALL_STACK.push(Frame(block.call, block, point)):
             keywords: Mapping[str, Any] = kwargs
             if self.merge_point.rotary or self.merge_point.mask:
                 keywords = self._reduce_keywords(point, kwargs, tokens.dtype)
@@ -53,7 +53,7 @@ class PointOverride(Override):
             else:
                 inputs, keywords = replace_first_argument(self.layer, args, keywords, point.reduce(tokens))
                 output = point.restore(self.call_original(*inputs, **keywords))
-        bypassed, has_stopped = point.bypassed, point.point is None and bool(point.ran)
+        bypassed, has_stopped = point.bypassed, block.reduction is None and bool(point.ran)
         if bypassed:
             self.bypassing = find_processor(self.layer)
             self.state.warn_once("bypass", self._describe_bypass(bypassed))
@@ -64,7 +64,7 @@ class PointOverride(Override):
         self, block: BlockCall, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
     ) -> TokenReduction | None:
         """Return the reduction of the block's tokens; None: run unmerged."""
-        is_nested, is_bypassed = CALL_STACK.calls[-1] is not block, self.bypassing is find_processor(self.layer)
+        is_nested, is_bypassed = CALL_STACK.frames[-1].point is not None, self.bypassing is find_processor(self.layer)
         reduction = None if is_nested or is_bypassed else block.match()
         obstacle = None if reduction is None else self._find_obstacle(reduction, tokens, kwargs)
         if obstacle is None:

@@ -12,6 +12,7 @@ from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
@@ -31,17 +32,11 @@ class BlockCall:
         reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
     """
 
-    point = None  # see ``PointCall``
-
     def __init__(
         self, call: DenoiserCall, layer: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
     ) -> None:
         self.call, self.layer, self.layout, self.tokens = call, layer, layout, tokens
         self.reduction: TokenReduction | None = None
-
-    @property
-    def block(self) -> BlockCall:
-        return self
 
     def match(self) -> TokenReduction | None:
         """Match the block's tokens at the first use and return their reduction.
@@ -69,6 +64,7 @@ class BlockCall:
     def run_unmerged(self, topic: str, reason: str) -> None:
         """Stop merging in this call of the block; log the reason once."""
         self.tokens = self.reduction = None
+        CALL_STACK.leave_point()
         self.call.state.warn_once(topic, reason)
 
 
@@ -83,17 +79,11 @@ class PointCall:
     """
 
     def __init__(self, block: BlockCall, reduction: TokenReduction, merge_point: MergePoint, combine: str) -> None:
-        self.call, self.block, self.reduction = block.call, block, reduction
-        self.merge_point, self.combine = merge_point, combine
+        self.block, self.reduction, self.merge_point, self.combine = block, reduction, merge_point, combine
         self.ran: set[str] = set()
         self.rotations: dict[str, Rotation] = {}
         # The last tokens of a projection and what they were reduced to, for the next one that gets the same tensor.
         self.reduced: tuple[Any, Any] = (None, None)
-
-    @property
-    def point(self) -> PointCall | None:
-        """This; None once the block runs unmerged."""
-        return None if self.block.reduction is None else self
 
     @property
     def bypassed(self) -> set[str]:

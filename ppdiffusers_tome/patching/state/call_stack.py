@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
@@ -15,32 +15,44 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.recompute import Stretch
 
 
+class Frame(NamedTuple):
+    """What runs: a call of a denoiser, maybe one of a block in it, maybe one of a merge point in that."""
+
+    call: DenoiserCall
+    block: BlockCall | None = None
+    point: PointCall | None = None
+
+
 class CallStack(threading.local):
     """The running calls of one thread.
 
     Attributes:
-        calls: of denoisers, of blocks in them and of merge points in these, innermost last. While a backward pass runs
-            layers again, they are those in which the layers ran first.
+        frames: the calls of denoisers and in them, innermost last. While a backward pass runs layers again, they are
+            those in which the layers ran first.
         is_recomputing: True while a backward pass runs layers again.
         last_stretch: the last for which Paddle asked, see ``recompute``; None before.
         pipeline_call: the innermost call of a pipeline, or None.
     """
 
     def __init__(self) -> None:
-        self.calls: tuple[DenoiserCall | BlockCall | PointCall, ...] = ()
+        self.frames: tuple[Frame, ...] = ()
         self.is_recomputing = False
         self.last_stretch: weakref.ref[Stretch] | None = None
         self.pipeline_call: PipelineCall | None = None
 
     @contextmanager
-    def push(self, call: DenoiserCall | BlockCall | PointCall) -> Iterator[None]:
-        """Make a call the innermost one until it ends, also if it raises."""
-        outer = self.calls
-        self.calls = (*outer, call)
+    def push(self, frame: Frame) -> Iterator[None]:
+        """Make calls the innermost ones until they end, also if they raise."""
+        outer = self.frames
+        self.frames = (*outer, frame)
         try:
             yield
         finally:
-            self.calls = outer
+            self.frames = outer
+
+    def leave_point(self) -> None:
+        """Let what follows run outside of the innermost merge point."""
+        self.frames = (*self.frames[:-1], self.frames[-1]._replace(point=None))
 
 
 CALL_STACK = CallStack()

@@ -40,8 +40,6 @@ class DenoiserCall:
         records_gradients: True if gradients may be computed.
     """
 
-    block = point = None  # see ``BlockCall`` and ``PointCall``
-
     def __init__(
         self, state: DenoiserState, denoiser: Layer, latent_shape: Sequence[int] = (),
         conditioning: Sequence[paddle.Tensor] = (),
@@ -61,10 +59,6 @@ class DenoiserCall:
         self._reducers: dict[Layout, Reducer] = {}
         # By block (None with ``reuse_blocks``), layout and batch; None instead of a dictionary where nothing is reused.
         self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
-
-    @property
-    def call(self) -> DenoiserCall:
-        return self
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
         """Set the timestep, the first that the model embeds; ignore later ones.

@@ -16,8 +16,7 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoising import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
@@ -71,7 +70,7 @@ class DenoiserState:
         try:
             with CHANGES:
                 self._running.add(call)
-            with CALL_STACK.push(call):
+            with CALL_STACK.push(Frame(call)):
                 yield
         except BaseException:
             vars(self._without_pipeline).clear()  # the next call begins a new denoising
@@ -79,12 +78,14 @@ class DenoiserState:
         finally:
             self._running.discard(call)
 
-    def find_call(self) -> DenoiserCall | BlockCall | PointCall | None:
-        """Return the innermost call that runs now, a backward pass included."""
-        for call in reversed(CALL_STACK.calls):
-            if call.call.state is self:
-                return call
-        return self.last_graph_call if paddle.in_dynamic_mode() and paddle.is_grad_enabled() else None
+    def find_frame(self) -> Frame | None:
+        """Return the innermost calls that run now, a backward pass included."""
+        for frame in reversed(CALL_STACK.frames):
+            if frame.call.state is self:
+                return frame
+        if self.last_graph_call is None or not (paddle.in_dynamic_mode() and paddle.is_grad_enabled()):
+            return None
+        return Frame(self.last_graph_call)
 
     def find_use(self) -> str:
         """Return what needs the overrides, a clause or "", under ``CHANGES``."""

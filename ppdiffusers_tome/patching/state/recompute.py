@@ -28,20 +28,20 @@ class Stretch:
     """Layers that a backward pass runs again, or the place to which it returns afterwards.
 
     Attributes:
-        calls: the calls in which the layers run first, innermost last.
+        frames: the calls in which the layers run first, innermost last.
         is_recomputing: True where a backward pass runs layers again already.
         ran_again: True once these layers run again.
         is_outer: True of the place that Paddle asks for just before they run again, and hands back afterwards.
     """
 
     def __init__(self) -> None:
-        self.calls, self.is_recomputing = CALL_STACK.calls, CALL_STACK.is_recomputing
+        self.frames, self.is_recomputing = CALL_STACK.frames, CALL_STACK.is_recomputing
         self.ran_again = self.is_outer = False
 
 
 def awaits_backward(state: DenoiserState) -> bool:
     """Return whether a backward pass needs a denoiser again, under ``CHANGES``."""
-    return any(call.call.state is state for stretch in _STRETCHES if not stretch.ran_again for call in stretch.calls)
+    return any(frame.call.state is state for stretch in _STRETCHES if not stretch.ran_again for frame in stretch.frames)
 
 
 def _begin_stretch() -> Stretch:
@@ -57,7 +57,7 @@ def _enter_stretch(stretch: Stretch) -> None:
     outer = None if CALL_STACK.last_stretch is None else CALL_STACK.last_stretch()
     if not stretch.is_outer and outer is not None:
         outer.is_outer = stretch.ran_again = True
-    CALL_STACK.calls = stretch.calls
+    CALL_STACK.frames = stretch.frames
     CALL_STACK.is_recomputing = stretch.is_recomputing if stretch.is_outer else True
 
 
