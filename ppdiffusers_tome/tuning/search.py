@@ -21,6 +21,8 @@ import paddle
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import describe_type, truncated_repr
@@ -313,9 +315,10 @@ def _check_call(call: Any) -> None:
 
 
 def name_scheduler(pipe: Any) -> str | None:
-    """Return the class of a pipeline's ``scheduler``; None without, as unCLIP."""
-    scheduler = getattr(pipe, "scheduler", None)
-    return None if scheduler is None else type(scheduler).__name__
+    """Return the class of scheduler of all denoisers that merge, if it is one."""
+    schedulers = [next(list_schedulers(pipe, name), None) for name, model in list_models(pipe) if find_blocks(model)]
+    names = {type(scheduler).__name__ for scheduler in schedulers if scheduler is not None}
+    return names.pop() if len(names) == 1 else None
 
 
 def _choose_steps(
