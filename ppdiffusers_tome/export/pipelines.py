@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,8 @@ from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import check_type
 
-_paddle_synchronize = paddle.device.synchronize
+_LOCK = threading.Lock()
+_REPLACED: list[Callable[..., None]] = []  # Paddle's function, once for each call that replaces it
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,8 @@ def load_exported(folder: str | Path) -> Any:
     """Load an export of ``export_pipeline`` into ppdiffusers' deploy pipeline.
 
     The pipeline generates images of the exported size, which is the default of its ``height`` and ``width``, and
-    refuses another size with a ``ToMeValueError``. It runs on a CPU too: from now on ``paddle.device.synchronize()``,
-    which it calls after the last step, returns at once there in this process, where Paddle's own raises.
+    refuses another size with a ``ToMeValueError``. On a CPU, where Paddle refuses the ``paddle.device.synchronize()``
+    after its last step, that returns at once while a call runs.
 
     The deploy pipeline's own ``from_pretrained`` loads only what Paddle 2 exported, on Paddle 3: it does not know the
     names of Paddle 3's programs, turns on oneDNN, with which no UNet of Paddle 3 runs, and ends the process on Paddle
@@ -138,7 +141,6 @@ def load_exported(folder: str | Path) -> Any:
         raise ToMeValueError(f"{folder / layout.INDEX} describes no exported pipeline; give the folder of an export")
     pipe = deploy_class.from_pretrained(str(folder), **programs)
     pipe.__class__ = type(type(pipe).__name__, (_FixedSize, type(pipe)), {})
-    paddle.device.synchronize = _synchronize
     export = layout.read_export(folder)
     if export is not None:  # ppdiffusers' own scripts write none
         pipe.exported_size = (export["height"], export["width"])
@@ -180,13 +182,24 @@ class _FixedSize:
                     "merge; omit both, or export the pipeline again for this size"
                 )
             height, width = self.exported_size
-        return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
+        with _skip_synchronize() if paddle.get_device() == "cpu" else nullcontext():
+            return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
 
 
-def _synchronize(device: Any = None) -> None:
-    """Wait for the device; a CPU has nothing to wait for."""
-    if device is not None or paddle.get_device() != "cpu":
-        _paddle_synchronize(device)
+@contextmanager
+def _skip_synchronize() -> Iterator[None]:
+    """Have ``paddle.device.synchronize()`` return at once while calls of any thread run."""
+    with _LOCK:
+        synchronize = _REPLACED[0] if _REPLACED else paddle.device.synchronize
+        _REPLACED.append(synchronize)
+        paddle.device.synchronize = lambda device=None: None if device is None else synchronize(device)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _REPLACED.pop()
+            if not _REPLACED:
+                paddle.device.synchronize = synchronize
 
 
 def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
