@@ -51,7 +51,7 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It generates about 60 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
+    It generates about 65 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
     pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. The copy
     takes the pipeline's place as an argument in ``call``, as the owner of a method there, and as the first argument of
     ``callback_on_step_end``; a function in ``call`` that reaches the pipeline otherwise sees the idle original.
