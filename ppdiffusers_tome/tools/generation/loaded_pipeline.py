@@ -95,7 +95,7 @@ class LoadedPipeline:
         the denoiser, ends the image.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
-        from ppdiffusers_tome.tools.measure.memory import Meter
+        from ppdiffusers_tome.tuning.measurement import Meter
 
         peaks, meter = [], Meter()
 
