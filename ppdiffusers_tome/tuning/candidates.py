@@ -89,11 +89,13 @@ def fit_cache(
     families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[int, ChosenSteps], scheduler: str | None
 ) -> dict[str, list[ToMeConfig]]:  # fmt: skip
     """Replace each fraction of skipped steps by the steps chosen with a scheduler."""
-    def fit(config: ToMeConfig) -> ToMeConfig:
-        num_steps = len(next(iter(chosen.values())).slopes) if chosen else 0
-        steps = chosen.get(count_computed_steps(num_steps, config.cache)) if isinstance(config.cache, float) else None
-        return config if not config.cache or steps is None else steps.apply_to(config, scheduler)
 
+    def fit(config: ToMeConfig) -> ToMeConfig:
+        fraction = config.cache
+        steps = chosen.get(count_computed_steps(num_steps, fraction)) if isinstance(fraction, float) else None
+        return config if steps is None else steps.apply_to(config, scheduler)
+
+    num_steps = len(next(iter(chosen.values())).slopes) if chosen else 0
     return {name: [fit(config) for config in configs] for name, configs in families.items()}
 
 

@@ -21,12 +21,13 @@ class Target:
     """Requirements for the settings; None requires nothing.
 
     Attributes:
-        psnr: the least similarity of every image to the unmerged one, in dB; at 30 dB the difference is hard to see.
+        psnr: the least similarity of every image to the unmerged one, in dB; at 30 dB, the default where nothing else
+            is required, the difference is hard to see.
         speedup: the least speed-up over the unmerged call, 1 or more.
         memory: the most bytes in use during a call.
 
     Raises:
-        ToMeTypeError, ToMeValueError: a requirement is not such a number, or all are None.
+        ToMeTypeError, ToMeValueError: a requirement is not such a number.
     """
 
     psnr: float | None = None
@@ -36,7 +37,7 @@ class Target:
     def __post_init__(self) -> None:
         requirements = {name: to_python(value) for name, value in vars(self).items() if value is not None}
         if not requirements:
-            raise ToMeValueError("there is no target; give at least one of psnr=30, speedup=1.5 and memory=8 * 2**30")
+            requirements = {"psnr": 30.0}
         for name, value in requirements.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise ToMeTypeError(

@@ -87,7 +87,6 @@ def test_the_steps_of_denoisers_with_different_schedulers_are_for_none():
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({}, ToMeValueError, "there is no target; give at least one of psnr=30"),
         (dict(psnr=0), ToMeValueError, "psnr=0 must be a finite number, above 0"),
         (dict(speedup=0.5), ToMeValueError, "speedup=0.5 must be a finite number, 1 or more"),
         (dict(memory="8GiB"), ToMeTypeError, "memory='8GiB' must be a number; got str"),
@@ -96,6 +95,11 @@ def test_the_steps_of_denoisers_with_different_schedulers_are_for_none():
 def test_a_bad_target_is_refused(given, error, words):
     with pytest.raises(error, match=words):
         Target(**given)
+
+
+def test_a_target_without_requirements_is_a_psnr_of_30_db():
+    assert Target() == Target(psnr=30)
+    assert Target(speedup=2).psnr is None
 
 
 def list_whole_trials(found: Tuned) -> list[Trial]:

@@ -8,7 +8,6 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, lo
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.generation.settings import check_prompts, get_tome_overrides, parse_settings
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
-from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import find_frontier
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
 from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
+from ppdiffusers_tome.tuning.measurement import explain_peak
 from ppdiffusers_tome.tuning.results import ChosenSteps, Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
@@ -72,8 +71,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = check_prompts(args.prompt, settings.model.prompts[:2])
     kept = common_settings(args.config, get_tome_overrides(args))
     candidates = list_candidates(kept, steps=settings.steps)  # an error before anything is loaded
-    wanted = (args.target_psnr, args.target_speedup, args.max_memory)
-    target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
+    target = Target(args.target_psnr, args.target_speedup, args.max_memory)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
     is_own = _is_own(settings_file, paths[-1])
     refuse_existing(settings_file, overwrite=args.overwrite or is_own)
@@ -120,7 +118,7 @@ def _tune(
     from tqdm import tqdm
 
     from ppdiffusers_tome.tuning.results import MeasuredImage
-    from ppdiffusers_tome.tuning.search import NUM_CHOOSING, tune_images
+    from ppdiffusers_tome.tuning.search import tune_images
 
     settings = loaded.settings
     edges = loaded.load_edges(settings.edges)
@@ -136,8 +134,7 @@ def _tune(
             number, minutes = format_count(num_images, "image"), max(1, round(seconds / 60))
             print(f"at most {number}, about {minutes} min", file=sys.stderr, flush=True)
 
-        def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
-            """Generate an image, whose number is added to the seed."""
+        def generate(prompt: str, number: int, fewer_steps: int | None) -> MeasuredImage:
             generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
             bar.update()
             return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
@@ -147,12 +144,10 @@ def _tune(
                 line = f"{trial.name}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB"
                 print(line, file=sys.stderr, flush=True)
 
-        choosing = (prompts * NUM_CHOOSING)[:NUM_CHOOSING]
+        images = [(prompt, number) for number, prompt in enumerate(prompts)]
         return tune_images(
-            loaded.pipe, [partial(generate, prompt, number) for number, prompt in enumerate(prompts)], target,
-            candidates, run["kept"],
-            choosing=[partial(generate, prompt, number) for number, prompt in enumerate(choosing, len(prompts))],
-            steps=settings.steps, on_begin=begin, on_trial=report, known=known,
+            loaded.pipe, generate, images, target, candidates, run["kept"], steps=settings.steps, on_begin=begin,
+            on_trial=report, known=known,
         )  # fmt: skip
 
 
