@@ -44,7 +44,7 @@ Generate = Callable[[Any, int, int | None], MeasuredImage]
 
 def tune(
     pipe: Any, call: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
-    psnr: float | None = None, speedup: float | None = None, memory: int | None = None,
+    psnr: float | None = None, speedup: float | None = None, memory: float | None = None,
     config: ToMeConfig | str | Path | None = None, families: Mapping[str, Sequence[ToMeConfig]] | None = None,
     on_begin: Callable[[int, float], None] = lambda num_images, seconds: None,
     on_trial: Callable[[Trial], None] = lambda trial: None, **settings: Any,
@@ -140,7 +140,7 @@ def tune_images(
     number = 1 + max(number for _, number in images)
     choosing = [partial(generate, images[i % len(images)][0], number + i, None) for i in range(NUM_CHOOSING)]
     try:
-        search = _Search(pipe, generate, images, target)
+        search = _Search(pipe, generate, images, target, known, on_trial)
         seconds = statistics.median(image.seconds for image in search.unmerged)
         chooses = not known.keys() >= {*list_counts(candidates, steps or 1000)}  # of unknown steps, if there is any
         # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time
@@ -152,16 +152,12 @@ def tune_images(
         for count, each in _choose_steps(pipe, choosing, candidates).items() if chooses else ():
             known[count] = each
         chosen = {count: each for count, each in known.items() if isinstance(each, ChosenSteps)}
-        fitted = fit_cache(candidates, chosen, name_scheduler(pipe))
-        trials = search.try_families(fitted, known, on_trial)
+        trials = search.try_families(fit_cache(candidates, chosen, name_scheduler(pipe)))
         best = choose_best(trials, target)
         if best is not None:
             best = replace(best, speed_up=search.try_settings(best.config, beside_unmerged=True).speed_up)
             fewer = [] if steps is None or steps < 2 else search.try_fewer_steps(best, trials, steps)
-            for trial in fewer:
-                trials.append(trial)
-                known[trial.config, trial.steps] = trial
-                on_trial(trial)
+            trials += fewer
             best = choose_over_fewer_steps(best, fewer, target)
     finally:
         remove_tome(pipe)
@@ -176,16 +172,17 @@ def tune_images(
 class _Search:
     """The images of a search, which begins with the unmerged ones."""
 
-    def __init__(self, pipe: Any, generate: Generate, images: Sequence[tuple[Any, int]], target: Target) -> None:
+    def __init__(
+        self, pipe: Any, generate: Generate, images: Sequence[tuple[Any, int]], target: Target,
+        known: MutableMapping[Any, Any], on_trial: Callable[[Trial], None],
+    ) -> None:  # fmt: skip
         self.pipe, self.generate, self.images, self.target = pipe, generate, images, target
+        self.known, self.on_trial = known, on_trial
         remove_tome(pipe)
         generate(*images[0], None)  # the first call is slower, as kernels are set up
         self.unmerged = [generate(*image, None) for image in images]
 
-    def try_families(
-        self, families: Mapping[str, Sequence[ToMeConfig]], known: MutableMapping[Any, Any],
-        on_trial: Callable[[Trial], None],
-    ) -> list[Trial]:  # fmt: skip
+    def try_families(self, families: Mapping[str, Sequence[ToMeConfig]]) -> list[Trial]:
         """Try the candidates of each family until it is left.
 
         Raises:
@@ -195,14 +192,12 @@ class _Search:
         refusal: NothingToMergeError | None = None
         for family, configs in families.items():
             for config in configs:
-                if (config, None) not in known:
-                    try:
-                        known[config, None] = self.try_settings(config, family)
-                    except NothingToMergeError as error:
-                        refusal = error
-                        continue
-                    on_trial(known[config, None])
-                trial = trials[config] = known[config, None]
+                try:
+                    trial = self.known.get((config, None)) or self.report(self.try_settings(config, family))
+                except NothingToMergeError as error:
+                    refusal = error
+                    continue
+                trials[config] = trial
                 is_enough = self.target.psnr is None and trial.is_cheap_enough(self.target)
                 if is_enough or not trial.is_similar_enough(self.target):
                     break
@@ -222,8 +217,14 @@ class _Search:
             if config != best.config:
                 per_step = 1.0 if config.ratio == 0 else self.try_settings(config, beside_unmerged=True).speed_up
                 number = min(steps - 1, max(1, round(steps * per_step / best.speed_up)))
-                fewer.append(self.try_settings(config, "fewer steps", number, beside_unmerged=True))
+                fewer.append(self.report(self.try_settings(config, "fewer steps", number, beside_unmerged=True)))
         return fewer
+
+    def report(self, trial: Trial) -> Trial:
+        """Keep a trial for an interrupted search, and tell of it."""
+        self.known[trial.config, trial.steps] = trial
+        self.on_trial(trial)
+        return trial
 
     def try_settings(
         self, config: ToMeConfig, family: str = "", steps: int | None = None, *, beside_unmerged: bool = False
@@ -275,14 +276,17 @@ def describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> 
             f"{best.config.summary}, run at {result}. Attention takes too small a part of the time; a larger image has "
             "a larger speed-up"
         )
-    others = [trial for trial in trials if (trial.steps is None) != (best.steps is None)]
-    if best.steps is not None:
-        others = [trial for trial in others if trial.speed_up * LEAST_SPEED_UP >= best.speed_up]
-    other = max(others, key=lambda trial: trial.psnr, default=None)
+    others = [
+        trial for trial in trials
+        if (trial.steps is None) != (best.steps is None)
+        and (best.steps is None or trial.speed_up * LEAST_SPEED_UP >= best.speed_up)
+    ]  # fmt: skip
+    other, beside = max(others, key=lambda trial: trial.psnr, default=None), ""
+    if other is not None:
+        time = "in about the same time" if best.steps is None else "all steps in that time"
+        beside = f"; {time}: {other.name}, {other.psnr:.1f} dB"
     if best.steps is None:
-        beside = "" if other is None else f"; in about the same time: {other.name}, {other.psnr:.1f} dB"
         return f"The chosen settings, {best.name}, run at {result}, with a PSNR of {best.psnr:.1f} dB{beside}"
-    beside = "" if other is None else f"; all steps in that time: {other.name}, {other.psnr:.1f} dB"
     fewer = f"{best.name}, {best.speed_up:.2f}x the speed at a PSNR of {best.psnr:.1f} dB"
     return f"Fewer steps are best here: {fewer}{beside}"
 

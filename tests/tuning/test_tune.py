@@ -87,9 +87,9 @@ def test_the_steps_of_denoisers_with_different_schedulers_are_for_none():
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        (dict(psnr=0), ToMeValueError, "psnr=0 must be a finite number, above 0"),
+        (dict(psnr=0), ToMeValueError, "psnr=0 must be a finite number above 0"),
         (dict(speedup=0.5), ToMeValueError, "speedup=0.5 must be a finite number, 1 or more"),
-        (dict(memory="8GiB"), ToMeTypeError, "memory='8GiB' must be a number; got str"),
+        (dict(memory="8GiB"), ToMeTypeError, "memory='8GiB' must be a finite number above 0; got str"),
     ],
 )
 def test_a_bad_target_is_refused(given, error, words):
