@@ -51,8 +51,8 @@ class ExportedComponent:
 
     name: str  # of its folder
     files: list[str]
-    rows: list[int]  # the batch sizes that it was run with
     difference: float  # the largest from the model, as a fraction of the largest output if that is above 1
+    inputs: dict[str, dict[str, Any]]  # ``shape``, in which None is dynamic, and ``dtype`` by name
 
 
 def export_pipeline(
@@ -93,13 +93,7 @@ def export_pipeline(
         exported = [_check_program(component, deployed, work, tolerance) for component in components]
         description = {
             **(metadata or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
-            "tolerance": tolerance, "tome": describe_settings(denoisers),
-            "components": [
-                {**asdict(result), "inputs": {
-                    name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()
-                }}
-                for result, component in zip(exported, components, strict=True)
-            ],
+            "tolerance": tolerance, "tome": describe_settings(denoisers), "components": [*map(asdict, exported)],
         }  # fmt: skip
         for name, config in list_settings_files(denoisers).items():
             config.save(work / name)
@@ -140,7 +134,7 @@ def load_exported(folder: str | Path) -> Any:
     if not programs or deploy_class is None:
         raise ToMeValueError(f"{folder / layout.INDEX} describes no exported pipeline; give the folder of an export")
     pipe = deploy_class.from_pretrained(str(folder), **programs)
-    pipe.__class__ = type(type(pipe).__name__, (_FixedSize, type(pipe)), {})
+    pipe.__class__ = type(type(pipe).__name__, (_ExportedPipeline, type(pipe)), {})
     export = layout.read_export(folder)
     if export is not None:  # ppdiffusers' own scripts write none
         pipe.exported_size = (export["height"], export["width"])
@@ -158,30 +152,27 @@ def _read_index(folder: Path) -> dict[str, Any]:
     return index if isinstance(index, dict) else {}
 
 
-class _FixedSize:
-    """A deploy pipeline's call at the exported size alone."""
+class _ExportedPipeline:
+    """A deploy pipeline that generates images of the exported size, also on a CPU."""
 
-    exported_size: tuple[int, int] | None = None  # height and width in pixels
+    exported_size: tuple[int | None, int | None] = (None, None)  # height and width in pixels, if known
 
     def __call__(
         self, prompt: Any = None, height: int | None = None, width: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Generate images of the exported size.
-
-        All other arguments are those of the deploy pipeline.
+        """Generate images; the arguments are those of the deploy pipeline.
 
         Raises:
             ToMeValueError: another size is given.
         """
-        if self.exported_size is not None:
-            exported_height, exported_width = self.exported_size
-            if height not in (None, exported_height) or width not in (None, exported_width):
-                raise ToMeValueError(
-                    f"height={height}, width={width} cannot be generated: this pipeline was exported for "
-                    f"height={exported_height}, width={exported_width} alone, as the size decides how many tokens "
-                    "merge; omit both, or export the pipeline again for this size"
-                )
-            height, width = self.exported_size
+        exported_height, exported_width = self.exported_size
+        if exported_height and (height or exported_height, width or exported_width) != self.exported_size:
+            raise ToMeValueError(
+                f"height={height}, width={width} cannot be generated: this pipeline was exported for "
+                f"height={exported_height}, width={exported_width} alone, as the size decides how many tokens merge; "
+                "omit both, or export the pipeline again for this size"
+            )
+        height, width = height or exported_height, width or exported_width
         with _skip_synchronize() if paddle.get_device() == "cpu" else nullcontext():
             return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
 
@@ -323,8 +314,8 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
     Raises:
         ToMeValueError: they differ by more than the tolerance.
     """
-    program, examples, differences = getattr(deployed, component.name), component.examples(), []
-    for example in examples:
+    program, differences = getattr(deployed, component.name), []
+    for example in component.examples():
         expected = component.run(example)
         differences.append(np.abs(program(**example)[0].numpy() - expected).max() / max(1.0, np.abs(expected).max()))
     difference = float(max(differences))
@@ -334,5 +325,5 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
             f"tolerance={tolerance:g}, so nothing was written; raise the tolerance if this device's kernels differ so"
         )
     files = sorted(path.name for path in (folder / component.name).glob(f"{layout.PROGRAM}.*"))
-    rows = [next(iter(example.values())).shape[0] for example in examples]
-    return ExportedComponent(component.name, files, rows, difference)
+    inputs = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()}
+    return ExportedComponent(component.name, files, difference, inputs)
