@@ -1,4 +1,4 @@
-"""Muon for matrices of equal shape at once, which an accelerator does in few launches."""
+"""Muon for all matrices of a shape at once, in few launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of a call on Paddle's device. Imports Paddle when they are measured."""
+"""Seconds and peak memory on Paddle's device. Paddle is imported by measuring."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Meter:
 
 
 def start_resident_peak() -> Callable[[], int | None]:
-    """Return a function that reads the most memory of the process since now, if known."""
+    """Return a function that reads the process's peak memory since now."""
     # Memory that earlier calls freed may still be resident, and would count again; glibc can return it.
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,9 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import count_computed_steps
 from ppdiffusers_tome.settings.types import describe_type, truncated_repr
-from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_counts
+from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_fractions
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.measurement import Meter, highest_peak
@@ -133,8 +134,8 @@ def tune_images(
         target, on_begin, on_trial: as for ``tune``.
         candidates, kept: of ``list_candidates``, and the settings that they have in common.
         steps: of the denoising; None if unknown, then fewer steps are not tried.
-        known: the ``ChosenSteps`` by their number, and the trials by their settings and steps, of an interrupted search
-            with the same images, which are not repeated; those of this one are added.
+        known: the ``ChosenSteps`` by the fraction that they skip, and the trials by their settings and steps, of an
+            interrupted search with the same images, which are not repeated; those of this one are added.
     """
     known = {} if known is None else known
     number = 1 + max(number for _, number in images)
@@ -142,16 +143,16 @@ def tune_images(
     try:
         search = _Search(pipe, generate, images, target, known, on_trial)
         seconds = statistics.median(image.seconds for image in search.unmerged)
-        chooses = not known.keys() >= {*list_counts(candidates, steps or 1000)}  # of unknown steps, if there is any
+        chooses = not known.keys() >= list_fractions(candidates)
         # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time
         # of a step is measured before.
         num_known = sum(isinstance(each, Trial) and each.steps is None for each in known.values())
         num_trials = sum(map(len, candidates.values())) - num_known + 2 * (1 + (0 if steps is None else 5))
         num_images = len(images) * num_trials + (NUM_CHOOSING * count_images(steps) if chooses and steps else 0)
         on_begin(num_images, num_images * seconds)
-        for count, each in _choose_steps(pipe, choosing, candidates).items() if chooses else ():
-            known[count] = each
-        chosen = {count: each for count, each in known.items() if isinstance(each, ChosenSteps)}
+        for fraction, each in _choose_steps(pipe, choosing, list_fractions(candidates)).items() if chooses else ():
+            known[fraction] = each
+        chosen = {fraction: each for fraction, each in known.items() if isinstance(each, ChosenSteps)}
         trials = search.try_families(fit_cache(candidates, chosen, name_scheduler(pipe)))
         best = choose_best(trials, target)
         if best is not None:
@@ -310,9 +311,9 @@ def name_scheduler(pipe: Any) -> str | None:
 
 
 def _choose_steps(
-    pipe: Any, choosing: Sequence[Callable[[], MeasuredImage]], families: Mapping[str, Sequence[ToMeConfig]]
-) -> dict[int, ChosenSteps]:
-    """Choose the computed steps for each number that candidates have.
+    pipe: Any, choosing: Sequence[Callable[[], MeasuredImage]], fractions: Iterable[float]
+) -> dict[float, ChosenSteps]:
+    """Choose the computed steps where each fraction is skipped.
 
     Returns:
         Nothing where these calls cannot tell which to choose.
@@ -322,9 +323,9 @@ def _choose_steps(
     except (NothingToMergeError, ToMeValueError) as error:
         warnings.warn(f"ToMe: {error}; tune goes on with the rule of the model's family", stacklevel=2)
         return {}
-    if len({len(each.damage) for each in errors}) > 1:
-        return {}
-    return {count: choose_steps(errors, count) for count in list_counts(families, len(errors[0].damage))}
+    num_steps, *others = {len(each.damage) for each in errors}
+    counts = {} if others else {fraction: count_computed_steps(num_steps, fraction) for fraction in sorted(fractions)}
+    return {fraction: choose_steps(errors, count) for fraction, count in counts.items() if count < num_steps}
 
 
 def _find_num_steps(pipe: Any, call: Mapping[str, Any]) -> int | None:

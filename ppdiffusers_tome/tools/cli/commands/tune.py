@@ -96,8 +96,11 @@ class _Known(dict[Any, Any]):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         for values in ledger.values():
-            each = ChosenSteps.from_dict(values) if "slopes" in values else Trial.from_dict(values)
-            super().__setitem__(len(each.steps) if isinstance(each, ChosenSteps) else (each.config, each.steps), each)
+            if "slopes" in values:
+                super().__setitem__(values.get("fraction"), ChosenSteps.from_dict(values))
+            else:
+                trial = Trial.from_dict(values)
+                super().__setitem__((trial.config, trial.steps), trial)
         self.ledger = ledger
 
     def __setitem__(self, key: Any, value: Trial | ChosenSteps) -> None:
@@ -105,7 +108,7 @@ class _Known(dict[Any, Any]):
             content = value.to_dict()
             self.ledger.add([content["config"], content["steps"]], content)
         else:
-            self.ledger.add(["steps", key], vars(value))
+            self.ledger.add(["steps", key], {"fraction": key, **vars(value)})
         super().__setitem__(key, value)
 
 
