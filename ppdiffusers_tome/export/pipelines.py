@@ -155,7 +155,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
 class _ExportedPipeline:
     """A deploy pipeline that generates images of the exported size, also on a CPU."""
 
-    exported_size: tuple[int | None, int | None] = (None, None)  # height and width in pixels, if known
+    exported_size: tuple[int, int] | None = None  # height and width in pixels
 
     def __call__(
         self, prompt: Any = None, height: int | None = None, width: int | None = None, *args: Any, **kwargs: Any
@@ -165,14 +165,14 @@ class _ExportedPipeline:
         Raises:
             ToMeValueError: another size is given.
         """
-        exported_height, exported_width = self.exported_size
-        if exported_height and (height or exported_height, width or exported_width) != self.exported_size:
+        given, exported = (height, width), self.exported_size
+        height, width = given if exported is None else exported
+        if any(size not in (None, expected) for size, expected in zip(given, (height, width), strict=True)):
             raise ToMeValueError(
-                f"height={height}, width={width} cannot be generated: this pipeline was exported for "
-                f"height={exported_height}, width={exported_width} alone, as the size decides how many tokens merge; "
-                "omit both, or export the pipeline again for this size"
+                f"height={given[0]}, width={given[1]} cannot be generated: this pipeline was exported for "
+                f"height={height}, width={width} alone, as the size decides how many tokens merge; omit both, or "
+                "export the pipeline again for this size"
             )
-        height, width = height or exported_height, width or exported_width
         with _skip_synchronize() if paddle.get_device() == "cpu" else nullcontext():
             return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
 
