@@ -121,7 +121,7 @@ def _tune(
     from tqdm import tqdm
 
     from ppdiffusers_tome.tuning.results import MeasuredImage
-    from ppdiffusers_tome.tuning.search import tune_images
+    from ppdiffusers_tome.tuning.search import Search
 
     settings = loaded.settings
     edges = loaded.load_edges(settings.edges)
@@ -148,10 +148,10 @@ def _tune(
                 print(line, file=sys.stderr, flush=True)
 
         images = [(prompt, number) for number, prompt in enumerate(prompts)]
-        return tune_images(
-            loaded.pipe, generate, images, target, candidates, run["kept"], steps=settings.steps, on_begin=begin,
-            on_trial=report, known=known,
-        )  # fmt: skip
+        kept = run["kept"]
+        return Search(
+            loaded.pipe, generate, images, target, candidates, kept, settings.steps, begin, report, known
+        ).run()
 
 
 def _is_own(settings_file: Path, results: Path) -> bool:
