@@ -24,6 +24,7 @@ import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.export import layout
+from ppdiffusers_tome.export.layout import TOLERANCE
 from ppdiffusers_tome.export.programs import (
     LATENT_CHANNELS,
     VAE_SCALE_FACTOR,
@@ -34,7 +35,6 @@ from ppdiffusers_tome.export.programs import (
     denoiser_component,
     load_program,
 )
-from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable
 from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
@@ -125,7 +125,11 @@ def load_exported(folder: str | Path) -> Any:
     import ppdiffusers
 
     folder = Path(folder)
-    index = _read_index(folder)
+    try:
+        index = json.loads((folder / layout.INDEX).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ToMeValueError(f"{folder / layout.INDEX} cannot be read ({error}); export the pipeline again") from error
+    index = index if isinstance(index, dict) else {}
     programs = {
         name: load_program(folder / name)
         for name, value in index.items() if isinstance(value, list) and value[-1:] == ["PaddleInferRuntimeModel"]
@@ -142,14 +146,6 @@ def load_exported(folder: str | Path) -> Any:
             shapes = {name: entry["shape"] for name, entry in component["inputs"].items()}
             programs[component["name"]].input_shapes = shapes
     return pipe
-
-
-def _read_index(folder: Path) -> dict[str, Any]:
-    try:
-        index = json.loads((folder / layout.INDEX).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ToMeValueError(f"{folder / layout.INDEX} cannot be read ({error}); export the pipeline again") from error
-    return index if isinstance(index, dict) else {}
 
 
 class _ExportedPipeline:
@@ -240,7 +236,7 @@ def _list_denoisers(pipe: Any) -> dict[str, Any]:
                 "apply_tome in its place"
             )
         for entry in _entries(model):
-            require_exportable(entry.config, name)
+            layout.require_exportable(entry.config, name)
     return models
 
 

@@ -1,12 +1,12 @@
-"""Seconds and peak memory on Paddle's device. Paddle is imported by measuring."""
+"""Seconds, peak memory and random state. Paddle is imported by measuring."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,26 @@ def highest_peak(peaks: Iterable[int | None]) -> int | None:
     """Return the highest peak; None if one was not measured."""
     peaks = list(peaks)
     return None if None in peaks else max(peaks)  # type: ignore[type-var]
+
+
+@contextmanager
+def untouched_random_state() -> Iterator[None]:
+    """Restore the global generators of Paddle, numpy and ppdiffusers afterwards.
+
+    ppdiffusers keeps those of ``pipe(generator=name)`` in ``paddle.Generator()``, where PyTorch has a class; they
+    advance from image to image.
+    """
+    import numpy as np
+    import paddle
+
+    named = getattr(paddle.Generator(), "states_", {}) if hasattr(paddle, "Generator") else {}
+    paddle_state, numpy_state, named_states = paddle.get_rng_state(), np.random.get_state(), dict(named)
+    try:
+        yield
+    finally:
+        paddle.set_rng_state(paddle_state)
+        np.random.set_state(numpy_state)
+        named.update(named_states)
 
 
 def _find_device() -> tuple[Any, str, int]:

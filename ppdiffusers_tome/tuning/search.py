@@ -30,8 +30,7 @@ from ppdiffusers_tome.settings.types import describe_type, truncated_repr
 from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_fractions
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.measurement import Meter, highest_peak
-from ppdiffusers_tome.tuning.random_state import untouched_random_state
+from ppdiffusers_tome.tuning.measurement import Meter, highest_peak, untouched_random_state
 from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, Trial, Tuned
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 

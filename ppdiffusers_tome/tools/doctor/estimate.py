@@ -21,8 +21,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.sampling import get_class_labels
 from ppdiffusers_tome.tools.measure.units import format_count
-from ppdiffusers_tome.tuning.measurement import read_clock
-from ppdiffusers_tome.tuning.random_state import untouched_random_state
+from ppdiffusers_tome.tuning.measurement import read_clock, untouched_random_state
 
 _REPEATS = 2
 
