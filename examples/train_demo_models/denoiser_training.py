@@ -12,7 +12,6 @@ import torch
 from common import (
     SCHEDULE,
     AdamW,
-    Muon,
     autocast,
     compute_cosine_rate,
     copy_frozen,
@@ -25,6 +24,7 @@ from common import (
 from diffusers import AutoencoderKL, DDIMScheduler
 from finest_level import CheapFinestLevel
 from latents import Latents, make_latents
+from muon import Muon
 from run import Run
 from sheets import to_images, write_sheet
 from torch import nn

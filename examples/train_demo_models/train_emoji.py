@@ -78,7 +78,7 @@ class Training:
 
     def __init__(self, output: Path, name: str, minutes: float, model: nn.Module, rate: float) -> None:
         self.output, self.name, self.minutes, self.rate = output, name, minutes, rate
-        self.model, self.optimiser = model, Muon(model)
+        self.model, self.optimiser = model, Muon(model, rate)
         self.average = {key: value.detach().clone() for key, value in model.named_parameters()}
         self.file, self.steps, self._earlier, self._losses = output / f"{name}.pt", 0, 0.0, []
         if self.file.exists():
@@ -105,7 +105,9 @@ class Training:
             loss = compute_loss(progress)
             loss.backward()
             nn.utils.clip_grad_norm_(parameters.values(), 1.0)
-            self.optimiser.step(self.rate * factor)
+            self.optimiser.param_groups[0]["lr"] = self.rate * factor
+            self.optimiser.step()
+            self.optimiser.zero_grad()
             self.steps += 1
             keep = min(0.998, self.steps / (self.steps + 10))
             torch._foreach_lerp_(list(self.average.values()), [p.detach() for p in parameters.values()], 1 - keep)

@@ -1,4 +1,4 @@
-"""The files of an exported pipeline, and their replacement. Imports no Paddle.
+"""What an export needs, and its files and their replacement. Imports no Paddle.
 
 ``export.json`` lists the files of its export. Only those are replaced or removed; all other files in a folder stay, and
 an export that would replace one of them is refused.
@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.files import prepare_folder
+from ppdiffusers_tome.settings.config import ToMeConfig
 
+TOLERANCE = 1e-4
 PROGRAM = "inference"
 PROGRAM_SUFFIXES = (".pdmodel", ".json")  # of Paddle 2 and Paddle 3
 PROGRAMS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
@@ -21,6 +24,24 @@ INDEX, EXPORT = "model_index.json", "export.json"
 SETTINGS, DENOISER_SETTINGS = "tome.json", {name: f"tome.{name}.json" for name in DENOISERS}
 # The files that are known before anything is traced, and the folders.
 _EARLY_NAMES = (INDEX, EXPORT, SETTINGS, *DENOISER_SETTINGS.values(), *(f"{name}/{PROGRAM}" for name in PROGRAMS))
+
+
+def require_exportable(config: ToMeConfig, denoiser: str = "") -> None:
+    """Refuse settings that need values known only at run time.
+
+    Raises:
+        ToMeValueError: the settings cannot be exported.
+    """
+    refused = {
+        "a ratio that changes over the denoising, start or end": config.uses_progress,
+        "min_similarity": config.min_similarity is not None,
+        "cache": bool(config.cache),
+    }
+    for setting in (name for name, is_given in refused.items() if is_given):
+        owner = f" of {denoiser}" if denoiser else ""
+        raise ToMeValueError(
+            f"{setting}{owner} cannot be exported: a program does the same in every step; give one ratio alone"
+        )
 
 
 def require_folder(folder: Path, names: Iterable[str] = _EARLY_NAMES, *, overwrite: bool) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.export import layout
+from ppdiffusers_tome.export.layout import TOLERANCE
 from ppdiffusers_tome.export.programs import (
     LATENT_CHANNELS,
     VAE_SCALE_FACTOR,
@@ -32,14 +35,14 @@ from ppdiffusers_tome.export.programs import (
     denoiser_component,
     load_program,
 )
-from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable
 from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import check_type
 
-_paddle_synchronize = paddle.device.synchronize
+_LOCK = threading.Lock()
+_REPLACED: list[Callable[..., None]] = []  # Paddle's function, once for each call that replaces it
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class ExportedComponent:
 
     name: str  # of its folder
     files: list[str]
-    rows: list[int]  # the batch sizes that it was run with
     difference: float  # the largest from the model, as a fraction of the largest output if that is above 1
+    inputs: dict[str, dict[str, Any]]  # ``shape``, in which None is dynamic, and ``dtype`` by name
 
 
 def export_pipeline(
@@ -90,13 +93,7 @@ def export_pipeline(
         exported = [_check_program(component, deployed, work, tolerance) for component in components]
         description = {
             **(metadata or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
-            "tolerance": tolerance, "tome": describe_settings(denoisers),
-            "components": [
-                {**asdict(result), "inputs": {
-                    name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()
-                }}
-                for result, component in zip(exported, components, strict=True)
-            ],
+            "tolerance": tolerance, "tome": describe_settings(denoisers), "components": [*map(asdict, exported)],
         }  # fmt: skip
         for name, config in list_settings_files(denoisers).items():
             config.save(work / name)
@@ -108,8 +105,8 @@ def load_exported(folder: str | Path) -> Any:
     """Load an export of ``export_pipeline`` into ppdiffusers' deploy pipeline.
 
     The pipeline generates images of the exported size, which is the default of its ``height`` and ``width``, and
-    refuses another size with a ``ToMeValueError``. It runs on a CPU too: from now on ``paddle.device.synchronize()``,
-    which it calls after the last step, returns at once there in this process, where Paddle's own raises.
+    refuses another size with a ``ToMeValueError``. On a CPU, where Paddle refuses the ``paddle.device.synchronize()``
+    after its last step, that returns at once while a call runs.
 
     The deploy pipeline's own ``from_pretrained`` loads only what Paddle 2 exported, on Paddle 3: it does not know the
     names of Paddle 3's programs, turns on oneDNN, with which no UNet of Paddle 3 runs, and ends the process on Paddle
@@ -128,7 +125,11 @@ def load_exported(folder: str | Path) -> Any:
     import ppdiffusers
 
     folder = Path(folder)
-    index = _read_index(folder)
+    try:
+        index = json.loads((folder / layout.INDEX).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ToMeValueError(f"{folder / layout.INDEX} cannot be read ({error}); export the pipeline again") from error
+    index = index if isinstance(index, dict) else {}
     programs = {
         name: load_program(folder / name)
         for name, value in index.items() if isinstance(value, list) and value[-1:] == ["PaddleInferRuntimeModel"]
@@ -137,8 +138,7 @@ def load_exported(folder: str | Path) -> Any:
     if not programs or deploy_class is None:
         raise ToMeValueError(f"{folder / layout.INDEX} describes no exported pipeline; give the folder of an export")
     pipe = deploy_class.from_pretrained(str(folder), **programs)
-    pipe.__class__ = type(type(pipe).__name__, (_FixedSize, type(pipe)), {})
-    paddle.device.synchronize = _synchronize
+    pipe.__class__ = type(type(pipe).__name__, (_ExportedPipeline, type(pipe)), {})
     export = layout.read_export(folder)
     if export is not None:  # ppdiffusers' own scripts write none
         pipe.exported_size = (export["height"], export["width"])
@@ -148,45 +148,45 @@ def load_exported(folder: str | Path) -> Any:
     return pipe
 
 
-def _read_index(folder: Path) -> dict[str, Any]:
-    try:
-        index = json.loads((folder / layout.INDEX).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ToMeValueError(f"{folder / layout.INDEX} cannot be read ({error}); export the pipeline again") from error
-    return index if isinstance(index, dict) else {}
-
-
-class _FixedSize:
-    """A deploy pipeline's call at the exported size alone."""
+class _ExportedPipeline:
+    """A deploy pipeline that generates images of the exported size, also on a CPU."""
 
     exported_size: tuple[int, int] | None = None  # height and width in pixels
 
     def __call__(
         self, prompt: Any = None, height: int | None = None, width: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Generate images of the exported size.
-
-        All other arguments are those of the deploy pipeline.
+        """Generate images; the arguments are those of the deploy pipeline.
 
         Raises:
             ToMeValueError: another size is given.
         """
-        if self.exported_size is not None:
-            exported_height, exported_width = self.exported_size
-            if height not in (None, exported_height) or width not in (None, exported_width):
-                raise ToMeValueError(
-                    f"height={height}, width={width} cannot be generated: this pipeline was exported for "
-                    f"height={exported_height}, width={exported_width} alone, as the size decides how many tokens "
-                    "merge; omit both, or export the pipeline again for this size"
-                )
-            height, width = self.exported_size
-        return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
+        given, exported = (height, width), self.exported_size
+        height, width = given if exported is None else exported
+        if any(size not in (None, expected) for size, expected in zip(given, (height, width), strict=True)):
+            raise ToMeValueError(
+                f"height={given[0]}, width={given[1]} cannot be generated: this pipeline was exported for "
+                f"height={height}, width={width} alone, as the size decides how many tokens merge; omit both, or "
+                "export the pipeline again for this size"
+            )
+        with _skip_synchronize() if paddle.get_device() == "cpu" else nullcontext():
+            return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
 
 
-def _synchronize(device: Any = None) -> None:
-    """Wait for the device; a CPU has nothing to wait for."""
-    if device is not None or paddle.get_device() != "cpu":
-        _paddle_synchronize(device)
+@contextmanager
+def _skip_synchronize() -> Iterator[None]:
+    """Have ``paddle.device.synchronize()`` return at once while calls of any thread run."""
+    with _LOCK:
+        synchronize = _REPLACED[0] if _REPLACED else paddle.device.synchronize
+        _REPLACED.append(synchronize)
+        paddle.device.synchronize = lambda device=None: None if device is None else synchronize(device)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _REPLACED.pop()
+            if not _REPLACED:
+                paddle.device.synchronize = synchronize
 
 
 def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _list_denoisers(pipe: Any) -> dict[str, Any]:
                 "apply_tome in its place"
             )
         for entry in _entries(model):
-            require_exportable(entry.config, name)
+            layout.require_exportable(entry.config, name)
     return models
 
 
@@ -310,8 +310,8 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
     Raises:
         ToMeValueError: they differ by more than the tolerance.
     """
-    program, examples, differences = getattr(deployed, component.name), component.examples(), []
-    for example in examples:
+    program, differences = getattr(deployed, component.name), []
+    for example in component.examples():
         expected = component.run(example)
         differences.append(np.abs(program(**example)[0].numpy() - expected).max() / max(1.0, np.abs(expected).max()))
     difference = float(max(differences))
@@ -321,5 +321,5 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
             f"tolerance={tolerance:g}, so nothing was written; raise the tolerance if this device's kernels differ so"
         )
     files = sorted(path.name for path in (folder / component.name).glob(f"{layout.PROGRAM}.*"))
-    rows = [next(iter(example.values())).shape[0] for example in examples]
-    return ExportedComponent(component.name, files, rows, difference)
+    inputs = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()}
+    return ExportedComponent(component.name, files, difference, inputs)

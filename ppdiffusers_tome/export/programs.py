@@ -51,21 +51,20 @@ class Component:
 
         A dynamic batch has one row in the first and two in the second.
         """
-        rows = next(iter(self.inputs.values()))[0][0]
-        return [self._example(rows or 1, timestep=981.0), self._example(rows or 2, timestep=1.0)]
-
-    def _example(self, rows: int, timestep: float) -> dict[str, paddle.Tensor]:
-        rng, example = np.random.default_rng(0), {}
-        for name, (shape, dtype) in self.inputs.items():
-            static_shape = [size or (self.example_length if axis else rows) for axis, size in enumerate(shape)]
-            if name == "timestep":
-                values = np.full(static_shape, timestep)
-            elif dtype == "int64":
-                values = rng.integers(0, 100, static_shape)
-            else:
-                values = rng.standard_normal(static_shape)
-            example[name] = paddle.to_tensor(values.astype(dtype))
-        return example
+        examples = []
+        for any_rows, timestep in ((1, 981.0), (2, 1.0)):
+            rng, example = np.random.default_rng(0), {}
+            for name, (shape, dtype) in self.inputs.items():
+                static_shape = [size or (self.example_length if axis else any_rows) for axis, size in enumerate(shape)]
+                if name == "timestep":
+                    values = np.full(static_shape, timestep)
+                elif dtype == "int64":
+                    values = rng.integers(0, 100, static_shape)
+                else:
+                    values = rng.standard_normal(static_shape)
+                example[name] = paddle.to_tensor(values.astype(dtype))
+            examples.append(example)
+        return examples
 
     @paddle.no_grad()
     def run(self, example: dict[str, paddle.Tensor]) -> np.ndarray:
@@ -86,12 +85,16 @@ class Component:
                 part.training = mode
 
 
-class Denoiser(paddle.nn.Layer):
-    """A UNet, guided by a ControlNet if there is one."""
+class Part(paddle.nn.Layer):
+    """What a deploy pipeline runs as one program, around a model of a pipeline."""
 
-    def __init__(self, unet: Any, controlnet: Any = None) -> None:
+    def __init__(self, model: Any, controlnet: Any = None) -> None:
         super().__init__()
-        self.unet, self.controlnet = unet, controlnet
+        self.model, self.controlnet = model, controlnet
+
+
+class Denoiser(Part):
+    """A UNet, guided by a ControlNet if there is one."""
 
     def forward(
         self, sample: paddle.Tensor, timestep: paddle.Tensor, encoder_hidden_states: paddle.Tensor,
@@ -103,43 +106,33 @@ class Denoiser(paddle.nn.Layer):
                 sample, timestep, encoder_hidden_states, controlnet_cond,
                 conditioning_scale=controlnet_conditioning_scale, return_dict=False,
             )  # fmt: skip
-        return self.unet(
+        return self.model(
             sample, timestep, encoder_hidden_states, down_block_additional_residuals=down,
             mid_block_additional_residual=middle, return_dict=False,
         )[0]  # fmt: skip
 
 
-class TextEncoder(paddle.nn.Layer):
+class TextEncoder(Part):
     """A text encoder that returns its last hidden states alone."""
 
-    def __init__(self, text_encoder: Any) -> None:
-        super().__init__()
-        self.text_encoder = text_encoder
-
     def forward(self, input_ids: paddle.Tensor) -> paddle.Tensor:
-        return self.text_encoder(input_ids, return_dict=False)[0]
+        return self.model(input_ids, return_dict=False)[0]
 
 
-class VaeEncoder(paddle.nn.Layer):
+class VaeEncoder(Part):
     """A VAE's encoder that corrects for the deploy pipelines' fixed scaling factor."""
 
-    def __init__(self, vae: Any) -> None:
-        super().__init__()
-        self.vae, self.correction = vae, vae.config.scaling_factor / _SCALING_FACTOR
-
     def forward(self, sample: paddle.Tensor) -> paddle.Tensor:
-        return self.vae.encode(sample).latent_dist.mode() * self.correction
+        latent = self.model.encode(sample).latent_dist.mode()
+        return latent * (self.model.config.scaling_factor / _SCALING_FACTOR)
 
 
-class VaeDecoder(paddle.nn.Layer):
+class VaeDecoder(Part):
     """A VAE's decoder that corrects for the deploy pipelines' fixed scaling factor."""
 
-    def __init__(self, vae: Any) -> None:
-        super().__init__()
-        self.vae, self.correction = vae, _SCALING_FACTOR / vae.config.scaling_factor
-
     def forward(self, latent_sample: paddle.Tensor) -> paddle.Tensor:
-        return self.vae.decode(latent_sample * self.correction, return_dict=False)[0]
+        latent = latent_sample * (_SCALING_FACTOR / self.model.config.scaling_factor)
+        return self.model.decode(latent, return_dict=False)[0]
 
 
 def denoiser_component(

@@ -1,4 +1,4 @@
-"""The models of a pipeline."""
+"""The models and schedulers of a pipeline."""
 
 from __future__ import annotations
 
@@ -52,3 +52,20 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
 def is_denoiser_name(name: str) -> bool:
     """Return False for names of VAEs, text encoders and the like."""
     return not name.startswith(_NOT_DENOISERS)
+
+
+def list_schedulers(pipe: Any, denoiser: str) -> Iterator[Any]:
+    """Yield the schedulers that a pipeline has now, the denoiser's first.
+
+    That is one named like the denoiser, as unCLIP's ``prior_scheduler``, ``decoder_scheduler`` and
+    ``super_res_scheduler`` may all begin with the same timestep; ``scheduler`` is next.
+    """
+    attributes = dict(vars(pipe))  # another thread may set an attribute meanwhile
+
+    def rank(name: str) -> int:
+        stem = name.removesuffix("_scheduler")
+        return 0 if stem != name and denoiser.startswith(stem) else 1 if name == "scheduler" else 2
+
+    for scheduler in (attributes[name] for name in sorted(attributes, key=rank)):
+        if hasattr(scheduler, "set_timesteps") and getattr(scheduler, "timesteps", None) is not None:
+            yield scheduler

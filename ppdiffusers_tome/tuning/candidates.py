@@ -11,7 +11,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, count_computed_steps
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
 from ppdiffusers_tome.settings.types import LEVELS, truncated_repr
 from ppdiffusers_tome.tuning.results import ChosenSteps
 
@@ -68,39 +68,34 @@ def list_candidates(
     return by_family
 
 
-def common_settings(
-    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None
-) -> dict[str, Any]:  # fmt: skip
+def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that all candidates have in common.
 
     They are those of a config, preset or JSON file, except its ratio, with ``settings`` by name in place of its own.
     """
-    settings = dict(settings or {})
     check_names(settings)
     if config is None:
         # Refuses a seed of nothing random; all else depends on the candidate.
         combine_settings(None, {name: settings[name] for name in ("seed", "use_rand") if name in settings})
-        return settings
+        return dict(settings)
     values = vars(combine_settings(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
 
 
 def fit_cache(
-    families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[int, ChosenSteps], scheduler: str | None
+    families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[Any, ChosenSteps], scheduler: str | None
 ) -> dict[str, list[ToMeConfig]]:  # fmt: skip
-    """Replace each fraction of skipped steps by the steps chosen with a scheduler."""
-    def fit(config: ToMeConfig) -> ToMeConfig:
-        num_steps = len(next(iter(chosen.values())).slopes) if chosen else 0
-        steps = chosen.get(count_computed_steps(num_steps, config.cache)) if isinstance(config.cache, float) else None
-        return config if not config.cache or steps is None else steps.apply_to(config, scheduler)
-
-    return {name: [fit(config) for config in configs] for name, configs in families.items()}
+    """Replace fractions of skipped steps by the steps chosen with a scheduler."""
+    return {
+        name: [chosen[each.cache].apply_to(each, scheduler) if each.cache in chosen else each for each in configs]
+        for name, configs in families.items()
+    }
 
 
-def list_counts(families: Mapping[str, Sequence[ToMeConfig]], num_steps: int) -> list[int]:
-    """List how many steps are computed by candidates that skip a fraction."""
-    fractions = {config.cache for configs in families.values() for config in configs if isinstance(config.cache, float)}
-    return sorted({count_computed_steps(num_steps, fraction) for fraction in fractions} - {num_steps})
+def list_fractions(families: Mapping[str, Sequence[ToMeConfig]]) -> set[float]:
+    """List the fractions of steps that candidates skip."""
+    caches = {config.cache for configs in families.values() for config in configs if config.cache}
+    return {cache for cache in caches if isinstance(cache, float)}
 
 
 def _strength(config: ToMeConfig) -> tuple[float, ...]:

@@ -37,15 +37,14 @@ def read_first_image(output: Any) -> np.ndarray:
     image = images[0] if has_batch else images
     if isinstance(image, Image.Image):
         return np.asarray(image.convert("RGB"))
+    channels: tuple[int, ...] = (1, 3, 4)
     if isinstance(image, paddle.Tensor):
-        wide = image.astype("float32") if image.dtype != paddle.uint8 else image
-        pixels = wide.numpy().transpose(1, 2, 0) if image.ndim == 3 else wide.numpy()
-        is_image = pixels.shape[-1:] in ((1,), (3,))  # four channels are latents
+        array = (image if image.dtype == paddle.uint8 else image.astype("float32")).numpy()
+        pixels, channels = array.transpose(1, 2, 0) if array.ndim == 3 else array, (1, 3)  # four channels are latents
     else:
         pixels = np.asarray(image)
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-        is_image = pixels.dtype.kind in "fu" and pixels.shape[-1:] in ((1,), (3,), (4,))
-    if pixels.ndim != 3 or not is_image:
+    if pixels.ndim != 3 or pixels.dtype.kind not in "fu" or pixels.shape[-1] not in channels:
         raise _refuse(f"images[0] of this call is a {describe_type(image)}, as of latents or videos")
     if pixels.dtype != np.uint8:
         low, high = float(pixels.min()), float(pixels.max())

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import describe_type, format_count, to_python, truncated_repr
+from ppdiffusers_tome.settings.types import format_count, setting, to_python
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+_LEAST, _MOST = math.ulp(0.0), sys.float_info.max  # of numbers that are above 0 and finite
 
 
 @dataclass(frozen=True)
@@ -21,32 +24,25 @@ class Target:
     """Requirements for the settings; None requires nothing.
 
     Attributes:
-        psnr: the least similarity of every image to the unmerged one, in dB; at 30 dB the difference is hard to see.
+        psnr: the least similarity of every image to the unmerged one, in dB; at 30 dB, the default where nothing else
+            is required, the difference is hard to see.
         speedup: the least speed-up over the unmerged call, 1 or more.
         memory: the most bytes in use during a call.
 
     Raises:
-        ToMeTypeError, ToMeValueError: a requirement is not such a number, or all are None.
+        ToMeTypeError, ToMeValueError: a requirement is not such a number.
     """
 
-    psnr: float | None = None
-    speedup: float | None = None
-    memory: int | None = None
+    psnr: float | None = setting(None, Real, "a finite number above 0", _LEAST, _MOST)
+    speedup: float | None = setting(None, Real, "a finite number, 1 or more", 1, _MOST)
+    memory: float | None = setting(None, Real, "a finite number above 0", _LEAST, _MOST)
 
     def __post_init__(self) -> None:
-        requirements = {name: to_python(value) for name, value in vars(self).items() if value is not None}
-        if not requirements:
-            raise ToMeValueError("there is no target; give at least one of psnr=30, speedup=1.5 and memory=8 * 2**30")
-        for name, value in requirements.items():
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ToMeTypeError(
-                    f"target {name}={truncated_repr(value)} must be a number; got {describe_type(value)}"
-                )
-            # Integers may be larger than any float, so they are compared without conversion.
-            if value != value or not 0 < value < math.inf or (name == "speedup" and value < 1):
-                least = "1 or more" if name == "speedup" else "above 0"
-                raise ToMeValueError(f"target {name}={truncated_repr(value)} must be a finite number, {least}")
-            object.__setattr__(self, name, value)
+        for each in fields(self):
+            value = each.metadata["bounds"].check(f"target {each.name}", to_python(getattr(self, each.name)))
+            object.__setattr__(self, each.name, value)
+        if (self.psnr, self.speedup, self.memory) == (None, None, None):
+            object.__setattr__(self, "psnr", 30.0)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MethodType
@@ -21,14 +21,16 @@ import paddle
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import count_computed_steps
 from ppdiffusers_tome.settings.types import describe_type, truncated_repr
-from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_counts
+from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_fractions
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.measurement import Meter, highest_peak
-from ppdiffusers_tome.tuning.random_state import generator_states, untouched_random_state
+from ppdiffusers_tome.tuning.measurement import Meter, highest_peak, untouched_random_state
 from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, Trial, Tuned
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 
@@ -36,20 +38,20 @@ NUM_CHOOSING = 2  # images by which the computed steps of a cache are chosen
 LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 _UNMERGED = ToMeConfig(0.0)
 
-# With a number it generates in so many steps, otherwise in those of the call.
-Generator = Callable[..., MeasuredImage]
+# Generates an image of a call, whose number is added to the seed, in so many steps or those of the call (None).
+Generate = Callable[[Any, int, int | None], MeasuredImage]
 
 
 def tune(
     pipe: Any, call: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
-    psnr: float | None = None, speedup: float | None = None, memory: int | None = None,
+    psnr: float | None = None, speedup: float | None = None, memory: float | None = None,
     config: ToMeConfig | str | Path | None = None, families: Mapping[str, Sequence[ToMeConfig]] | None = None,
     on_begin: Callable[[int, float], None] = lambda num_images, seconds: None,
     on_trial: Callable[[Trial], None] = lambda trial: None, **settings: Any,
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It generates about 60 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
+    It generates about 65 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
     pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. The copy
     takes the pipeline's place as an argument in ``call``, as the owner of a method there, and as the first argument of
     ``callback_on_step_end``; a function in ``call`` that reaches the pipeline otherwise sees the idle original.
@@ -91,103 +93,113 @@ def tune(
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
     for each in calls:
         _check_call(each)
-    has_target = not (psnr is None and speedup is None and memory is None)
-    target = Target(psnr if has_target else 30.0, speedup, memory)
+    target = Target(psnr, speedup, memory)
     kept, steps = common_settings(config, settings), _find_num_steps(pipe, calls[0])
     candidates = list_candidates(kept, families, steps=steps)  # before the copy, which takes time
     try:
         copied_pipe = shared_copy(pipe)
     except ToMeValueError as error:
         raise ToMeValueError(f"tune generates with a shared copy of the pipeline; {error}") from error
-    states = dict(generator_states())
 
-    def generate(arguments: Mapping[str, Any], seed: int, fewer_steps: int | None = None) -> MeasuredImage:
-        paddle.seed(seed)
-        np.random.seed(seed)
-        generator_states().update(states)
+    def generate(arguments: Mapping[str, Any], seed: int, fewer_steps: int | None) -> MeasuredImage:
         changes = {} if fewer_steps is None else {"num_inference_steps": fewer_steps}
-        meter = Meter()
-        output = copied_pipe(**{**arguments, **changes})
-        seconds, peak_bytes = meter.seconds(), meter.peak_bytes()
+        with untouched_random_state():
+            paddle.seed(seed)
+            np.random.seed(seed)
+            meter = Meter()
+            output = copied_pipe(**{**arguments, **changes})
+            seconds, peak_bytes = meter.seconds(), meter.peak_bytes()
         return MeasuredImage(read_first_image(output), seconds, peak_bytes)
 
     arguments = [{name: _replace_pipeline(value, pipe, copied_pipe) for name, value in each.items()} for each in calls]
-    choosing = (arguments * NUM_CHOOSING)[:NUM_CHOOSING]
-    with untouched_random_state():
-        return tune_images(
-            copied_pipe, [partial(generate, each, 0) for each in arguments], target, candidates, kept,
-            choosing=[partial(generate, each, seed) for seed, each in enumerate(choosing, 1)],
-            steps=steps, on_begin=on_begin, on_trial=on_trial,
-        )  # fmt: skip
+    images = [(each, 0) for each in arguments]
+    return Search(copied_pipe, generate, images, target, candidates, kept, steps, on_begin, on_trial).run()
 
 
-def tune_images(
-    pipe: Any, generators: Sequence[Generator], target: Target, candidates: Mapping[str, Sequence[ToMeConfig]],
-    kept: Mapping[str, Any], *, choosing: Sequence[Generator] = (), steps: int | None = None,
-    on_begin: Callable[[int, float], None] = lambda num_images, seconds: None,
-    on_trial: Callable[[Trial], None] = lambda trial: None, known: MutableMapping[Any, Any] | None = None,
-) -> Tuned:  # fmt: skip
-    """Find settings by several images, generated by the caller's functions.
+@dataclass
+class Search:
+    """A search for settings by several images, generated by the caller's function.
 
-    Args:
-        pipe: the pipeline that the functions generate with; it has no ToMe afterwards.
-        generators: each generates and measures one image, the same at every call.
+    Attributes:
+        pipe: the pipeline that the function generates with; it has no ToMe afterwards.
+        generate: generates and measures an image, the same at every call.
+        images: the calls and numbers by which all are judged; those that follow choose the steps of a cache.
         target, on_begin, on_trial: as for ``tune``.
         candidates, kept: of ``list_candidates``, and the settings that they have in common.
-        choosing: generators of other images, by which the computed steps of a cache are chosen.
         steps: of the denoising; None if unknown, then fewer steps are not tried.
-        known: the ``ChosenSteps`` by their number, and the trials by their settings and steps, of an interrupted search
-            with the same images, which are not repeated; those of this one are added.
+        known: the ``ChosenSteps`` by the fraction that they skip, and the trials by their settings and steps, of an
+            interrupted search with the same images, which are not repeated; those of this one are added.
+        unmerged: the first unmerged images.
     """
-    known = {} if known is None else known
-    try:
-        search = _Search(pipe, generators, target)
-        seconds = statistics.median(image.seconds for image in search.unmerged)
-        chooses = bool(choosing) and (steps is None or not known.keys() >= {*list_counts(candidates, steps)})
+
+    pipe: Any
+    generate: Generate
+    images: Sequence[tuple[Any, int]]
+    target: Target
+    candidates: Mapping[str, Sequence[ToMeConfig]]
+    kept: Mapping[str, Any]
+    steps: int | None
+    on_begin: Callable[[int, float], None]
+    on_trial: Callable[[Trial], None]
+    known: MutableMapping[Any, Any] = field(default_factory=dict)
+    unmerged: Sequence[MeasuredImage] = ()
+
+    def run(self) -> Tuned:
+        """Search, and describe the result."""
+        try:
+            remove_tome(self.pipe)
+            self.generate(*self.images[0], None)  # the first call is slower, as kernels are set up
+            self.unmerged = [self.generate(*image, None) for image in self.images]
+            seconds = statistics.median(image.seconds for image in self.unmerged)
+            fractions = list_fractions(self.candidates)
+            chooses = not self.known.keys() >= fractions
+            num_images = self.count_images(chooses=chooses)
+            self.on_begin(num_images, num_images * seconds)
+            if chooses:
+                self.choose_steps(fractions)
+            chosen = {fraction: each for fraction, each in self.known.items() if isinstance(each, ChosenSteps)}
+            trials = self.try_families(fit_cache(self.candidates, chosen, name_scheduler(self.pipe)))
+            best = choose_best(trials, self.target)
+            if best is not None:
+                best = replace(best, speed_up=self.try_settings(best.config, beside_unmerged=True).speed_up)
+                fewer = [] if self.steps is None or self.steps < 2 else self.try_fewer_steps(best, trials, self.steps)
+                trials += fewer
+                best = choose_over_fewer_steps(best, fewer, self.target)
+        finally:
+            remove_tome(self.pipe)
+        pays = best is not None and (best.speed_up >= LEAST_SPEED_UP or self.target.memory is not None)
+        config = best.config if best is not None and pays else ToMeConfig(**{**self.kept, "ratio": 0.0}).without_cache
+        return Tuned(
+            config, pays, tuple(trials), describe_result(best, pays, trials), seconds,
+            highest_peak(image.peak_bytes for image in self.unmerged),
+            best.steps if best is not None and pays else None,
+        )  # fmt: skip
+
+    def count_images(self, *, chooses: bool) -> int:
+        """Count the images of a search at most, without the first unmerged ones."""
         # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time
         # of a step is measured before.
-        num_known = sum(isinstance(each, Trial) and each.steps is None for each in known.values())
-        num_trials = sum(map(len, candidates.values())) - num_known + 2 * (1 + (0 if steps is None else 5))
-        num_images = len(generators) * num_trials + (len(choosing) * count_images(steps) if chooses and steps else 0)
-        on_begin(num_images, num_images * seconds)
-        if chooses:
-            for count, each in _choose_steps(pipe, choosing, candidates).items():
-                known[count] = each
-        chosen = {count: each for count, each in known.items() if isinstance(each, ChosenSteps)}
-        fitted = fit_cache(candidates, chosen, name_scheduler(pipe))
-        trials = search.try_families(fitted, known, on_trial)
-        best = choose_best(trials, target)
-        if best is not None:
-            best = replace(best, speed_up=search.generate_beside_unmerged(best.config)[0])
-            fewer = [] if steps is None or steps < 2 else search.try_fewer_steps(best, trials, steps)
-            for trial in fewer:
-                trials.append(trial)
-                known[trial.config, trial.steps] = trial
-                on_trial(trial)
-            best = choose_over_fewer_steps(best, fewer, target)
-    finally:
-        remove_tome(pipe)
-    pays = best is not None and (best.speed_up >= LEAST_SPEED_UP or target.memory is not None)
-    config = best.config if best is not None and pays else ToMeConfig(**{**kept, "ratio": 0.0}).without_cache
-    return Tuned(
-        config, pays, tuple(trials), describe_result(best, pays, trials), seconds,
-        highest_peak(image.peak_bytes for image in search.unmerged), best.steps if best is not None and pays else None,
-    )  # fmt: skip
+        num_known = sum(isinstance(each, Trial) and each.steps is None for each in self.known.values())
+        num_trials = sum(map(len, self.candidates.values())) - num_known + 2 * (1 + (0 if self.steps is None else 5))
+        num_choosing = NUM_CHOOSING * count_images(self.steps) if chooses and self.steps else 0
+        return len(self.images) * num_trials + num_choosing
 
+    def choose_steps(self, fractions: Iterable[float]) -> None:
+        """Choose the computed steps where each fraction is skipped, if these calls can tell."""
+        number = 1 + max(number for _, number in self.images)
+        calls = [call for call, _ in self.images]
+        choosing = [(calls[i % len(calls)], number + i) for i in range(NUM_CHOOSING)]
+        try:
+            errors = [measure_step_errors(self.pipe, partial(self.generate, *image, None)) for image in choosing]
+        except (NothingToMergeError, ToMeValueError) as error:
+            warnings.warn(f"ToMe: {error}; tune goes on with the rule of the model's family", stacklevel=2)
+            return
+        num_steps, *others = {len(each.damage) for each in errors}
+        for fraction in () if others else sorted(fractions):
+            if (count := count_computed_steps(num_steps, fraction)) < num_steps:
+                self.known[fraction] = choose_steps(errors, count)
 
-class _Search:
-    """The images of a search, which begins with the unmerged ones."""
-
-    def __init__(self, pipe: Any, generators: Sequence[Generator], target: Target) -> None:
-        self.pipe, self.generators, self.target = pipe, generators, target
-        remove_tome(pipe)
-        generators[0]()  # the first call is slower, as kernels are set up
-        self.unmerged = [generate() for generate in generators]
-
-    def try_families(
-        self, families: Mapping[str, Sequence[ToMeConfig]], known: MutableMapping[Any, Any],
-        on_trial: Callable[[Trial], None],
-    ) -> list[Trial]:  # fmt: skip
+    def try_families(self, families: Mapping[str, Sequence[ToMeConfig]]) -> list[Trial]:
         """Try the candidates of each family until it is left.
 
         Raises:
@@ -197,16 +209,12 @@ class _Search:
         refusal: NothingToMergeError | None = None
         for family, configs in families.items():
             for config in configs:
-                if (config, None) not in known:
-                    try:
-                        apply_config(self.pipe, config)
-                    except NothingToMergeError as error:
-                        refusal = error
-                        continue
-                    images = [generate() for generate in self.generators]
-                    known[config, None] = self._make_trial(family, config, images)
-                    on_trial(known[config, None])
-                trial = trials[config] = known[config, None]
+                try:
+                    trial = self.known.get((config, None)) or self.report(self.try_settings(config, family))
+                except NothingToMergeError as error:
+                    refusal = error
+                    continue
+                trials[config] = trial
                 is_enough = self.target.psnr is None and trial.is_cheap_enough(self.target)
                 if is_enough or not trial.is_similar_enough(self.target):
                     break
@@ -224,39 +232,35 @@ class _Search:
         fewer = []
         for config in dict.fromkeys([_UNMERGED, *(config for config in merging if config.ratio != 0)]):
             if config != best.config:
-                per_step = 1.0 if config.ratio == 0 else self.generate_beside_unmerged(config)[0]
+                per_step = 1.0 if config.ratio == 0 else self.try_settings(config, beside_unmerged=True).speed_up
                 number = min(steps - 1, max(1, round(steps * per_step / best.speed_up)))
-                speed_up, images = self.generate_beside_unmerged(config, number)
-                fewer.append(replace(self._make_trial("fewer steps", config, images, number), speed_up=speed_up))
+                fewer.append(self.report(self.try_settings(config, "fewer steps", number, beside_unmerged=True)))
         return fewer
 
-    def generate_beside_unmerged(
-        self, config: ToMeConfig, steps: int | None = None
-    ) -> tuple[float, list[MeasuredImage]]:
-        """Generate with settings, and maybe fewer steps, right after the unmerged images.
+    def report(self, trial: Trial) -> Trial:
+        """Keep a trial for an interrupted search, and tell of it."""
+        self.known[trial.config, trial.steps] = trial
+        self.on_trial(trial)
+        return trial
 
-        Machines change their speed, and the first unmerged images are old.
+    def try_settings(
+        self, config: ToMeConfig, family: str = "", steps: int | None = None, *, beside_unmerged: bool = False
+    ) -> Trial:
+        """Generate with settings, and compare with the first unmerged images or with new ones.
 
-        Returns:
-            The median speed-up, and the images.
+        Machines change their speed, so a result is compared with images of the same minute.
         """
-        ratios, images = [], []
-        for generate in self.generators:
+        pairs = []
+        for image, unmerged in zip(self.images, self.unmerged, strict=True):
             remove_tome(self.pipe)
-            unmerged_seconds = generate().seconds
+            if beside_unmerged:
+                unmerged = self.generate(*image, None)
             if config.ratio != 0 or config.cache:
                 apply_config(self.pipe, config)
-            images.append(generate() if steps is None else generate(steps))
-            ratios.append(unmerged_seconds / images[-1].seconds)
-        return statistics.median(ratios), images
-
-    def _make_trial(
-        self, family: str, config: ToMeConfig, images: Sequence[MeasuredImage], steps: int | None = None
-    ) -> Trial:
-        pairs = list(zip(self.unmerged, images, strict=True))
+            pairs.append((unmerged, self.generate(*image, steps)))
         speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
         psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
-        return Trial(family, config, speed_up, psnr, highest_peak(image.peak_bytes for image in images), steps)
+        return Trial(family, config, speed_up, psnr, highest_peak(after.peak_bytes for _, after in pairs), steps)
 
 
 def choose_best(trials: Sequence[Trial], target: Target) -> Trial | None:
@@ -289,14 +293,17 @@ def describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> 
             f"{best.config.summary}, run at {result}. Attention takes too small a part of the time; a larger image has "
             "a larger speed-up"
         )
-    others = [trial for trial in trials if (trial.steps is None) != (best.steps is None)]
-    if best.steps is not None:
-        others = [trial for trial in others if trial.speed_up * LEAST_SPEED_UP >= best.speed_up]
-    other = max(others, key=lambda trial: trial.psnr, default=None)
+    others = [
+        trial for trial in trials
+        if (trial.steps is None) != (best.steps is None)
+        and (best.steps is None or trial.speed_up * LEAST_SPEED_UP >= best.speed_up)
+    ]  # fmt: skip
+    other, beside = max(others, key=lambda trial: trial.psnr, default=None), ""
+    if other is not None:
+        time = "in about the same time" if best.steps is None else "all steps in that time"
+        beside = f"; {time}: {other.name}, {other.psnr:.1f} dB"
     if best.steps is None:
-        beside = "" if other is None else f"; in about the same time: {other.name}, {other.psnr:.1f} dB"
         return f"The chosen settings, {best.name}, run at {result}, with a PSNR of {best.psnr:.1f} dB{beside}"
-    beside = "" if other is None else f"; all steps in that time: {other.name}, {other.psnr:.1f} dB"
     fewer = f"{best.name}, {best.speed_up:.2f}x the speed at a PSNR of {best.psnr:.1f} dB"
     return f"Fewer steps are best here: {fewer}{beside}"
 
@@ -313,29 +320,10 @@ def _check_call(call: Any) -> None:
 
 
 def name_scheduler(pipe: Any) -> str | None:
-    """Return the class of a pipeline's ``scheduler``; None without, as unCLIP."""
-    scheduler = getattr(pipe, "scheduler", None)
-    return None if scheduler is None else type(scheduler).__name__
-
-
-def _choose_steps(
-    pipe: Any, choosing: Sequence[Generator], families: Mapping[str, Sequence[ToMeConfig]]
-) -> dict[int, ChosenSteps]:
-    """Choose the computed steps for each number that candidates have.
-
-    Returns:
-        Nothing where no candidate skips a fraction of the steps, or these calls cannot tell which to choose.
-    """
-    if not list_counts(families, 1000):  # whatever the number of steps is
-        return {}
-    try:
-        errors = [measure_step_errors(pipe, generate) for generate in choosing]
-    except (NothingToMergeError, ToMeValueError) as error:
-        warnings.warn(f"ToMe: {error}; tune goes on with the rule of the model's family", stacklevel=2)
-        return {}
-    if len({len(each.damage) for each in errors}) > 1:
-        return {}
-    return {count: choose_steps(errors, count) for count in list_counts(families, len(errors[0].damage))}
+    """Return the class of scheduler of all denoisers that merge, if it is one."""
+    schedulers = [next(list_schedulers(pipe, name), None) for name, model in list_models(pipe) if find_blocks(model)]
+    names = {type(scheduler).__name__ for scheduler in schedulers if scheduler is not None}
+    return names.pop() if len(names) == 1 else None
 
 
 def _find_num_steps(pipe: Any, call: Mapping[str, Any]) -> int | None:

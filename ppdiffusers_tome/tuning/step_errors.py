@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -32,23 +32,28 @@ _MAX_GAP = 12  # steps from one computed step to the next
 _MAX_SLOPE = 1.5  # more than a line's slope, as values may curve
 _SLOPE: Any = ToMeConfig().cache_slope
 _TINY = 1e-12
+_Values = dict[Hashable, dict[int, list[np.ndarray]]]  # of layers, by step
 
 
 @dataclass(frozen=True)
 class StepErrors:
-    """The cost of skipping steps in one image."""
+    """The cost of skipping steps in one image.
 
-    # Of each layer that a skipped step predicts, the inner products of its values at any two steps, [steps, steps].
-    products: tuple[np.ndarray, ...]
-    # The mean squared error of the image, in 0 to 1, when a step alone is skipped, [steps]; 0 for the first, which is
-    # always computed.
+    Attributes:
+        products: of each layer that a skipped step predicts, the inner products of its values at any two steps,
+            ``[layers, steps, steps]``.
+        damage: the mean squared error of the image, in 0 to 1, when a step alone is skipped, ``[steps]``; 0 for the
+            first, which is always computed.
+    """
+
+    products: np.ndarray
     damage: np.ndarray
 
     def compute_error(self, first: int | None, last: int, step: int, slope: float) -> np.ndarray:
         """Compute the squared error of a predicted step, ``[layers]``."""
         change, line = self._list_weights(first, last, step)
         weights = change - slope * line
-        return np.array([max(weights @ product @ weights, _TINY) for product in self.products])
+        return np.maximum(weights @ self.products @ weights, _TINY)
 
     def compute_baseline(self, step: int) -> np.ndarray:
         """Compute the squared error that ``damage`` belongs to, ``[layers]``."""
@@ -63,13 +68,12 @@ class StepErrors:
     def compute_fit(self, first: int, last: int, step: int) -> tuple[float, float]:
         """Compute both weighted sums of the least-squares share of the slope."""
         change, line = self._list_weights(first, last, step)
-        pairs = [(change @ product @ line, line @ product @ line) for product in self.products]
-        above, below = self.costs[step] @ np.array(pairs)
+        above, below = (self.costs[step] @ (each @ self.products @ line) for each in (change, line))
         return float(above), float(below)
 
     def _list_weights(self, first: int | None, last: int, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the change since the last step, and the slope's, as weights."""
-        change, line = np.zeros(len(self.damage)), np.zeros(len(self.damage))
+        change, line = np.zeros([2, len(self.damage)])
         change[step], change[last] = 1, -1
         if first is not None:
             line[last] = (step - last) / (last - first)
@@ -94,12 +98,12 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
     whole = ToMeConfig(0.0, cache=tuple(range(1000)))
     try:
         apply_config(pipe, whole)
-        values: dict[Hashable, dict[int, list[np.ndarray]]] = {}
+        values: _Values = {}
         for _, model in list_models(pipe):
             for _, _, override in list_attached_blocks(model):
-                override.state.record = _make_recorder(values, override.state)
+                override.state.record = partial(_record, values, override.state)
         reference = generate().pixels
-        products = tuple(_multiply(by_step) for by_step in values.values())
+        products = [_multiply(by_step) for by_step in values.values()]
         counts = {len(product) for product in products}
         if len(counts) != 1 or min(counts) < MIN_STEPS:
             raise ToMeValueError(
@@ -117,13 +121,30 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
         remove_tome(pipe)
     damage = np.exp(np.interp(np.arange(num_steps), probes, np.log(np.maximum(errors, _TINY))))
     damage[0] = 0
-    return StepErrors(products, damage)
+    return StepErrors(np.stack(products), damage)
 
 
 def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
     """Choose so many computed steps by the least expected error."""
-    plan = _Plan(errors)
-    num_steps = plan.num_steps
+    num_steps = len(errors[0].damage)
+
+    @cache
+    def fit_slope(first: int | None, last: int, step: int) -> float:
+        if first is None:
+            return 0.0
+        above, below = np.sum([each.compute_fit(first, last, step) for each in errors], axis=0)
+        return float(np.clip(above / max(below, _TINY), 0, _MAX_SLOPE))
+
+    @cache
+    def compute_step(first: int | None, last: int, step: int) -> float:
+        slope = fit_slope(first, last, step)
+        # Over images, and layers, of which none is known to weigh more.
+        return float(np.mean([each.costs[step] * each.compute_error(first, last, step, slope) for each in errors]))
+
+    def compute_gap(first: int | None, last: int, end: int) -> float:
+        """Compute the expected error of skipping the steps between two computed ones."""
+        return sum(compute_step(first, last, step) for step in range(last + 1, end))
+
     # The least error with so many computed steps, by the last two of them.
     best: dict[tuple[int | None, int], tuple[float, tuple[int, ...]]] = {(None, 0): (0.0, (0,))}
     for number in range(1, count):
@@ -131,50 +152,16 @@ def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
         for (first, last), (error, steps) in best.items():
             remaining = count - number - 1
             for step in range(last + 1, min(num_steps - remaining, last + _MAX_GAP + 1)):
-                total = error + plan.compute_gap(first, last, step)
+                total = error + compute_gap(first, last, step)
                 if (last, step) not in longer or total < longer[last, step][0]:
                     longer[last, step] = total, (*steps, step)
         best = longer
-    error, steps = min(
-        (error + plan.compute_gap(first, last, num_steps), steps) for (first, last), (error, steps) in best.items()
-    )
+    error, steps = min((error + compute_gap(*last_two, num_steps), steps) for last_two, (error, steps) in best.items())
     slopes = [0.0] * num_steps
     for first, last, end in zip((None, *steps), steps, (*steps[1:], num_steps), strict=False):
         for step in range(last + 1, end):
-            slopes[step] = round(plan.fit_slope(first, last, step), 2)
+            slopes[step] = round(fit_slope(first, last, step), 2)
     return ChosenSteps(steps, tuple(slopes), -10 * math.log10(max(error, _TINY)))
-
-
-class _Plan:
-    """The expected errors of gaps between computed steps, computed once each."""
-
-    def __init__(self, errors: Sequence[StepErrors]) -> None:
-        self.num_steps = len(errors[0].damage)
-        self._errors = errors
-        self._slopes: dict[tuple[int, int, int], float] = {}
-        self._steps: dict[tuple[int | None, int, int], float] = {}
-
-    def fit_slope(self, first: int | None, last: int, step: int) -> float:
-        """Fit the share of the slope that predicts a step best."""
-        if first is None:
-            return 0.0
-        key = first, last, step
-        if key not in self._slopes:
-            above, below = np.sum([each.compute_fit(first, last, step) for each in self._errors], axis=0)
-            self._slopes[key] = float(np.clip(above / max(below, _TINY), 0, _MAX_SLOPE))
-        return self._slopes[key]
-
-    def compute_gap(self, first: int | None, last: int, end: int) -> float:
-        """Compute the expected error of skipping the steps between two computed ones."""
-        return sum(self._compute_step(first, last, step) for step in range(last + 1, end))
-
-    def _compute_step(self, first: int | None, last: int, step: int) -> float:
-        key = first, last, step
-        if key not in self._steps:
-            slope = self.fit_slope(first, last, step)
-            errors = [each.costs[step] * each.compute_error(first, last, step, slope) for each in self._errors]
-            self._steps[key] = float(np.mean(errors))  # over images, and layers, of which none is known to weigh more
-        return self._steps[key]
 
 
 def _list_probes(num_steps: int) -> list[int]:
@@ -183,18 +170,10 @@ def _list_probes(num_steps: int) -> list[int]:
     return sorted({*map(int, spread.round()), num_steps - 1})
 
 
-def _make_recorder(
-    values: dict[Hashable, dict[int, list[np.ndarray]]], owner: Hashable
-) -> Callable[[int, Hashable, Any], None]:
-    """Return a function that stores part of each layer's value by step."""
-
-    def record(step: int, key: Hashable, value: Any) -> None:
-        by_step = values.setdefault((owner, key), {})
-        numbers: list[np.ndarray] = []
-        map_tensors(lambda tensor: numbers.append(_thin_out(tensor)), value)
-        by_step.setdefault(step, []).extend(numbers)
-
-    return record
+def _record(values: _Values, owner: Hashable, step: int, key: Hashable, value: Any) -> None:
+    """Store part of a layer's value at a step."""
+    numbers = values.setdefault((owner, key), {}).setdefault(step, [])
+    map_tensors(lambda tensor: numbers.append(_thin_out(tensor)), value)
 
 
 def _thin_out(tensor: paddle.Tensor) -> np.ndarray:

@@ -124,17 +124,17 @@ def time_blocks(pipe: Any) -> Iterator[dict[int, float]]:
     """
     from ppdiffusers_tome.patching.blocks import find_blocks
     from ppdiffusers_tome.patching.models import list_models
-    from ppdiffusers_tome.tuning.measurement import DeviceClock
+    from ppdiffusers_tome.tuning.measurement import read_clock
 
     seconds: dict[int, float] = {}
-    clocks: list[Any] = []
+    starts: list[float] = []
     handles = []
 
     def start(block: Any, inputs: Any) -> Any:
-        clocks.append(DeviceClock())
+        starts.append(read_clock())
 
     def stop(level: int, block: Any, inputs: Any, output: Any) -> Any:
-        seconds[level] += clocks.pop().lap()
+        seconds[level] += read_clock() - starts.pop()
 
     for _, model in list_models(pipe):
         for block in find_blocks(model):

@@ -28,7 +28,7 @@ from benchmarks.turns import take_turns
 from ppdiffusers_tome.cpu.process import keeps_freed_memory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measure.units import format_bytes
-from ppdiffusers_tome.tuning.measurement import DeviceClock, TensorMemory
+from ppdiffusers_tome.tuning.measurement import Meter, read_clock
 
 if TYPE_CHECKING:
     import paddle
@@ -122,8 +122,11 @@ def _turn(name: str, case: BlockCase) -> Callable[[], dict[str, float]]:
     def turn() -> dict[str, float]:
         with paddle.no_grad(), pause_garbage_collection():
             run()  # or the variant before would decide which memory has to be fetched from the system again
-            clock = DeviceClock()
-            seconds = {stage: clock.lap() for stage in stages(case, x, timestep) if stage in STAGES}
+            start, seconds = read_clock(), dict[str, float]()
+            for stage in stages(case, x, timestep):
+                if stage in STAGES:
+                    end = read_clock()
+                    seconds[stage], start = end - start, end
             return {**seconds, A_STEP: step()}
 
     return turn
@@ -200,12 +203,11 @@ def _peak(name: str, case: BlockCase) -> Peak:
     """Measure in the child, after a small case that sets things up."""
     import paddle
 
-    memory = TensorMemory()
+    from benchmarks.traced_memory import read_tensor_bytes
 
     def bytes_in_use() -> list[int]:
         """Return the bytes now and at the most, an upper bound of the peak."""
-        current = memory.current_bytes()
-        tensors = current, memory.peak_bytes() or current
+        tensors = read_tensor_bytes("current"), read_tensor_bytes("peak")
         return [sum(both) for both in zip(tensors, tracemalloc.get_traced_memory(), strict=True)]
 
     timestep, small = paddle.to_tensor([500]), replace(case, height=8, width=8, tile=4)
@@ -214,7 +216,7 @@ def _peak(name: str, case: BlockCase) -> Peak:
         for _ in stages_of(name, small)(small, small.tokens(), timestep):
             pass
         gc.collect()
-        memory.reset()
+        Meter()  # resets the peak
         tracemalloc.start()
         before, _ = bytes_in_use()
         for stage in stages_of(name, case)(case, x, timestep):

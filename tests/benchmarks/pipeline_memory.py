@@ -26,11 +26,11 @@ import paddle
 import ppdiffusers
 
 from benchmarks.random_models import _SD3, RANDOM_UNETS, random_model
-from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data
+from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data, read_tensor_bytes
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.overrides import block
-from ppdiffusers_tome.tuning.measurement import Meter, ResidentMemory, TensorMemory
+from ppdiffusers_tome.tuning.measurement import Meter, start_resident_peak
 
 SIZES, PRESET = (512, 1024), "balanced"
 VARIANTS = {"unmerged": None, "ratio 0.5": ToMeConfig(0.5), PRESET: ToMeConfig.preset(PRESET)}
@@ -172,7 +172,7 @@ def measure(variant: str, pixels: int) -> dict[str, int]:
         vae, text, None, unet, ppdiffusers.DDIMScheduler(), None, None, requires_safety_checker=False
     )
     pipe.set_progress_bar_config(disable=True)
-    config, peaks = VARIANTS[variant], {"weights": TensorMemory().current_bytes()}
+    config, peaks = VARIANTS[variant], {"weights": read_tensor_bytes("current")}
     if config is not None:
         pipe.apply_tome(config)
 
@@ -187,13 +187,12 @@ def measure(variant: str, pixels: int) -> dict[str, int]:
 
     unet.forward, vae.decode = add_meter("calls", unet.forward), add_meter("decoding", vae.decode)
     embeddings = paddle.randn([1, 77, 768])
-    resident = ResidentMemory()
-    resident.reset()
+    read_resident_peak = start_resident_peak()
     pipe(
         prompt_embeds=embeddings, negative_prompt_embeds=embeddings, height=pixels, width=pixels,
         num_inference_steps=_STEPS, output_type="np",
     )  # fmt: skip
-    return {**peaks, "process": resident.peak_bytes() or 0}
+    return {**peaks, "process": read_resident_peak() or 0}
 
 
 def measure_all(variants: list[str], pixels: int) -> Iterator[dict[str, Any]]:

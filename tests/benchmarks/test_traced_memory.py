@@ -12,12 +12,12 @@ import paddle
 import pytest
 
 from benchmarks.pipeline_memory import CLIP_G, CLIP_L, FAMILIES, PRESET, T5_XXL, compute
-from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data
+from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data, read_tensor_bytes
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tuning.measurement import Meter, TensorMemory
+from ppdiffusers_tome.tuning.measurement import Meter
 
 ROOT = Path(__file__).parents[2]
 SIDE = 32
@@ -56,7 +56,7 @@ def test_program_holds_little_less_than_a_call(pipe: Any, name: str) -> None:
         pipe.unet.apply_tome(CONFIGS[name])
     width = pipe.unet.config.cross_attention_dim
     inputs = paddle.randn([2, 4, SIDE, SIDE]), paddle.to_tensor([500]), paddle.randn([2, 77, width])
-    before, meter = TensorMemory().current_bytes(), Meter()
+    before, meter = read_tensor_bytes("current"), Meter()
     with paddle.no_grad():
         pipe.unet(*inputs)
     pipe.unet.remove_tome()

@@ -21,7 +21,7 @@ import tiny
 from patching.contract import marks_of
 from patching.port import apply_port, remove_port
 from ppdiffusers_tome import NothingToMergeError, ToMeError, apply_tome
-from ppdiffusers_tome.tuning.random_state import untouched_random_state
+from ppdiffusers_tome.tuning.measurement import untouched_random_state
 from zoo import Specimen, specimens
 from zoo.coverage import coverage, list_specimens
 

@@ -26,7 +26,7 @@ def random_errors(seed: int, steps: int = STEPS) -> StepErrors:
     values = [random.standard_normal((steps, 6)).cumsum(axis=0) for _ in range(2)]
     damage = random.uniform(1e-6, 1e-3, steps)
     damage[0] = 0
-    return StepErrors(tuple(each @ each.T for each in values), damage)
+    return StepErrors(np.stack([each @ each.T for each in values]), damage)
 
 
 def predict(values: np.ndarray, first: int | None, last: int, step: int, slope: float) -> np.ndarray:
@@ -37,14 +37,14 @@ def predict(values: np.ndarray, first: int | None, last: int, step: int, slope: 
 class TestErrors:
     def test_an_error_is_that_of_the_prediction(self):
         values = np.random.default_rng(0).standard_normal((STEPS, 7))
-        errors = StepErrors((values @ values.T,), np.ones(STEPS))
+        errors = StepErrors((values @ values.T)[None], np.ones(STEPS))
         for first, last, step, slope in ((2, 4, 7, 0.6), (None, 0, 3, 1.0), (0, 1, 2, 0.0)):
             expected = np.sum((values[step] - predict(values, first, last, step, slope)) ** 2)
             assert errors.compute_error(first, last, step, slope) == pytest.approx(expected)
 
     def test_the_fitted_slope_is_that_of_least_squares(self):
         values = np.random.default_rng(1).standard_normal((STEPS, 7)) + np.arange(STEPS)[:, None]
-        errors = StepErrors((values @ values.T,), np.ones(STEPS))
+        errors = StepErrors((values @ values.T)[None], np.ones(STEPS))
         chosen = choose_steps([errors], STEPS - 1)
         (skipped,) = set(range(STEPS)) - set(chosen.steps)
         slope = (values[skipped - 1] - values[skipped - 2])[:, None]
@@ -67,7 +67,7 @@ class TestChoice:
     def test_steps_in_which_values_change_are_computed(self):
         values = np.zeros((STEPS, 2))
         values[4:, 0], values[7:, 1] = 1, 5
-        errors = StepErrors((values @ values.T,), np.where(np.isin(np.arange(STEPS), (4, 7)), 1e-2, 1e-9))
+        errors = StepErrors((values @ values.T)[None], np.where(np.isin(np.arange(STEPS), (4, 7)), 1e-2, 1e-9))
         assert {0, 4, 7} <= set(choose_steps([errors], 5).steps)
 
     def test_settings_with_them_can_be_saved(self, tmp_path):
@@ -127,7 +127,7 @@ class TestMeasuring:
         assert len(errors.damage) == steps
         assert errors.damage[0] == 0
         assert errors.damage[1:].min() > 0
-        assert all(product.shape == (steps, steps) for product in errors.products)
+        assert errors.products.shape[1:] == (steps, steps)
         assert not list_attached_blocks(pipe.unet)
         assert tiny.snapshot(pipe.unet) == before or pipe.tome is None
         assert len(choose_steps([errors], steps - 2).steps) == steps - 2

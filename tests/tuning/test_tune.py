@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import paddle
+import ppdiffusers
 import pytest
 from PIL import Image
 from ppdiffusers import StableDiffusionPipeline
 
 import ppdiffusers_tome
 import tiny
+from pipelines import test_images as image_pipelines
 from ppdiffusers_tome import (
     NothingToMergeError,
     Target,
@@ -52,23 +54,52 @@ def tuned(families: dict[str, Any], pipe: Any = None, call: dict[str, Any] | Non
     return tune(pipe or tiny.pipeline(), call or PROMPT, families=families, **given)
 
 
-def test_steps_of_a_pipeline_with_other_schedulers_are_for_no_scheduler():
-    assert name_scheduler(tiny.pipeline()) == "DDIMScheduler"
-    assert name_scheduler(SimpleNamespace(prior_scheduler=tiny.pipeline().scheduler)) is None
+def own_scheduler() -> tuple[Any, Callable[[], Any]]:
+    """A pipeline with two schedulers, one named like its denoiser."""
+    pipe = tiny.pipeline()
+    pipe.unet_scheduler = ppdiffusers.EulerDiscreteScheduler()
+    return pipe, lambda: tiny.run_pipeline(pipe, steps=4)
+
+
+def unclip() -> tuple[Any, Callable[[], Any]]:
+    pipe, call = image_pipelines.unclip()
+    steps = {f"{part}_num_inference_steps": 4 for part in ("prior", "decoder", "super_res")}
+    return pipe, lambda: image_pipelines.run(pipe, call | steps)
+
+
+@pytest.mark.parametrize(("make", "name"), [(own_scheduler, "EulerDiscreteScheduler"), (unclip, "UnCLIPScheduler")])
+def test_the_steps_are_for_the_scheduler_that_the_cache_compares(make, name, recwarn):
+    pipe, run = make()
+    assert name_scheduler(pipe) == name
+    for scheduler in ("another", name):
+        recwarn.clear()
+        apply_tome(pipe, 0, cache=(0, 2, 3), cache_steps=4, cache_scheduler=scheduler)
+        run()
+        assert any("was chosen with" in str(warning.message) for warning in recwarn) == (scheduler == "another")
+
+
+def test_the_steps_of_denoisers_with_different_schedulers_are_for_none():
+    pipe, _ = unclip()
+    pipe.super_res_scheduler = tiny.scheduler()
+    assert name_scheduler(pipe) is None
 
 
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({}, ToMeValueError, "there is no target; give at least one of psnr=30"),
-        (dict(psnr=0), ToMeValueError, "psnr=0 must be a finite number, above 0"),
+        (dict(psnr=0), ToMeValueError, "psnr=0 must be a finite number above 0"),
         (dict(speedup=0.5), ToMeValueError, "speedup=0.5 must be a finite number, 1 or more"),
-        (dict(memory="8GiB"), ToMeTypeError, "memory='8GiB' must be a number; got str"),
+        (dict(memory="8GiB"), ToMeTypeError, "memory='8GiB' must be a finite number above 0; got str"),
     ],
 )
 def test_a_bad_target_is_refused(given, error, words):
     with pytest.raises(error, match=words):
         Target(**given)
+
+
+def test_a_target_without_requirements_is_a_psnr_of_30_db():
+    assert Target() == Target(psnr=30)
+    assert Target(speedup=2).psnr is None
 
 
 def list_whole_trials(found: Tuned) -> list[Trial]:

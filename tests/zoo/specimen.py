@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.patching.unsupported import REFUSED
-from ppdiffusers_tome.tuning.random_state import untouched_random_state
+from ppdiffusers_tome.tuning.measurement import untouched_random_state
 
 if TYPE_CHECKING:
     import paddle

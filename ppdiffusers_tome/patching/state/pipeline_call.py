@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppdiffusers_tome.patching.layer_class import walk_overrides
-from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.denoising import Denoising
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
@@ -55,7 +55,7 @@ class PipelineCall:
             return Denoising(state, TimestepTracker(state.max_timestep))
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
         tracker = SchedulerTracker(schedules, lambda: vars(self._pipe).get("_num_timesteps"))
-        return Denoising(state, tracker, next(self._list_schedulers(name), None))
+        return Denoising(state, tracker, next(list_schedulers(self._pipe, name), None))
 
     def uses(self, layers: Collection[int]) -> bool:
         """Return whether another thread runs this with layers of these ids."""
@@ -79,28 +79,12 @@ class PipelineCall:
     def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
         """List the timesteps of all schedulers, that of the denoiser first."""
         timesteps_by_id = {}
-        for scheduler in self._list_schedulers(denoiser):
+        for scheduler in list_schedulers(self._pipe, denoiser):
             timesteps = scheduler.timesteps
             known = self._timesteps.get(id(timesteps))
             timesteps_by_id[id(timesteps)] = known or (timesteps, _read_timesteps(scheduler, timesteps))
         self._timesteps = timesteps_by_id
         return [steps for _, steps in timesteps_by_id.values() if steps]
-
-    def _list_schedulers(self, denoiser: str) -> Iterator[Any]:
-        """Yield the schedulers that the pipeline has now, with timesteps.
-
-        A scheduler named like the denoiser is first, as unCLIP's ``prior_scheduler``, ``decoder_scheduler`` and
-        ``super_res_scheduler`` may all begin with the same timestep; ``scheduler`` is next.
-        """
-        attributes = dict(vars(self._pipe))  # another thread may set an attribute meanwhile
-
-        def rank(name: str) -> int:
-            stem = name.removesuffix("_scheduler")
-            return 0 if stem != name and denoiser.startswith(stem) else 1 if name == "scheduler" else 2
-
-        for scheduler in (attributes[name] for name in sorted(attributes, key=rank)):
-            if hasattr(scheduler, "set_timesteps") and getattr(scheduler, "timesteps", None) is not None:
-                yield scheduler
 
 
 def track_call(call: Callable[..., Any]) -> Callable[..., Any]:

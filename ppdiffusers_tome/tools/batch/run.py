@@ -58,21 +58,21 @@ class ImageSpec(NamedTuple):
         kept: dict[str, Any] = {}
         with suppress(Exception):  # whatever the file holds, it is no such image
             kept = read_settings(self.path)
-        settings = self.settings
+        settings, scheduler = self.settings, self.settings.scheduler
         wanted = {
             "prompt": self.prompt, "seed": settings.seed, "model": settings.model.label, "steps": settings.steps,
             "tome": None if changes_nothing(settings.tome) else settings.tome.to_dict(), "dtype": settings.dtype,
             "negative_prompt": settings.negative_prompt, "controlnet": settings.describe_control(),
+            "height": settings.height, "width": settings.width, "guidance_scale": settings.guidance_scale,
+            "scheduler": None if scheduler is None else SCHEDULERS[scheduler],
         }  # fmt: skip
-        if settings.scheduler is not None:
-            wanted["scheduler"] = SCHEDULERS[settings.scheduler]
-        wanted |= {name: value for name in ("height", "width", "guidance_scale")
-                   if (value := getattr(settings, name)) is not None}  # fmt: skip
+        by_default = settings.defaults
         for name, value in wanted.items():
-            if kept.get(name) != value:
+            if not (name in by_default and name in kept.get("defaults", ())) and kept.get(name) != value:
+                line = "the model's default" if name in by_default else truncated_repr(value)
                 raise UserError(
                     f"{self.path} is there with {name} {truncated_repr(kept.get(name))}, and line {self.line} has "
-                    f"{truncated_repr(value)}; give another --output, or replace it with --overwrite"
+                    f"{line}; give another --output, or replace it with --overwrite"
                 )
         return True
 

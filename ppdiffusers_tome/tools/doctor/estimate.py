@@ -21,8 +21,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.sampling import get_class_labels
 from ppdiffusers_tome.tools.measure.units import format_count
-from ppdiffusers_tome.tuning.measurement import DeviceClock
-from ppdiffusers_tome.tuning.random_state import untouched_random_state
+from ppdiffusers_tome.tuning.measurement import read_clock, untouched_random_state
 
 _REPEATS = 2
 
@@ -100,10 +99,10 @@ def time_decoding(pipe: Any, height: int, width: int) -> float:
         return 0.0
     scale = compute_vae_scale(vae.config)
     latent = paddle.zeros([1, vae.config.latent_channels, height // scale, width // scale], dtype=vae.dtype)
-    clock = DeviceClock()
+    start = read_clock()
     with paddle.no_grad():
         vae.decode(latent)
-    return clock.lap()
+    return read_clock() - start
 
 
 def compute_memory(
@@ -153,13 +152,13 @@ def _time_call(pipe: Any, denoiser: Any, height: int, width: int, steps: int) ->
     wanted = dict(
         prompt="", class_labels=[0], height=height, width=width, num_inference_steps=max(3, steps), guidance_scale=1.0
     )
-    clock = DeviceClock()
+    starts: list[float] = []
 
     def start(*_: Any) -> None:
-        clock.lap()
+        starts.append(read_clock())
 
     def stop(*_: Any) -> None:
-        raise _TimedError(clock.lap())
+        raise _TimedError(read_clock() - starts[-1])
 
     hooks = [denoiser.register_forward_pre_hook(start), denoiser.register_forward_post_hook(stop)]
     try:

@@ -95,7 +95,7 @@ class LoadedPipeline:
         the denoiser, ends the image.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
-        from ppdiffusers_tome.tools.measure.memory import Meter
+        from ppdiffusers_tome.tuning.measurement import Meter
 
         peaks, meter = [], Meter()
 
@@ -163,7 +163,7 @@ class LoadedPipeline:
         return {
             "prompt": prompt, "negative_prompt": self.settings.negative_prompt, "seed": self.settings.seed + number,
             "ratio": tome.to_dict()["ratio"], "tome": None if changes_nothing(tome) else tome.to_dict(),
-            **self.describe_run(),
+            **self.describe_run(), "defaults": self.settings.defaults,
         }  # fmt: skip
 
     def describe_run(self) -> dict[str, Any]:

@@ -55,6 +55,11 @@ class Settings:
     xformers: bool
     chunked_attention: bool
 
+    @property
+    def defaults(self) -> list[str]:
+        """The names of settings that are left to the model."""
+        return [name for name in ("height", "width", "guidance_scale", "scheduler") if getattr(self, name) is None]
+
     def check_memory(self) -> None:
         """Refuse an image whose size cannot fit into memory."""
         rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2

@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ppdiffusers_tome.tuning.measurement import Meter as Meter
-from ppdiffusers_tome.tuning.measurement import device_memory
-from ppdiffusers_tome.tuning.measurement import highest_peak as highest_peak
-
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _WORDS = (
     "ResourceExhausted", "Out of memory", "out of memory", "bad_alloc", "Cannot allocate memory", "ALLOC_FAILED",
@@ -34,11 +30,6 @@ def get_total_memory() -> int:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error is about memory."""
     return isinstance(error, MemoryError) or any(word in str(error) for word in _WORDS)
-
-
-def explain_peak() -> str:
-    """Explain the meaning of ``peak_bytes`` on this device with this Paddle."""
-    return device_memory().meaning
 
 
 def _read_cgroups() -> Iterator[tuple[int, int]]:

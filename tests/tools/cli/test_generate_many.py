@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -99,6 +101,33 @@ def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys, monk
     (outputs / "000001-a-photo-of-a-astronaut.png").write_bytes(b"mine")
     assert many(lines) == 2
     assert (outputs / "000001-a-photo-of-a-astronaut.png").read_bytes() == b"mine"
+
+
+@pytest.mark.once
+def test_an_image_with_a_setting_is_not_that_of_a_line_without_it(tmp_path, capsys, monkeypatch):
+    """What the model would choose is not known before it is loaded."""
+    named = {"--height": "64", "--width": "64", "--guidance-scale": "3", "--scheduler": "euler"}
+    command = ["generate", "--steps", "1", *to_arguments(tmp_path, [{"prompt": PROMPT}])]
+    assert main([*command, *chain(*named.items())]) == 0
+    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
+    capsys.readouterr()
+    for omitted in named:
+        assert main([*command, *chain(*(item for item in named.items() if item[0] != omitted))]) == 2
+        said = f"with {omitted[2:].replace('-', '_')} [^ ]+, and line 1 has the model's default; give another --output"
+        assert re.search(said, capsys.readouterr().err)
+    assert main([*command, *chain(*named.items())]) == 0
+    assert "0 generated now, 1 before" in capsys.readouterr().out
+
+
+@pytest.mark.once
+def test_defaults_that_an_image_has_may_be_named(many, tmp_path, capsys, monkeypatch):
+    lines = [{"prompt": PROMPT}]
+    assert many(lines) == 0
+    settings = read_settings(*(tmp_path / "outputs").iterdir())
+    assert settings["defaults"] == ["guidance_scale", "scheduler"]
+    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
+    assert many(lines, "--guidance-scale", "1.5", "--scheduler", "ddim") == 0
+    assert many(lines, "--scheduler", "pndm") == 2
 
 
 def test_the_launcher_s_processes_each_take_every_nth_line(many, tmp_path, monkeypatch, capsys):

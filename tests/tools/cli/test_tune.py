@@ -76,7 +76,7 @@ def test_trials_and_chosen_steps_survive_the_file(tmp_path):
         return _Known(Ledger(tmp_path / "tune.jsonl", {}))
 
     trial = Trial("fewer steps", ToMeConfig({1: 0.5}, cache=(0, 2)), 1.5, math.inf, None, 7)
-    expected = {(trial.config, 7): trial, 3: ChosenSteps((0, 1, 3), (0.0, 0.0, 0.5, 0.0), 41.5)}
+    expected = {(trial.config, 7): trial, 0.25: ChosenSteps((0, 1, 3), (0.0, 0.0, 0.5, 0.0), 41.5)}
     known = load()
     for key, value in expected.items():
         known[key] = value

@@ -8,7 +8,6 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, lo
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.generation.settings import check_prompts, get_tome_overrides, parse_settings
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
-from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import find_frontier
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
 from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
+from ppdiffusers_tome.tuning.measurement import explain_peak
 from ppdiffusers_tome.tuning.results import ChosenSteps, Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
@@ -72,8 +71,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = check_prompts(args.prompt, settings.model.prompts[:2])
     kept = common_settings(args.config, get_tome_overrides(args))
     candidates = list_candidates(kept, steps=settings.steps)  # an error before anything is loaded
-    wanted = (args.target_psnr, args.target_speedup, args.max_memory)
-    target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
+    target = Target(args.target_psnr, args.target_speedup, args.max_memory)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
     is_own = _is_own(settings_file, paths[-1])
     refuse_existing(settings_file, overwrite=args.overwrite or is_own)
@@ -98,8 +96,11 @@ class _Known(dict[Any, Any]):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         for values in ledger.values():
-            each = ChosenSteps.from_dict(values) if "slopes" in values else Trial.from_dict(values)
-            super().__setitem__(len(each.steps) if isinstance(each, ChosenSteps) else (each.config, each.steps), each)
+            if "slopes" in values:
+                super().__setitem__(values.get("fraction"), ChosenSteps.from_dict(values))
+            else:
+                trial = Trial.from_dict(values)
+                super().__setitem__((trial.config, trial.steps), trial)
         self.ledger = ledger
 
     def __setitem__(self, key: Any, value: Trial | ChosenSteps) -> None:
@@ -107,7 +108,7 @@ class _Known(dict[Any, Any]):
             content = value.to_dict()
             self.ledger.add([content["config"], content["steps"]], content)
         else:
-            self.ledger.add(["steps", key], vars(value))
+            self.ledger.add(["steps", key], {"fraction": key, **vars(value)})
         super().__setitem__(key, value)
 
 
@@ -120,7 +121,7 @@ def _tune(
     from tqdm import tqdm
 
     from ppdiffusers_tome.tuning.results import MeasuredImage
-    from ppdiffusers_tome.tuning.search import NUM_CHOOSING, tune_images
+    from ppdiffusers_tome.tuning.search import Search
 
     settings = loaded.settings
     edges = loaded.load_edges(settings.edges)
@@ -136,8 +137,7 @@ def _tune(
             number, minutes = format_count(num_images, "image"), max(1, round(seconds / 60))
             print(f"at most {number}, about {minutes} min", file=sys.stderr, flush=True)
 
-        def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
-            """Generate an image, whose number is added to the seed."""
+        def generate(prompt: str, number: int, fewer_steps: int | None) -> MeasuredImage:
             generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
             bar.update()
             return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
@@ -147,13 +147,11 @@ def _tune(
                 line = f"{trial.name}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB"
                 print(line, file=sys.stderr, flush=True)
 
-        choosing = (prompts * NUM_CHOOSING)[:NUM_CHOOSING]
-        return tune_images(
-            loaded.pipe, [partial(generate, prompt, number) for number, prompt in enumerate(prompts)], target,
-            candidates, run["kept"],
-            choosing=[partial(generate, prompt, number) for number, prompt in enumerate(choosing, len(prompts))],
-            steps=settings.steps, on_begin=begin, on_trial=report, known=known,
-        )  # fmt: skip
+        images = [(prompt, number) for number, prompt in enumerate(prompts)]
+        kept = run["kept"]
+        return Search(
+            loaded.pipe, generate, images, target, candidates, kept, settings.steps, begin, report, known
+        ).run()
 
 
 def _is_own(settings_file: Path, results: Path) -> bool:
