@@ -18,7 +18,6 @@ from ppdiffusers_tome.merging.grid import Layout, divide_evenly
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import MEAN
 from ppdiffusers_tome.merging.partition import Partition
-from ppdiffusers_tome.merging.tensor_ops import dim_size
 
 
 @dataclass(frozen=True)
@@ -137,13 +136,13 @@ class Pooling:
 
     def match(self, x: paddle.Tensor, constants: Constants) -> Matching:
         """Match the keys of ``[batch, tokens, channels]``; only the batch matters."""
-        batch, num_tokens = dim_size(x, 0), len(self.owner)
-        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
+        batch = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0]
+        images, num_tokens = paddle.arange(batch, dtype="int32").unsqueeze(1), len(self.owner)
         owner = (constants(self.owner) + images * self.num_left).flatten()
         order = constants(self.order) + images.astype("int64") * num_tokens
         inverse_count = constants(self.inverse_count).expand([batch, self.num_left, 1]).flatten(0, 1)
         return Matching(
-            owner, inverse_count, order, x.shape[0], num_tokens, num_tokens - self.num_left, keeps_queries=True,
+            owner, inverse_count, order, x.shape[0], num_tokens, self.num_left, keeps_queries=True,
             uniform_groups=self.uniform_groups,
         )  # fmt: skip
 

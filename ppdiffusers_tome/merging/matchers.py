@@ -16,8 +16,8 @@ from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition
-from ppdiffusers_tome.merging.similarity import find_nearest
-from ppdiffusers_tome.merging.tensor_ops import can_write_in_place, dim_size, gather_last_axis, scatter_rows
+from ppdiffusers_tome.merging.similarity import find_nearest, find_nearest_on_cpu
+from ppdiffusers_tome.merging.tensor_ops import scatter_rows
 from ppdiffusers_tome.merging.tiles import TiledPartition, cut_into_tiles, split_by_tile
 
 # From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
@@ -70,64 +70,47 @@ def match_tokens(
     """
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
-            x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])
+            x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])  # frames are images of their own
+        find = find_nearest_on_cpu if paddle.in_dynamic_mode() and x.place.is_cpu_place() else find_nearest
         if tiled is None:
             sources = partition.sources
-            similarity, best = find_nearest(x, sources, partition.destinations)
+            similarity, nearest = find(x, sources, partition.destinations)
         else:
             sources = tiled.sources
-            similarity, best = find_nearest(x, sources, tiled.destinations, tiled.num_tiles)
+            similarity, nearest = find(x, sources, tiled.destinations, tiled.num_tiles)
             if tiled.rank_penalty is not None:
                 # NaN (of latents that overflowed) sorts arbitrarily; use -2 so it still ranks above the padding.
                 similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
                 similarity = similarity + tiled.rank_penalty
-            best = paddle.gather(tiled.dst_index, (best + tiled.tile_offset).flatten()).reshape(best.shape)
+            nearest = paddle.gather(tiled.dst_index, (nearest + tiled.tile_offset).flatten())
         if min_similarity is not None:
             num_similar = (similarity >= min_similarity).astype("int32").sum(axis=1)
             num_merged = min(num_merged, int(num_similar.min()))
             if num_merged == 0:
                 return None
-        owner, inverse_count, order = _merge_most_similar(similarity, best, sources, partition, x.shape[1], num_merged)
-        # Frames are images of their own up to here.
+        stay = partition.destinations
+        if partition.prefix:
+            stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
+        batch, num_tokens, num_stay = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0], x.shape[1], stay.shape[0]
+        num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
+        rank = paddle.argsort(similarity, axis=1, descending=True)
+        if rank.shape[1] > num_sources:  # padded tiles
+            rank = rank[:, :num_sources]
+        # The merged sequence of an image is [kept sources by rank, destinations, tokens before the grid]; a merged
+        # source goes where its destination is.
+        rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])
+        first_source = paddle.arange(0, batch * sources.shape[0], sources.shape[0], dtype="int64").unsqueeze(1)
+        nearest = paddle.gather(nearest.flatten(), (rank[:, :num_merged] + first_source).flatten())
+        first_destination = rows[:, num_left - num_stay : num_left - num_stay + 1]
+        row_of_ranked = paddle.concat([nearest.reshape([-1, num_merged]) + first_destination, rows], axis=1)
+        by_rank = paddle.gather(sources, rank.flatten()).reshape([-1, num_sources])
+        order = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
+        order = order + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
+        places = order.flatten()
+        owner = scatter_rows(row_of_ranked.flatten().astype("int32"), places, like=places)
+        ones = paddle.ones([batch * num_tokens], dtype="float32")
+        count = scatter_rows(ones, owner, like=rows.flatten(), add=True)
         return Matching(
-            owner, inverse_count, order, x.shape[0] // frames, x.shape[1] * frames, num_merged * frames, keeps_queries
-        )
-
-
-def _merge_most_similar(
-    similarity: paddle.Tensor, best: paddle.Tensor, sources: paddle.Tensor, partition: Partition,
-    num_tokens: int, num_merged: int,
-) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor]:  # fmt: skip
-    """Merge the sources that are most similar to their destinations into them.
-
-    Args:
-        similarity: ``[batch, S or more]`` float32, of each source to its destination. Padding columns are below any
-            cosine.
-        best: ``[batch, S or more]`` int64, the index of that destination in ``partition.destinations``.
-        sources: int64 ``[S or more]``, the token of each column.
-        partition: the grid's destinations, and the tokens before it, which stay.
-
-    Returns:
-        ``owner``, ``inverse_count`` and ``order`` of a ``Matching``.
-    """
-    stay = partition.destinations
-    if partition.prefix:
-        stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
-    batch, num_stay = dim_size(similarity, 0), stay.shape[0]
-    num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
-    rank = paddle.argsort(similarity, axis=1, descending=True)
-    if rank.shape[1] > num_sources:
-        rank = rank[:, :num_sources]
-    # The merged sequence of an image is [kept sources by rank, destinations, tokens before the grid]; a merged source
-    # goes where its destination is.
-    rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])
-    first_destination = num_left - num_stay
-    merged_into = gather_last_axis(best, rank[:, :num_merged]) + rows[:, first_destination : first_destination + 1]
-    by_rank = paddle.gather(sources, rank.flatten()).reshape([-1, num_sources])
-    order = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
-    order = order + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
-    row_of = paddle.concat([merged_into, rows], axis=1).flatten().astype("int32")
-    owner = scatter_rows(row_of, order.flatten(), batch * num_tokens, in_place=can_write_in_place())
-    ones = paddle.ones([batch * num_tokens], dtype="float32")
-    count = scatter_rows(ones, owner, batch * num_left, add=True, in_place=can_write_in_place())
-    return owner, paddle.reciprocal(count).unsqueeze(1), order
+            owner, paddle.reciprocal(count).unsqueeze(1), order, x.shape[0] // frames, num_tokens * frames,
+            num_left * frames, keeps_queries,
+        )  # fmt: skip

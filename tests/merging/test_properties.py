@@ -231,10 +231,11 @@ class TestMatching:
         matching = case.match(x, data.draw(tiles(case)), min_similarity=least)
         if matching is None:
             return
-        assert 1 <= matching.num_merged <= case.num_merged
+        num_merged = case.num_tokens - matching.num_left
+        assert 1 <= num_merged <= case.num_merged
         rows, kept = to_float(x), keepers(matching)
         unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
-        for group, keeper in zip(check_groups(case, matching, matching.num_merged), kept, strict=True):
+        for group, keeper in zip(check_groups(case, matching, num_merged), kept, strict=True):
             others = group[group != keeper]
             assert (unit[others] @ unit[keeper] >= least - 1e-5).all()
 
@@ -310,7 +311,7 @@ class TestRun:
         if int(grid.num_tokens * ratio) == 0 or height < sy or width < sx:
             assert matching is None  # the sublayer gets the very tokens that the block got
         else:
-            assert matching.num_merged == int(grid.num_tokens * ratio)
+            assert matching.num_tokens - matching.num_left == int(grid.num_tokens * ratio)
             assert min(map(len, groups(matching))) >= 1
 
     @pytest.mark.parametrize("how", COMBINE_MODES)
@@ -324,7 +325,7 @@ class TestRun:
             draw = np.random.default_rng(seed)
             order = draw.permuted(np.arange(batch * tokens).reshape(batch, tokens), axis=1)
             owner = paddle.to_tensor(np.argsort(order.ravel()).astype("int32"))
-            single = Matching(owner, paddle.ones([batch * tokens, 1]), paddle.to_tensor(order), batch, tokens, 0)
+            single = Matching(owner, paddle.ones([batch * tokens, 1]), paddle.to_tensor(order), batch, tokens, tokens)
             x = paddle.to_tensor(draw.standard_normal((batch, tokens, 3)).astype("float32")).astype(dtype)
             difference = np.abs(to_float(single.restore(single.reduce(x, how))) - to_float(x)).max()
             assert difference <= (TOLERANCE[dtype] * 4 if how == NORM else 0)

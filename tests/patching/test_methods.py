@@ -58,7 +58,7 @@ class TestMinSimilarity:
             tiles = split_by_tile(partition, cut_into_tiles(GRID, 2, 2, tile))
             found = match_tokens(x, partition, at_most, least, tiles)
         assert found is not None
-        assert found.num_merged == merged
+        assert found.num_left == GRID.num_tokens - merged
         assert found.reduce(x).shape == [2, GRID.num_tokens - merged, 3]
         assert len(np.unique(found.owner.numpy())) == 2 * (GRID.num_tokens - merged)
 
