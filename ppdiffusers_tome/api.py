@@ -14,8 +14,7 @@ from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_con
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import UNSET, truncated_repr
+from ppdiffusers_tome.settings.types import UNSET, did_you_mean, shorten_repr
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,10 +29,10 @@ def _explain_arguments(function: Function) -> Function:
         for name in settings.keys() - known.keys():
             suggestion = did_you_mean(name, known)
             if name in ("preset", "settings"):
-                suggestion = f"; give it as config={truncated_repr(settings[name])}, or in place of the ratio"
+                suggestion = f"; give it as config={shorten_repr(settings[name])}, or in place of the ratio"
             raise ToMeTypeError(f"{function.__name__} has no argument {name!r}{suggestion}")
         if len(args) > 1 and "ratio" in settings:
-            first, ratio = truncated_repr(args[1]), truncated_repr(settings["ratio"])
+            first, ratio = shorten_repr(args[1]), shorten_repr(settings["ratio"])
             raise ToMeTypeError(
                 f"{first} and ratio={ratio} are both the ratio; pass one of them, or a preset with another ratio as "
                 f"apply_tome(config={first}, ratio={ratio})"
@@ -161,7 +160,7 @@ def apply_tome(
     if isinstance(ratio, ToMeConfig) or is_preset(ratio):
         if config is not None:
             raise ToMeTypeError(
-                f"ratio={truncated_repr(ratio)} and config={truncated_repr(config)} both hold all settings; pass one "
+                f"ratio={shorten_repr(ratio)} and config={shorten_repr(config)} both hold all settings; pass one "
                 "of them, and single settings with it"
             )
         config, settings["ratio"] = ratio, UNSET
@@ -213,7 +212,7 @@ def apply_patch(
     """
     if isinstance(ratio, str | ToMeConfig):
         raise ToMeTypeError(
-            f"ratio={truncated_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; "
+            f"ratio={shorten_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; "
             "pass presets and configs to apply_tome"
         )
     return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)

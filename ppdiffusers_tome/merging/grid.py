@@ -29,11 +29,6 @@ class Grid:
     def num_tokens(self) -> int:
         return self.frames * self.height * self.width
 
-    @property
-    def single_frame(self) -> Grid:
-        """The grid of one frame."""
-        return Grid(self.height, self.width)
-
     def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
         """Count the cells of ``sx`` by ``sy`` by ``st`` tokens."""
         return (self.frames // st) * (self.height // sy) * (self.width // sx)

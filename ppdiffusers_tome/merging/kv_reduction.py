@@ -6,7 +6,7 @@ All tokens give queries, so nothing is restored. (Pooled and merged keys are a `
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -168,7 +168,7 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
         >>> pooling.order.tolist()
         [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
     """
-    grid = layout.grid if stride[2] > 1 else layout.grid.single_frame
+    grid = layout.grid if stride[2] > 1 else replace(layout.grid, frames=1)
     (frame_cell, frame_middle), (row_cell, row_middle), (column_cell, column_middle) = (
         _cut_side(length, at_most)
         for length, at_most in zip((grid.frames, grid.height, grid.width), reversed(stride), strict=True)

@@ -78,11 +78,11 @@ def match_tokens(
         else:
             sources = tiled.sources
             similarity, nearest = find(x, sources, tiled.destinations, tiled.num_tiles)
-            if tiled.rank_penalty is not None:
-                # NaN (of latents that overflowed) sorts arbitrarily; use -2 so it still ranks above the padding.
-                similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
-                similarity = similarity + tiled.rank_penalty
-            nearest = paddle.gather(tiled.dst_index, (nearest + tiled.tile_offset).flatten())
+            nearest = paddle.gather(tiled.dst_index, (nearest + tiled.tile_offset).flatten()).reshape(nearest.shape)
+            if tiled.columns is not None:
+                sources = partition.sources
+                similarity = paddle.index_select(similarity, tiled.columns, axis=1)
+                nearest = paddle.index_select(nearest, tiled.columns, axis=1)
         if min_similarity is not None:
             num_similar = (similarity >= min_similarity).astype("int32").sum(axis=1)
             num_merged = min(num_merged, int(num_similar.min()))
@@ -94,8 +94,6 @@ def match_tokens(
         batch, num_tokens, num_stay = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0], x.shape[1], stay.shape[0]
         num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
         rank = paddle.argsort(similarity, axis=1, descending=True)
-        if rank.shape[1] > num_sources:  # padded tiles
-            rank = rank[:, :num_sources]
         # The merged sequence of an image is [kept sources by rank, destinations, tokens before the grid]; a merged
         # source goes where its destination is.
         rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])

@@ -54,8 +54,7 @@ def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None 
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
     sources, destinations = map(constants or Constants(), _list_regular(grid, sx, sy, st))
-    num_inside = grid.num_cells(sx, sy, st) * sx * sy * st
-    return Partition(sources, destinations, grid.num_tokens - num_inside)
+    return Partition(sources, destinations, grid.num_tokens - len(destinations) * sx * sy * st)
 
 
 def random_partition(
@@ -74,8 +73,7 @@ def random_partition(
             destinations. None where a model has no timestep.
         constants: keeps the tensors that the next partition of this grid needs again; None keeps none.
     """
-    constant = constants or Constants()
-    arrays = _list_random(grid, sx, sy, seed, st)
+    constant, arrays = constants or Constants(), _list_random(grid, sx, sy, seed, st)
     # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
     prime = constant(_PRIME_ARRAY)
     if timestep is None:
@@ -117,7 +115,8 @@ def _list_regular(grid: Grid, sx: int, sy: int, st: int) -> tuple[np.ndarray, np
 def _list_random(grid: Grid, sx: int, sy: int, seed: int, st: int) -> _RandomArrays:
     cells, rest = grid.cells(sx, sy, st)
     offsets = cells[0] - cells[0, 0]
-    source_offsets = np.stack([np.roll(offsets, -chosen)[1:] for chosen in range(len(offsets))])
+    numbers = np.arange(len(offsets))
+    source_offsets = offsets[(numbers[:, None] + numbers[1:]) % len(offsets)]
     over_frames = [grid.frames, st] if st > 1 else []
     draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy, *over_frames])
     coefficients = tuple(draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))

@@ -1,9 +1,9 @@
 """The most similar destination of each source, a matching's main cost.
 
 ``find_nearest`` compares all tiles at once, for few launches. A matching has no gradient and ends in integers, so on a
-CPU ``find_nearest_on_cpu`` computes it by numpy, on the tensors' own memory: its argmax reads ten times as many numbers a
-second as Paddle's, and on AMD its products are three times as fast as those of the library that Paddle brings, which
-takes its slow path there. No program that is traced can contain it.
+CPU ``find_nearest_on_cpu`` uses numpy, on the tensors' own memory: its argmax reads ten times as many numbers a second
+as Paddle's, and on AMD its products are three times as fast as those of the library that Paddle brings, which takes its
+slow path there. No program that is traced can contain it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Tiles:
     sources: np.ndarray  # int64 [num_tiles * S], each in one tile
     destinations: np.ndarray  # int64 [num_tiles * D], those in the tile and in the cells around it, of the same frames
     tile_offset: np.ndarray  # int64 [1, num_tiles * S], where in destinations the tile of each source begins
-    rank_penalty: np.ndarray  # float32 [num_tiles * S], added to cosines: 0, and -4 for repeated sources
+    columns: np.ndarray | None  # int64, of each source of the partition the place in sources; None without repetition
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TiledPartition:
     destinations: paddle.Tensor
     dst_index: paddle.Tensor
     tile_offset: paddle.Tensor
-    rank_penalty: paddle.Tensor | None  # None where nothing is repeated
+    columns: paddle.Tensor | None
 
 
 @lru_cache(maxsize=32)
@@ -77,7 +77,7 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
         + column_band[np.minimum(column // sx, num_columns - 1)]
     )
     cells, rest = grid.cells(sx, sy, st)
-    sources, is_padding = _group_by_tile(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
+    sources, columns = _group_by_tile(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
     seen_rows, seen_columns = _widen_bands(row_band), _widen_bands(column_band)
     seen_cells = (seen_rows[:, None, :, None] * num_columns + seen_columns[None, :, None, :]).reshape(tiles_a_frame, -1)
     destinations = np.arange(num_depths)[:, None, None] * (num_rows * num_columns) + seen_cells
@@ -85,7 +85,7 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
     return Tiles(
         num_tiles, sources.ravel(), destinations.ravel(),
         tile_offset=np.repeat(np.arange(num_tiles) * num_destinations, sources.shape[1])[None],
-        rank_penalty=np.where(is_padding.ravel(), np.float32(-4), np.float32(0)),
+        columns=columns if len(columns) < sources.size else None,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | Non
         destinations=paddle.gather(partition.destinations, dst_index),
         dst_index=dst_index,
         tile_offset=constant(tiles.tile_offset),
-        rank_penalty=constant(tiles.rank_penalty) if tiles.rank_penalty.any() else None,
+        columns=None if tiles.columns is None else constant(tiles.columns),
     )
 
 
@@ -117,16 +117,15 @@ def _widen_bands(band_of: np.ndarray) -> np.ndarray:
 
 
 def _group_by_tile(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the places of each tile, padded, and the padding.
+    """List the members of each tile, padded, and where each member is.
 
     Example:
-        >>> index, is_padding = _group_by_tile(np.array([0, 1, 0, 0]))
-        >>> index.tolist(), is_padding.tolist()
-        ([[0, 2, 3], [1, 1, 1]], [[False, False, False], [False, True, True]])
+        >>> index, columns = _group_by_tile(np.array([0, 1, 0, 0]))
+        >>> index.tolist(), columns.tolist()
+        ([[0, 2, 3], [1, 1, 1]], [0, 3, 1, 2])
     """
     order = np.argsort(tile_of, kind="stable")
     counts = np.bincount(tile_of)
     first = np.cumsum(counts) - counts
-    place = np.arange(counts.max())
-    index = order[first[:, None] + np.minimum(place, counts[:, None] - 1)]
-    return index, place >= counts[:, None]
+    index = order[first[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)]
+    return index, np.unique(index, return_index=True)[1]

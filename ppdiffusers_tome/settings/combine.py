@@ -10,8 +10,8 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import is_preset, presets
-from ppdiffusers_tome.settings.types import UNSET, check_type, truncated_repr
+from ppdiffusers_tome.settings.presets import PRESETS, is_preset
+from ppdiffusers_tome.settings.types import UNSET, check_type, shorten_repr
 
 
 def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[str, Any]) -> ToMeConfig:
@@ -32,9 +32,12 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
     overrides = {name: value for name, value in overrides.items() if value is not UNSET}
     if base is None:
         return _refuse_unused(overrides, ToMeConfig(**overrides))
-    accepted = f"a ToMeConfig, the name of a preset ({', '.join(presets())}) or the path of a JSON file of settings"
+    accepted = f"a ToMeConfig, the name of a preset ({', '.join(PRESETS)}) or the path of a JSON file of settings"
     check_type(base, ToMeConfig | str | PathLike, accepted, "config=")
-    config = base if isinstance(base, ToMeConfig) else ToMeConfig.named(base)
+    if isinstance(base, ToMeConfig):
+        config = base
+    else:
+        config = ToMeConfig.preset(str(base)) if is_preset(base) else ToMeConfig.load(base)
     try:
         return _refuse_unused(overrides, replace(config, **overrides))
     except ToMeValueError as error:
@@ -48,7 +51,7 @@ def _refuse_unused(overrides: Mapping[str, Any], config: ToMeConfig) -> ToMeConf
         value, other = getattr(config, name), getattr(config, needed)
         if name in overrides and value != getattr(ToMeConfig(), name) and not other:
             raise ToMeValueError(
-                f"{name}={truncated_repr(value)} has no effect with {needed}={other}; omit it, or pass {needed} as well"
+                f"{name}={shorten_repr(value)} has no effect with {needed}={other}; omit it, or pass {needed} as well"
             )
     return config
 
@@ -77,5 +80,5 @@ def _describe_origins(
 
 def _list_settings(settings: Mapping[str, Any]) -> str:
     """Write ``sx=2, sy=2 and ratio=0.5``."""
-    *first, last = (f"{name}={truncated_repr(value)}" for name, value in settings.items())
+    *first, last = (f"{name}={shorten_repr(value)}" for name, value in settings.items())
     return f"{', '.join(first)} and {last}" if first else last

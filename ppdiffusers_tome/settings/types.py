@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -72,7 +73,17 @@ def to_python(value: Any) -> Any:
         return value
 
 
-def truncated_repr(value: Any) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the known word that is close to a misspelled one.
+
+    Returns:
+        The end of a sentence, ``; did you mean --steps?``, or nothing where no known word is close.
+    """
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def shorten_repr(value: Any) -> str:
     """Return the ``repr`` as one line that is not too long."""
     try:
         text = " ".join(repr(value).split())
@@ -101,7 +112,7 @@ def check_type(value: Any, expected: Any, accepted: str, label: str = "") -> Non
         ToMeTypeError: the value has another type.
     """
     if isinstance(value, bool) or not isinstance(value, expected):
-        raise ToMeTypeError(f"{label}{truncated_repr(value)} must be {accepted}; got {describe_type(value)}")
+        raise ToMeTypeError(f"{label}{shorten_repr(value)} must be {accepted}; got {describe_type(value)}")
 
 
 @dataclass(frozen=True)
@@ -133,13 +144,13 @@ class Bounds:
             return None
         if self.kind is bool:
             if not isinstance(value, bool):
-                raise ToMeTypeError(f"{name}={truncated_repr(value)} must be {self.accepted}")
+                raise ToMeTypeError(f"{name}={shorten_repr(value)} must be {self.accepted}")
             return value
         check_type(value, self.kind, self.accepted, f"{name}=")
         if self.kind is str:
             return str(value)  # a numpy string is a str, too
         if not self.lowest <= value <= self.highest or (self.among and value not in self.among):
-            raise ToMeValueError(f"{name}={truncated_repr(value)} must be {self.accepted}")
+            raise ToMeValueError(f"{name}={shorten_repr(value)} must be {self.accepted}")
         return int(value) if self.kind is Integral else float(value)
 
 

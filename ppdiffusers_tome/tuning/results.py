@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import describe_type, format_count, to_python, truncated_repr
+from ppdiffusers_tome.settings.types import describe_type, format_count, shorten_repr, to_python
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,12 +40,12 @@ class Target:
         for name, value in requirements.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise ToMeTypeError(
-                    f"target {name}={truncated_repr(value)} must be a number; got {describe_type(value)}"
+                    f"target {name}={shorten_repr(value)} must be a number; got {describe_type(value)}"
                 )
             # Integers may be larger than any float, so they are compared without conversion.
             if value != value or not 0 < value < math.inf or (name == "speedup" and value < 1):
                 least = "1 or more" if name == "speedup" else "above 0"
-                raise ToMeValueError(f"target {name}={truncated_repr(value)} must be a finite number, {least}")
+                raise ToMeValueError(f"target {name}={shorten_repr(value)} must be a finite number, {least}")
             object.__setattr__(self, name, value)
 
 

@@ -23,7 +23,7 @@ from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError, ToMeValu
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import describe_type, truncated_repr
+from ppdiffusers_tome.settings.types import describe_type, shorten_repr
 from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_counts
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
@@ -305,7 +305,7 @@ def _check_call(call: Any) -> None:
     """Check the arguments of a call of the pipeline."""
     if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
         raise ToMeTypeError(
-            f"call={truncated_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
+            f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
             f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
         )
     if isinstance(call.get("output_type"), str) and call["output_type"] == "latent":

@@ -35,7 +35,7 @@ from ppdiffusers_tome import (
     shared_copy,
 )
 from ppdiffusers_tome.patching import checks
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import shorten_repr
 from zoo.prior_transformer import SPECIMEN as PRIOR
 
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
@@ -108,7 +108,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
 
 
 def name_of(settings: dict[str, Any]) -> str:
-    return "-".join(f"{key}={truncated_repr(value)}" for key, value in settings.items())
+    return "-".join(f"{key}={shorten_repr(value)}" for key, value in settings.items())
 
 
 @functools.cache
@@ -197,7 +197,6 @@ class TestNumbersOfOtherLibraries:
     ("function", "words"),
     [
         (ToMeConfig.preset, r"the name of a preset \(balanced, fast, quality\); got"),
-        (ToMeConfig.named, r"the name of a preset \(.*\) or the path of a JSON file"),
         (ToMeConfig.load, r"the path of a JSON file of settings, such as 'tome\.json'"),
     ],
 )
@@ -296,7 +295,7 @@ def test_a_path_that_no_system_takes_is_refused_in_a_sentence(path: str) -> None
 
 def test_a_preset_that_is_nearly_right_is_suggested() -> None:
     with pytest.raises(ToMeValueError, match=r"the presets are balanced, fast, quality; did you mean balanced\?"):
-        ToMeConfig.named("balancd")
+        ToMeConfig.preset("balancd")
     with pytest.raises(ToMeTypeError, match="did you mean quality"):
         ToMeConfig("qualty")
     for given in (dict(ratio="balancd"), dict(config="balancd")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import paddle
@@ -36,7 +37,7 @@ def build_reducer(
     of ``random_partition``.
     """
     constants, keys = constants or Constants(), METHODS[config.method].key_reduction
-    grid = layout.grid if config.st > 1 else layout.grid.single_frame
+    grid = layout.grid if config.st > 1 else replace(layout.grid, frames=1)
     frames, stride = layout.grid.frames // grid.frames, (config.sx, config.sy, config.st)
     # A ramp has another number in every step.
     step_constants = Constants() if config.is_ramp(layout.level) else constants
