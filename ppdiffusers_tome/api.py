@@ -92,44 +92,42 @@ def apply_tome(
         merge_attn: merge around self-attention (default True).
         merge_crossattn: merge around cross-attention (default False; rarely useful).
         merge_mlp: merge around the feed-forward layer (default False; rarely useful).
-        seed: of the random destinations, ``0 <= seed < 2**63`` (default 0). They depend on the seed, the timestep and
-            the grid alone, never on a global generator, and are the same for every image.
-        tile: compare sources with destinations of their own tile, about ``tile`` by ``tile`` tokens, and of one cell
-            around it only, so that the cost of matching grows linearly with the tokens. At least the larger of ``sx``
-            and ``sy``; 16 is a good size. None (default) compares all with all, as the papers do.
+        seed: of the random destinations, ``0 <= seed < 2**63`` (default 0). They depend on seed, timestep and grid
+            alone, never on a global generator, and are the same for every image.
+        tile: compare sources with destinations in tiles of about ``tile`` by ``tile`` tokens, and one cell around
+            them, so that the cost of matching grows linearly with the tokens. At least the larger of ``sx`` and ``sy``;
+            16 is a good size. None (default) compares all with all, as the papers do.
         reuse_steps: denoising steps that share a matching, 1 or more (default 1: no reuse).
         reuse_blocks: share the matching of the first block among all blocks on one grid (default False).
         method: ``"tome"`` (default), ``"prune"`` or ``"tofu"`` merge similar tokens; ``"keys"``, ``"pool"`` or
             ``"todo"`` keep every query and reduce the keys and values.
-        min_similarity: lowest cosine similarity of tokens that merge, -1 to 1 (default None: any); ``ratio`` is then
-            the upper limit. All images of a batch merge as many tokens as the one with the fewest similar tokens. Every
-            matching reads one number on the host, for which a GPU waits.
+        min_similarity: lowest cosine of tokens that merge, -1 to 1 (default None: any); ``ratio`` is then the upper
+            limit. All images of a batch merge as many tokens as the one with the fewest similar ones, a number that
+            every matching reads on the host, for which a GPU waits.
         start, end: merge in this part of the denoising only, ``0 <= start < end <= 1`` (default: all of it).
         st: stride over the frames of a video, 1 or more. With 1 (default) each frame merges by itself. A larger one
             keeps more detail where little moves and costs more; it needs a model whose attention is over all frames at
             once (Wan, CogVideoX, HunyuanVideo).
-        proportional: weight merged tokens by group size (proportional attention), wherever attention takes a mask: the
-            logarithm of the size is added to the scores. None (default): only with ``keys`` and ``pool``.
+        proportional: weight merged tokens by group size, wherever attention takes a mask: the logarithm of the size is
+            added to the scores. None (default): only with ``keys`` and ``pool``.
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
             before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps, from 0, such
-            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. With a fraction up to 0.2, every second step is skipped late in
-            the denoising; of a greater one the steps are spread by the model's family, and that is logged. It needs a
-            pipeline, which knows the number of steps, and 9 steps or more.
+            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. It needs a pipeline, which knows the number of steps, and 9
+            steps or more.
         cache_slope: the share of the slope between the last two computed steps that a skipped step follows, 0 to 2
-            (default 0.75): 1 extrapolates linearly, 0 reuses the last computed step; or a list of one share for each of
+            (default 0.75): 1 extrapolates linearly, 0 reuses the last computed step; or one share for each of
             ``cache_steps`` steps.
-        cache_steps: the number of denoising steps that the list in ``cache`` is for. In a denoising of another length,
-            listed steps keep their places as fractions of it, and that is logged. With None (default) the list is taken
-            as it is, and steps after its last are computed.
+        cache_steps: the number of denoising steps that the list in ``cache`` is for. In a denoising of another length
+            listed steps keep their places, as fractions of it. With None (default) the list is taken as it is, and
+            steps after its last are computed.
         cache_scheduler: the class name of the scheduler that the list was chosen with (default None: any); another one
             is logged.
         config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
 
-    Progress of the denoising is the position of the step in the scheduler's timesteps, from 0 at pure noise to 1 at the
-    final image; so image-to-image starts in the middle. A denoiser that is called outside its pipeline uses the
-    timestep: 1000 is pure noise, 0 the image. A ramp, ``start`` and ``end`` read the timestep on the host, once for
-    every call of the denoiser.
+    Progress of the denoising is the place of the step in the scheduler's timesteps, 0 at pure noise and 1 at the final
+    image. A denoiser that is called outside its pipeline uses the timestep: 1000 is pure noise, 0 the image. A ramp,
+    ``start`` and ``end`` read the timestep on the host, once for every call of the denoiser.
 
     Returns:
         The pipeline or model, so that calls chain.
@@ -148,7 +146,6 @@ def apply_tome(
     Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse, ToMA (Lu et al., ICML 2025); for ``proportional``,
     Token Merging: Your ViT But Faster (Bolya et al. 2023), section 3; for the other methods, ``merging.methods``;
     for ``cache``, TaylorSeer (arXiv 2503.06923), DeepCache (CVPR 2024) and FreqCa (arXiv 2510.08669).
-    ``ppdiffusers_tome.tune`` finds settings by trying them.
     """
     settings: dict[str, Any] = dict(
         ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand, merge_attn=merge_attn,
@@ -171,19 +168,14 @@ def apply_tome(
 def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
     """Apply ToMe in a ``with`` block, and restore what was applied before.
 
-    A server gives each request its settings so. Requests that run at the same time need a ``shared_copy`` each, as what
-    is applied to a pipeline holds in all threads.
+    Requests that run at the same time need a ``shared_copy`` each, as settings of a pipeline hold in all threads.
 
     Args:
-        model_or_pipe, args, settings: as for ``apply_tome``; the pipeline or model that has settings now, if any, not a
-            part of it.
+        model_or_pipe: the pipeline or model that has settings now, if any, not a part of it.
+        args, settings: as for ``apply_tome``, whose errors are raised, too.
 
     Yields:
-        ``model_or_pipe``.
-
-    Raises:
-        ToMeTypeError, ToMeValueError, NothingToMergeError: as ``apply_tome``. After this or any other error, what was
-            applied before is applied again.
+        ``model_or_pipe``. After any error, what was applied before is applied again.
 
     Example:
         >>> with use_tome(pipe, ratio=0.5):

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.constants import Constant, Constants
 from ppdiffusers_tome.merging.grid import Layout, divide_evenly
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import MEAN
@@ -84,17 +84,18 @@ def select_key_tokens(
     Returns:
         int64 ``[tokens - num_dropped]``.
     """
-    constant, num_outside = constants or Constants(), partition.num_outside
     num_sources, num_destinations = partition.sources.shape[0], partition.destinations.shape[0]
-    inside, outside = _choose_sources(num_sources - num_dropped, num_sources, num_destinations, num_outside)
+    chosen = (constants or Constants())(
+        _choose_sources(num_sources - num_dropped, num_sources, num_destinations, partition.num_outside)
+    )
     parts = [partition.destinations]
-    if len(inside):
-        parts.append(paddle.gather(partition.sources, constant(inside)))
-    if len(outside):
-        index = constant(outside)
+    if chosen.inside is not None:
+        parts.append(paddle.gather(partition.sources, chosen.inside))
+    if chosen.outside is not None:
+        index = chosen.outside
         if partition.random_numbers is not None:
-            index = (index + partition.random_numbers[:1]) % num_outside
-        parts.append(paddle.gather(partition.sources, index + (num_sources - num_outside)))
+            index = (index + partition.random_numbers[:1]) % partition.num_outside
+        parts.append(paddle.gather(partition.sources, index + (num_sources - partition.num_outside)))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
     kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
@@ -104,18 +105,22 @@ def select_key_tokens(
     return (paddle.arange(0, frames * frame_tokens, frame_tokens, dtype="int64").unsqueeze(1) + kept).flatten()
 
 
-@lru_cache(maxsize=32)
-def _choose_sources(
-    count: int, num_sources: int, num_destinations: int, num_outside: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Choose ``count`` sources, spread evenly.
+@dataclass(frozen=True, eq=False)
+class _ChosenSources:
+    inside: Constant  # int64, indices of sources in cells, or None
+    outside: Constant  # int64, indices of those in no cell, counted from the first of these, or None
 
-    Returns:
-        int64, the indices of those in cells, and of those in no cell, counted from the first of these.
-    """
+
+@lru_cache(maxsize=32)
+def _choose_sources(count: int, num_sources: int, num_destinations: int, num_outside: int) -> _ChosenSources:
+    """Choose ``count`` sources, spread evenly."""
     share = (num_destinations + count) / (num_destinations + num_sources)
     outside = min(count, round(num_outside * share))
-    return _spread_evenly(count - outside, num_sources - num_outside), _spread_evenly(outside, num_outside)
+    inside = count - outside
+    return _ChosenSources(
+        _spread_evenly(inside, num_sources - num_outside) if inside else None,
+        _spread_evenly(outside, num_outside) if outside else None,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,22 +130,20 @@ class Pooling:
     The fields are those of a ``Matching``. The token in a cell's middle stands for the cell.
     """
 
-    owner: np.ndarray  # int32 [tokens]
-    inverse_count: np.ndarray  # float32 [left, 1]
-    order: np.ndarray  # int64 [tokens]
+    owner: Constant  # int32 [tokens]
+    inverse_count: Constant  # float32 [left, 1]
+    order: Constant  # int64 [tokens]
+    num_left: int
     uniform_groups: bool
-
-    @property
-    def num_left(self) -> int:
-        return len(self.inverse_count)
 
     def match(self, x: paddle.Tensor, constants: Constants) -> Matching:
         """Match the keys of ``[batch, tokens, channels]``; only the batch matters."""
+        one, num_tokens = constants(self), len(self.owner)
         batch = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0]
-        images, num_tokens = paddle.arange(batch, dtype="int32").unsqueeze(1), len(self.owner)
-        owner = (constants(self.owner) + images * self.num_left).flatten()
-        order = constants(self.order) + images.astype("int64") * num_tokens
-        inverse_count = constants(self.inverse_count).expand([batch, self.num_left, 1]).flatten(0, 1)
+        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
+        owner = (one.owner + images * self.num_left).flatten()
+        order = one.order + images.astype("int64") * num_tokens
+        inverse_count = one.inverse_count.expand([batch, self.num_left, 1]).flatten(0, 1)
         return Matching(
             owner, inverse_count, order, x.shape[0], num_tokens, self.num_left, keeps_queries=True,
             uniform_groups=self.uniform_groups,
@@ -197,7 +200,7 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
     kept = np.concatenate([*middles, alone])
     dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
     return Pooling(
-        owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept]),
+        owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept]), len(sizes),
         uniform_groups=sizes.max() < 2 * sizes.min(),
     )  # fmt: skip
 

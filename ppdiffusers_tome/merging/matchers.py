@@ -18,7 +18,7 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition
 from ppdiffusers_tome.merging.similarity import find_nearest, find_nearest_on_cpu
 from ppdiffusers_tome.merging.tensor_ops import scatter_rows
-from ppdiffusers_tome.merging.tiles import TiledPartition, cut_into_tiles, split_by_tile
+from ppdiffusers_tome.merging.tiles import Tiles, cut_into_tiles, split_by_tile
 
 # From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
 Matcher = Callable[[paddle.Tensor], Matching | None]
@@ -39,21 +39,19 @@ def build_matcher(
             tokens are compared with those of the same cell's frames only, so the cost is linear in the frames.
         constants: as in ``partition.random_partition``.
     """
-    tiled = None
-    sx, sy, st = (*stride, 1)[:3]
+    tiles, (sx, sy, st) = None, (*stride, 1)[:3]
     if tile is not None or st > 1:
         tiles = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
-        if tiles.num_tiles > 1:
-            tiled = split_by_tile(partition, tiles, constants)
+        tiles = split_by_tile(partition, tiles, constants) if tiles.num_tiles > 1 else None
     return partial(
-        match_tokens, partition=partition, num_merged=num_merged, min_similarity=min_similarity, tiled=tiled,
+        match_tokens, partition=partition, num_merged=num_merged, min_similarity=min_similarity, tiles=tiles,
         frames=frames, keeps_queries=keeps_queries,
     )  # fmt: skip
 
 
 def match_tokens(
     x: paddle.Tensor, partition: Partition, num_merged: int, min_similarity: float | None = None,
-    tiled: TiledPartition | None = None, frames: int = 1, keeps_queries: bool = False,
+    tiles: Tiles | None = None, frames: int = 1, keeps_queries: bool = False,
 ) -> Matching | None:  # fmt: skip
     """Decide which tokens merge; return None where no sources are similar enough.
 
@@ -63,7 +61,7 @@ def match_tokens(
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
         min_similarity: the least cosine at which they do. All images then merge as many as the one that has fewest
             similar sources, so that they stay one tensor. Read on the host, so it waits for the device.
-        tiled: the same partition by tiles, to compare sources with the destinations in and beside their tiles only;
+        tiles: of ``split_by_tile``, to compare sources with the destinations in and beside their tiles only;
             None compares all with all.
         frames: how many such grids an image's tokens hold, one after the other. Each merges by itself.
         keeps_queries: as in ``Matching``.
@@ -72,17 +70,17 @@ def match_tokens(
         if frames > 1:
             x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])  # frames are images of their own
         find = find_nearest_on_cpu if paddle.in_dynamic_mode() and x.place.is_cpu_place() else find_nearest
-        if tiled is None:
+        if tiles is None:
             sources = partition.sources
             similarity, nearest = find(x, sources, partition.destinations)
         else:
-            sources = tiled.sources
-            similarity, nearest = find(x, sources, tiled.destinations, tiled.num_tiles)
-            nearest = paddle.gather(tiled.dst_index, (nearest + tiled.tile_offset).flatten()).reshape(nearest.shape)
-            if tiled.columns is not None:
+            sources = tiles.source_tokens
+            similarity, nearest = find(x, sources, tiles.destination_tokens, tiles.num_tiles)
+            nearest = paddle.gather(tiles.destinations, (nearest + tiles.tile_offset).flatten()).reshape(nearest.shape)
+            if tiles.columns is not None:
                 sources = partition.sources
-                similarity = paddle.index_select(similarity, tiled.columns, axis=1)
-                nearest = paddle.index_select(nearest, tiled.columns, axis=1)
+                similarity = paddle.index_select(similarity, tiles.columns, axis=1)
+                nearest = paddle.index_select(nearest, tiles.columns, axis=1)
         if min_similarity is not None:
             num_similar = (similarity >= min_similarity).astype("int32").sum(axis=1)
             num_merged = min(num_merged, int(num_similar.min()))

@@ -8,41 +8,31 @@ sources merge is still decided over the whole image.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.constants import Constant, Constants
 from ppdiffusers_tome.merging.grid import Grid, divide_evenly
 from ppdiffusers_tome.merging.partition import Partition
 
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """The S sources and D destinations of each tile of a grid.
+    """The S sources and D destinations of each tile of a grid, int64.
 
     They are indices into a partition's. A tile with fewer sources than the largest repeats its last one.
     """
 
     num_tiles: int
-    sources: np.ndarray  # int64 [num_tiles * S], each in one tile
-    destinations: np.ndarray  # int64 [num_tiles * D], those in the tile and in the cells around it, of the same frames
-    tile_offset: np.ndarray  # int64 [1, num_tiles * S], where in destinations the tile of each source begins
-    columns: np.ndarray | None  # int64, of each source of the partition the place in sources; None without repetition
-
-
-@dataclass(frozen=True)
-class TiledPartition:
-    """The tokens of ``Tiles`` in a partition, with their destinations' indices."""
-
-    num_tiles: int
-    sources: paddle.Tensor
-    destinations: paddle.Tensor
-    dst_index: paddle.Tensor
-    tile_offset: paddle.Tensor
-    columns: paddle.Tensor | None
+    sources: Constant  # [num_tiles * S], each in one tile
+    destinations: Constant  # [num_tiles * D], those in the tile and in the cells around it, of the same frames
+    tile_offset: Constant  # [1, num_tiles * S], where in destinations the tile of each source begins
+    columns: Constant  # of each source of the partition the place in sources; None without repetition
+    source_tokens: Constant = None  # of a partition
+    destination_tokens: Constant = None
 
 
 @lru_cache(maxsize=32)
@@ -89,18 +79,13 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
     )  # fmt: skip
 
 
-def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> TiledPartition:
-    """Sort a partition by tiles of the same grid and stride."""
-    constant = constants or Constants()
-    dst_index = constant(tiles.destinations)
-    return TiledPartition(
-        tiles.num_tiles,
-        sources=paddle.gather(partition.sources, constant(tiles.sources)),
-        destinations=paddle.gather(partition.destinations, dst_index),
-        dst_index=dst_index,
-        tile_offset=constant(tiles.tile_offset),
-        columns=None if tiles.columns is None else constant(tiles.columns),
-    )
+def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> Tiles:
+    """Return the tiles with the tokens of a partition of the same grid and stride."""
+    tiles = (constants or Constants())(tiles)
+    return replace(
+        tiles, source_tokens=paddle.gather(partition.sources, tiles.sources),
+        destination_tokens=paddle.gather(partition.destinations, tiles.destinations),
+    )  # fmt: skip
 
 
 def _widen_bands(band_of: np.ndarray) -> np.ndarray:

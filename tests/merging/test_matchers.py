@@ -21,8 +21,8 @@ GRIDS = [Grid(4, 4), Grid(64, 64), Grid(5, 7), Grid(2, 17), Grid(13, 14), Grid(3
 
 
 def match_in_tiles(x: paddle.Tensor, partition: Partition, grid: Grid, num_merged: int) -> Matching:
-    tiled = split_by_tile(partition, cut_into_tiles(grid, 2, 2, TILE))
-    return match_tokens(x, partition, num_merged, tiled=tiled)
+    tiles = split_by_tile(partition, cut_into_tiles(grid, 2, 2, TILE))
+    return match_tokens(x, partition, num_merged, tiles=tiles)
 
 
 def match_anywhere(x: paddle.Tensor, partition: Partition, grid: Grid, num_merged: int) -> Matching:

@@ -32,8 +32,8 @@ def search_of(grid: Grid, tile: int | None) -> tuple[paddle.Tensor, paddle.Tenso
     partition = random_partition(grid, 2, 2, seed=0, timestep=paddle.to_tensor([500]))
     if tile is None:
         return partition.sources, partition.destinations, 1
-    tiled = split_by_tile(partition, cut_into_tiles(grid, 2, 2, tile))
-    return tiled.sources, tiled.destinations, tiled.num_tiles
+    tiles = split_by_tile(partition, cut_into_tiles(grid, 2, 2, tile))
+    return tiles.source_tokens, tiles.destination_tokens, tiles.num_tiles
 
 
 def cosines_of(x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int) -> np.ndarray:
