@@ -69,6 +69,7 @@ def match_tokens(
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
             x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])  # frames are images of their own
+        # The nearest destination of every source, an index in those of the partition.
         find = find_nearest_on_cpu if paddle.in_dynamic_mode() and x.place.is_cpu_place() else find_nearest
         if tiles is None:
             sources = partition.sources
@@ -86,24 +87,24 @@ def match_tokens(
             num_merged = min(num_merged, int(num_similar.min()))
             if num_merged == 0:
                 return None
+        # Tokens in the order [sources by rank, destinations, tokens before the grid], counted over the whole batch.
         stay = partition.destinations
         if partition.prefix:
             stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
         batch, num_tokens, num_stay = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0], x.shape[1], stay.shape[0]
         num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
         rank = paddle.argsort(similarity, axis=1, descending=True)
-        # The merged sequence of an image is [kept sources by rank, destinations, tokens before the grid]; a merged
-        # source goes where its destination is.
-        rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])
-        first_source = paddle.arange(0, batch * sources.shape[0], sources.shape[0], dtype="int64").unsqueeze(1)
-        nearest = paddle.gather(nearest.flatten(), (rank[:, :num_merged] + first_source).flatten())
-        first_destination = rows[:, num_left - num_stay : num_left - num_stay + 1]
-        row_of_ranked = paddle.concat([nearest.reshape([-1, num_merged]) + first_destination, rows], axis=1)
         by_rank = paddle.gather(sources, rank.flatten()).reshape([-1, num_sources])
         order = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
         order = order + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
+        # All but the first are the rows of the merged sequence; these go where their destinations are.
+        rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])
+        first_source = paddle.arange(0, batch * num_sources, num_sources, dtype="int64").unsqueeze(1)
+        nearest = paddle.gather(nearest.flatten(), (rank[:, :num_merged] + first_source).flatten())
+        first_destination = rows[:, num_left - num_stay : num_left - num_stay + 1]
+        row_of_ordered = paddle.concat([nearest.reshape([-1, num_merged]) + first_destination, rows], axis=1)
         places = order.flatten()
-        owner = scatter_rows(row_of_ranked.flatten().astype("int32"), places, like=places)
+        owner = scatter_rows(row_of_ordered.flatten().astype("int32"), places, like=places)
         ones = paddle.ones([batch * num_tokens], dtype="float32")
         count = scatter_rows(ones, owner, like=rows.flatten(), add=True)
         return Matching(

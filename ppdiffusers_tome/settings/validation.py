@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field
 from itertools import pairwise
 from numbers import Integral, Real
@@ -25,6 +25,9 @@ from ppdiffusers_tome.settings.types import (
 
 _SLOPE = Bounds(
     Real, "how much of the slope a skipped step follows, 0 (reuse) to 2, such as 0.75, or one for each step", 0, 2
+)
+_CACHE = Bounds(
+    Real, "the fraction of steps to skip, 0 <= cache < 1, or a list of computed steps", 0, math.nextafter(1, 0)
 )
 _LEVELS_BY_NAME = {str(level): level for level in LEVELS}  # the keys of a JSON object are strings
 
@@ -50,33 +53,42 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
         )
     values["method"] = str(method)  # a numpy string is a str, too
     _check_conflicts(values)
-    values["ratio"] = _check_ratio(values["ratio"], values)
-    defaults = {each.name: each.default for each in settings}
-    for name, reason in METHODS[method].unsupported_settings.items():
-        if values[name] != defaults[name]:
+    for name, other, reason in _list_unused(values):
+        default = next(each.default for each in settings if each.name == name)
+        if values[name] != default:
             raise ToMeValueError(
-                f"{name}={shorten_repr(values[name])} has no effect with method={method!r}, as {reason}; "
-                f"leave it at {defaults[name]!r}, or choose another method",
-                settings=(name, "method"),
+                f"{name}={shorten_repr(values[name])} has no effect with {other}={shorten_repr(values[other])}, as "
+                f"{reason}; leave it at {default!r}, or change {other}",
+                settings=(name, other),
             )
+    values["ratio"] = _check_ratio(values["ratio"], values)
     return values
 
 
+def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield settings without effect, each with the setting that decides it and why."""
+    if not isinstance(values["cache"], tuple):
+        for name in ("cache_steps", "cache_scheduler"):
+            yield name, "cache", "it needs cache to list the steps"
+    if values["proportional"] and not values["merge_attn"]:
+        yield "proportional", "merge_attn", "it is for attention on merged tokens"
+    if isinstance(values["ratio"], Mapping):
+        yield "max_downsample", "ratio", "that names its levels"
+    for name, reason in METHODS[values["method"]].unsupported_settings.items():
+        yield name, "method", reason
+
+
 def _check_cache(cache: Any) -> float | tuple[int, ...]:
-    accepted = "the fraction of steps to skip, or a list of computed steps"
-    if _is_sequence(cache):
-        steps = [to_python(step) for step in cache]
-        for step in steps:
-            check_type(step, Integral, accepted, "cache=")
-        if not steps or steps[0] != 0 or any(left >= right for left, right in pairwise(steps)):
-            raise ToMeValueError(
-                f"cache={shorten_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
-            )
-        return tuple(map(int, steps))
-    check_type(cache, Real, accepted, "cache=")
-    if not 0 <= cache < 1:
-        raise ToMeValueError(f"cache={shorten_repr(cache)} must be the fraction of steps to skip, 0 <= cache < 1")
-    return float(cache)
+    if not _is_sequence(cache):
+        return _CACHE.check("cache", cache)
+    steps = [to_python(step) for step in cache]
+    for step in steps:
+        check_type(step, Integral, _CACHE.accepted, "cache=")
+    if not steps or steps[0] != 0 or any(left >= right for left, right in pairwise(steps)):
+        raise ToMeValueError(
+            f"cache={shorten_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
+        )
+    return tuple(map(int, steps))
 
 
 def _check_cache_list(values: dict[str, Any]) -> None:
@@ -93,14 +105,7 @@ def _check_cache_list(values: dict[str, Any]) -> None:
         values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slopes)
     else:
         values["cache_slope"] = _SLOPE.check("cache_slope", slope)
-    for name in ("cache_steps", "cache_scheduler"):
-        if values[name] is not None and not isinstance(cache, tuple):
-            raise ToMeValueError(
-                f"{name}={shorten_repr(values[name])} has no effect with cache={cache:g}, as it is for a list of "
-                "computed steps; leave it at None, or list the steps",
-                settings=(name, "cache"),
-            )
-    if steps is not None and cache[-1] >= steps:
+    if steps is not None and isinstance(cache, tuple) and cache[-1] >= steps:
         raise ToMeValueError(
             f"cache={shorten_repr(cache)} lists step {cache[-1]}, and cache_steps={steps} has steps 0 to "
             f"{steps - 1}; raise cache_steps, or end the list earlier",
@@ -135,12 +140,6 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
             "set at least merge_attn=True, or call remove_tome() to go back to the plain model",
             settings=layers,
         )
-    if values["proportional"] and not values["merge_attn"]:
-        raise ToMeValueError(
-            "proportional=True has no effect with merge_attn=False, as it is for attention on merged tokens; leave it "
-            "at None, or set merge_attn=True",
-            settings=("proportional", "merge_attn"),
-        )
 
 
 def _check_ratio(ratio: Any, values: Mapping[str, Any]) -> float | tuple[float, ...] | ByLevel:
@@ -148,12 +147,6 @@ def _check_ratio(ratio: Any, values: Mapping[str, Any]) -> float | tuple[float, 
     if not isinstance(ratio, Mapping):
         return _check_ramp("ratio", ratio, values)
     text = shorten_repr(dict(ratio))
-    if values["max_downsample"] is not None:
-        raise ToMeValueError(
-            f"ratio={text} names its levels, so max_downsample={values['max_downsample']} has no effect; leave it at "
-            "None",
-            settings=("ratio", "max_downsample"),
-        )
     ramps: dict[int, float | tuple[float, ...]] = {}
     for level, ramp in ((to_python(level), to_python(ramp)) for level, ramp in ratio.items()):
         number = _LEVELS_BY_NAME.get(level, 0) if isinstance(level, str) else level
