@@ -172,14 +172,10 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
         [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
     """
     grid = layout.grid if stride[2] > 1 else replace(layout.grid, frames=1)
-    (frame_cell, frame_middle), (row_cell, row_middle), (column_cell, column_middle) = (
-        _cut_side(length, at_most)
-        for length, at_most in zip((grid.frames, grid.height, grid.width), reversed(stride), strict=True)
-    )
-    cells_shape = (len(frame_middle), len(row_middle), len(column_middle))
-    cell_of = np.ravel_multi_index(np.ix_(frame_cell, row_cell, column_cell), cells_shape).ravel()
     shape = (grid.frames, grid.height, grid.width)
-    middle_of = np.ravel_multi_index(np.ix_(frame_middle, row_middle, column_middle), shape).ravel()
+    cells, middles = zip(*map(_cut_side, shape, reversed(stride)), strict=True)
+    cell_of = np.ravel_multi_index(np.ix_(*cells), [len(middle) for middle in middles]).ravel()
+    middle_of = np.ravel_multi_index(np.ix_(*middles), shape).ravel()
     num_cells = len(middle_of)
     droppable = grid.num_tokens - num_cells
     num_pooled = max(1, round(num_cells * min(1, num_dropped / droppable)) if droppable else num_cells)
@@ -188,16 +184,14 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
     group_of_cell = np.full(num_cells, -1)
     group_of_cell[pooled] = np.arange(num_pooled)
     group = group_of_cell[cell_of]
-    copies = range(layout.grid.frames // grid.frames)
-    owner = np.concatenate(
-        [np.full(layout.prefix, -1), *(np.where(group < 0, -1, group + copy * num_pooled) for copy in copies)]
-    ).astype(np.int32)
-    middles = [middle_of[pooled] + copy * grid.num_tokens + layout.prefix for copy in copies]
+    copy = np.arange(layout.grid.frames // grid.frames)[:, None]
+    owner = np.where(group < 0, -1, group + copy * num_pooled).ravel()
+    owner = np.concatenate([np.full(layout.prefix, -1), owner]).astype(np.int32)
     # Tokens before the grid come last, as in a matching.
     alone = np.roll(np.flatnonzero(owner < 0), -layout.prefix)
-    owner[alone] = np.arange(len(alone)) + num_pooled * len(copies)
+    owner[alone] = np.arange(len(alone)) + num_pooled * len(copy)
     sizes = np.bincount(owner)
-    kept = np.concatenate([*middles, alone])
+    kept = np.concatenate([(middle_of[pooled] + copy * grid.num_tokens + layout.prefix).ravel(), alone])
     dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
     return Pooling(
         owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept]), len(sizes),
