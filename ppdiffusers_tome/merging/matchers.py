@@ -14,10 +14,9 @@ import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.matching import Matching, scatter_rows
 from ppdiffusers_tome.merging.partition import Partition
 from ppdiffusers_tome.merging.similarity import find_nearest, find_nearest_on_cpu
-from ppdiffusers_tome.merging.tensor_ops import scatter_rows
 from ppdiffusers_tome.merging.tiles import Tiles, cut_into_tiles, split_by_tile
 
 # From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.

@@ -8,7 +8,8 @@ import paddle
 from paddle import in_dynamic_mode
 
 from ppdiffusers_tome.merging.methods import KEEP, MEAN, NORM
-from ppdiffusers_tome.merging.tensor_ops import HALF, scatter_rows
+
+HALF = (paddle.float16, paddle.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -132,3 +133,20 @@ class Matching:
 def _row_lengths(rows: paddle.Tensor, least: float) -> paddle.Tensor:
     # The bound lies on the squares, as the gradient of a root is infinite at 0.
     return paddle.sqrt(paddle.clip((rows * rows).sum(axis=-1, keepdim=True), min=least * least))
+
+
+def scatter_rows(
+    updates: paddle.Tensor, index: paddle.Tensor, like: paddle.Tensor, *, add: bool = False
+) -> paddle.Tensor:
+    """Write ``updates[i]`` to row ``index[i]``, or add them there.
+
+    Returns:
+        As many rows as ``like``. Every row must be written at least once, without ``add`` exactly once.
+    """
+    shape = [like.shape[0] if like.shape[0] >= 0 else paddle.shape(like)[0], *updates.shape[1:]]
+    if not in_dynamic_mode():
+        return paddle.scatter(paddle.zeros(shape, dtype=updates.dtype), index, updates, overwrite=not add)
+    # In place, as that takes one buffer and not two. Paddle's own kernels set the rows that they add to, here all, to
+    # zero first; a plugin's may not.
+    create = paddle.empty if paddle.get_device().startswith(("cpu", "gpu")) else paddle.zeros
+    return paddle.scatter_(create(shape, dtype=updates.dtype), index, updates, overwrite=not add)

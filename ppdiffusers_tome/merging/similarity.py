@@ -8,12 +8,13 @@ slow path there. No program that is traced can contain it.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.tensor_ops import HALF, disable_autocast
+from ppdiffusers_tome.merging.matching import HALF
 
 _MAX_PRODUCTS = 2**20  # of a slice: 4 MB stay in the cache, and the slice is long enough to hide what it costs
 _MIN_ROWS = 768  # of a slice, however many destinations there are: BLAS reads all of those again for every slice
@@ -69,7 +70,7 @@ def find_nearest(
             dst_unit = take_tiles(x, destinations) * take_tiles(inverse_length, destinations)
         else:  # tiles so small that each destination is seen by several
             dst_unit = take_tiles(x * inverse_length, destinations)
-    with disable_autocast():
+    with _disable_autocast():
         products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
     best = products.argmax(axis=-1).flatten()
     # Reading the maximum at its place is cheaper than a second pass over all products. (`take_along_axis` copies them,
@@ -131,3 +132,13 @@ def _share_memory(x: paddle.Tensor) -> np.ndarray:
         "typestr": np.dtype(str(x.dtype).rsplit(".", 1)[-1]).str,
     }  # fmt: skip
     return np.asarray(SimpleNamespace(tensor=x, __array_interface__=memory))  # the array keeps the tensor alive
+
+
+def _disable_autocast() -> AbstractContextManager[None]:
+    """Switch off ``paddle.amp.auto_cast``, which rounds every product, in a ``with`` block."""
+    if hasattr(paddle, "is_autocast_enabled"):
+        is_enabled = paddle.is_autocast_enabled()
+    else:  # Paddle 2.6
+        tracer = paddle.framework._dygraph_tracer()
+        is_enabled = tracer is not None and tracer._amp_level != paddle.base.core.AmpLevel.O0
+    return paddle.amp.auto_cast(enable=False) if is_enabled else nullcontext()  # entering the former takes 50 us

@@ -34,25 +34,23 @@ class ByLevel(Mapping[int, Any]):
         {1: 0.5, 2: 0.25}
     """
 
-    __slots__ = ("_items",)
-
     def __init__(self, ratios: Mapping[int, Any]) -> None:
-        self._items = tuple(sorted(ratios.items()))
+        self._ratios = dict(sorted(ratios.items()))
 
     def __getitem__(self, level: int) -> Any:
-        return dict(self._items)[level]
+        return self._ratios[level]
 
     def __iter__(self) -> Iterator[int]:
-        return (level for level, _ in self._items)
+        return iter(self._ratios)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._ratios)
 
     def __hash__(self) -> int:
-        return hash(self._items)
+        return hash(tuple(self._ratios.items()))
 
     def __repr__(self) -> str:
-        return repr(dict(self._items))
+        return repr(self._ratios)
 
 
 def to_python(value: Any) -> Any:
