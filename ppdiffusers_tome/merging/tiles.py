@@ -80,7 +80,7 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
 
 
 def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> Tiles:
-    """Return the tiles with the tokens of a partition of the same grid and stride."""
+    """Find the tokens of tiles, in a partition of their grid and stride."""
     tiles = (constants or Constants())(tiles)
     return replace(
         tiles, source_tokens=paddle.gather(partition.sources, tiles.sources),

@@ -43,8 +43,7 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
     for each in settings:
         if "bounds" in each.metadata:
             values[each.name] = each.metadata["bounds"].check(each.name, values[each.name])
-    values["cache"] = _check_cache(values["cache"])
-    _check_cache_list(values)
+    _check_cache(values)
     method = values["method"]
     if not isinstance(method, str) or method not in METHODS:
         suggestion = did_you_mean(method, METHODS) if isinstance(method, str) else ""
@@ -78,38 +77,35 @@ def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield name, "method", reason
 
 
-def _check_cache(cache: Any) -> float | tuple[int, ...]:
-    if not _is_sequence(cache):
-        return _CACHE.check("cache", cache)
-    steps = [to_python(step) for step in cache]
-    for step in steps:
-        check_type(step, Integral, _CACHE.accepted, "cache=")
-    if not steps or steps[0] != 0 or any(left >= right for left, right in pairwise(steps)):
-        raise ToMeValueError(
-            f"cache={shorten_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
-        )
-    return tuple(map(int, steps))
-
-
-def _check_cache_list(values: dict[str, Any]) -> None:
-    """Check the settings that belong to a list of computed steps."""
+def _check_cache(values: dict[str, Any]) -> None:
+    """Check and convert the cache over steps, and what belongs to its list of steps."""
     cache, steps, slope = (values[name] for name in ("cache", "cache_steps", "cache_slope"))
-    if _is_sequence(slope):
-        slopes = [to_python(each) for each in slope]
-        if len(slopes) != steps:
+    if _is_sequence(cache):
+        computed = [to_python(step) for step in cache]
+        for step in computed:
+            check_type(step, Integral, _CACHE.accepted, "cache=")
+        if not computed or computed[0] != 0 or any(left >= right for left, right in pairwise(computed)):
             raise ToMeValueError(
-                f"cache_slope={shorten_repr(slope)} must have one number for each of cache_steps={steps} steps; got "
-                f"{len(slopes)}",
-                settings=("cache_slope", "cache_steps"),
+                f"cache={shorten_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
             )
-        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slopes)
+        if steps is not None and computed[-1] >= steps:
+            raise ToMeValueError(
+                f"cache={shorten_repr(cache)} lists step {computed[-1]}, and cache_steps={steps} has steps 0 to "
+                f"{steps - 1}; raise cache_steps, or end the list earlier",
+                settings=("cache", "cache_steps"),
+            )
+        values["cache"] = tuple(map(int, computed))
     else:
+        values["cache"] = _CACHE.check("cache", cache)
+    if not _is_sequence(slope):
         values["cache_slope"] = _SLOPE.check("cache_slope", slope)
-    if steps is not None and isinstance(cache, tuple) and cache[-1] >= steps:
+    elif len(slope) == steps:
+        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", to_python(each)) for each in slope)
+    else:
         raise ToMeValueError(
-            f"cache={shorten_repr(cache)} lists step {cache[-1]}, and cache_steps={steps} has steps 0 to "
-            f"{steps - 1}; raise cache_steps, or end the list earlier",
-            settings=("cache", "cache_steps"),
+            f"cache_slope={shorten_repr(slope)} must have one number for each of cache_steps={steps} steps; got "
+            f"{len(slope)}",
+            settings=("cache_slope", "cache_steps"),
         )
 
 
