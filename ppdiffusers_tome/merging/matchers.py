@@ -7,45 +7,12 @@ for Fast Stable Diffusion (Bolya & Hoffman 2023), section 3. Where all are compa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching, scatter_rows
 from ppdiffusers_tome.merging.partition import Partition
 from ppdiffusers_tome.merging.similarity import find_nearest, find_nearest_on_cpu
-from ppdiffusers_tome.merging.tiles import Tiles, cut_into_tiles, split_by_tile
-
-# From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
-Matcher = Callable[[paddle.Tensor], Matching | None]
-
-
-def build_matcher(
-    partition: Partition, grid: Grid, num_merged: int, *,
-    tile: int | None = None, stride: tuple[int, ...] = (2, 2), min_similarity: float | None = None,
-    constants: Constants | None = None, frames: int = 1, keeps_queries: bool = False,
-) -> Matcher:  # fmt: skip
-    """Build the matcher that blocks on a grid share.
-
-    Args:
-        partition, num_merged, min_similarity, frames, keeps_queries: as for ``match_tokens``.
-        grid: of the tokens.
-        tile: as in ``ToMeConfig``.
-        stride: ``(sx, sy)`` or ``(sx, sy, st)`` of the partition; tiles hold whole cells. Over several frames, ``st``,
-            tokens are compared with those of the same cell's frames only, so the cost is linear in the frames.
-        constants: as in ``partition.random_partition``.
-    """
-    tiles, (sx, sy, st) = None, (*stride, 1)[:3]
-    if tile is not None or st > 1:
-        tiles = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
-        tiles = split_by_tile(partition, tiles, constants) if tiles.num_tiles > 1 else None
-    return partial(
-        match_tokens, partition=partition, num_merged=num_merged, min_similarity=min_similarity, tiles=tiles,
-        frames=frames, keeps_queries=keeps_queries,
-    )  # fmt: skip
+from ppdiffusers_tome.merging.tiles import Tiles
 
 
 def match_tokens(
@@ -60,8 +27,8 @@ def match_tokens(
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
         min_similarity: the least cosine at which they do. All images then merge as many as the one that has fewest
             similar sources, so that they stay one tensor. Read on the host, so it waits for the device.
-        tiles: of ``split_by_tile``, to compare sources with the destinations in and beside their tiles only;
-            None compares all with all.
+        tiles: of the partition, to compare sources with the destinations in and beside their tiles only; None compares
+            all with all.
         frames: how many such grids an image's tokens hold, one after the other. Each merges by itself.
         keeps_queries: as in ``Matching``.
     """

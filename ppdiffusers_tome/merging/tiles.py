@@ -79,8 +79,25 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
     )  # fmt: skip
 
 
-def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> Tiles:
-    """Find the tokens of tiles, in a partition of their grid and stride."""
+def split_by_tile(
+    partition: Partition, grid: Grid, tile: int | None, stride: tuple[int, int, int], constants: Constants | None = None
+) -> Tiles | None:
+    """Find the tokens of a partition's tiles; return None where one tile holds all.
+
+    Args:
+        partition: of the grid.
+        grid: of the tokens.
+        tile: as in ``ToMeConfig``.
+        stride: ``(sx, sy, st)`` of the partition. Over several frames tokens are compared with those of the same cell's
+            frames only, also without ``tile``, so the cost is linear in the frames.
+        constants: as in ``partition.random_partition``.
+    """
+    sx, sy, st = stride
+    if tile is None and st == 1:
+        return None
+    tiles = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
+    if tiles.num_tiles == 1:
+        return None
     tiles = (constants or Constants())(tiles)
     return replace(
         tiles, source_tokens=paddle.gather(partition.sources, tiles.sources),

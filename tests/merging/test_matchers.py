@@ -21,7 +21,7 @@ GRIDS = [Grid(4, 4), Grid(64, 64), Grid(5, 7), Grid(2, 17), Grid(13, 14), Grid(3
 
 
 def match_in_tiles(x: paddle.Tensor, partition: Partition, grid: Grid, num_merged: int) -> Matching:
-    tiles = split_by_tile(partition, cut_into_tiles(grid, 2, 2, TILE))
+    tiles = split_by_tile(partition, grid, TILE, (2, 2, 1))
     return match_tokens(x, partition, num_merged, tiles=tiles)
 
 

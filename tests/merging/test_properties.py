@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from patching.contract import groups
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
-from ppdiffusers_tome.merging.matchers import build_matcher
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.tiles import split_by_tile
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -74,8 +75,8 @@ class Case:
         return paddle.to_tensor(x.astype("float32")).astype(dtype)
 
     def match(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching | None:
-        stride = (self.sx, self.sy)
-        return build_matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
+        tiles = split_by_tile(self.partition, self.grid, tile, (self.sx, self.sy, 1))
+        return match_tokens(x, self.partition, self.num_merged, tiles=tiles, **given)
 
 
 @st.composite

@@ -17,7 +17,7 @@ from ppdiffusers_tome.merging import similarity as module
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.merging.similarity import find_nearest, find_nearest_on_cpu
-from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
+from ppdiffusers_tome.merging.tiles import split_by_tile
 
 # Grid, batch, channels and tile.
 CASES = [(Grid(16, 16), 2, 8, None), (Grid(5, 7), 3, 40, None), (Grid(24, 24), 2, 320, 8), (Grid(13, 14), 1, 6, 4)]
@@ -32,7 +32,8 @@ def search_of(grid: Grid, tile: int | None) -> tuple[paddle.Tensor, paddle.Tenso
     partition = random_partition(grid, 2, 2, seed=0, timestep=paddle.to_tensor([500]))
     if tile is None:
         return partition.sources, partition.destinations, 1
-    tiles = split_by_tile(partition, cut_into_tiles(grid, 2, 2, tile))
+    tiles = split_by_tile(partition, grid, tile, (2, 2, 1))
+    assert tiles is not None
     return tiles.source_tokens, tiles.destination_tokens, tiles.num_tiles
 
 

@@ -17,10 +17,11 @@ from ppdiffusers_tome.merging.kv_reduction import (
     plan_pooling,
     select_key_tokens,
 )
-from ppdiffusers_tome.merging.matchers import build_matcher
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import CHOSEN, MERGED, METHODS, POOLED
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
+from ppdiffusers_tome.merging.tiles import split_by_tile
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Reduces the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
@@ -55,9 +56,10 @@ def build_reducer(
     if keys == CHOSEN:
         kept = select_key_tokens(partition, num_merged, step_constants, frames=frames)
         return partial(_choose_keys, kept, layout.prefix)
-    return build_matcher(
-        partition, grid, num_merged, tile=config.tile, stride=stride, min_similarity=config.min_similarity,
-        constants=constants, frames=frames, keeps_queries=keys == MERGED,
+    tiles = split_by_tile(partition, grid, config.tile, stride, constants)
+    return partial(
+        match_tokens, partition=partition, num_merged=num_merged, min_similarity=config.min_similarity, tiles=tiles,
+        frames=frames, keeps_queries=keys == MERGED,
     )  # fmt: skip
 
 
