@@ -352,9 +352,13 @@ class ToMeContract:
         tensors = Tensors(apply_tome(model, 0.5, tile=4, reuse_blocks=True, reuse_steps=2))
         for timestep in (500, 400):
             self.output(model, timestep=timestep)
-        for by_device in state_of(model).constants._kept.values():
-            values = [value for each in by_device.values() for value in vars(each).values()]
-            tensors.seen += [weakref.ref(value) for value in values if isinstance(value, paddle.Tensor)]
+        tensors.seen += [
+            weakref.ref(value)
+            for by_device in state_of(model).constants._kept.values()
+            for constants in by_device.values()
+            for value in vars(constants).values()
+            if isinstance(value, paddle.Tensor)
+        ]
         remove_tome(model)
         assert tensors.seen
         assert tensors.alive() == 0
