@@ -123,35 +123,8 @@ def _choose_sources(count: int, num_sources: int, num_destinations: int, num_out
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Pooling:
-    """Groups of one image, the same for all: cells, and single tokens.
-
-    The fields are those of a ``Matching``. The token in a cell's middle stands for the cell.
-    """
-
-    owner: Constant  # int32 [tokens]
-    inverse_count: Constant  # float32 [left, 1]
-    order: Constant  # int64 [tokens]
-    num_left: int
-    uniform_groups: bool
-
-    def match(self, x: paddle.Tensor, constants: Constants) -> Matching:
-        """Match the keys of ``[batch, tokens, channels]``; only the batch matters."""
-        one, num_tokens = constants(self), len(self.owner)
-        batch = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0]
-        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
-        owner = (one.owner + images * self.num_left).flatten()
-        order = one.order + images.astype("int64") * num_tokens
-        inverse_count = one.inverse_count.expand([batch, self.num_left, 1]).flatten(0, 1)
-        return Matching(
-            owner, inverse_count, order, x.shape[0], num_tokens, self.num_left, keeps_queries=True,
-            uniform_groups=self.uniform_groups,
-        )  # fmt: skip
-
-
 @lru_cache(maxsize=32)
-def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int]) -> Pooling:
+def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int]) -> Matching:
     """Pool as many cells, evenly spread, as drop that many keys.
 
     The grid is cut evenly into cells of the stride or a little smaller, so that none is left over at its edges: as many
@@ -162,6 +135,9 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
         num_dropped: the keys of the grid to drop, or as many as pooling all cells drops.
         stride: ``(sx, sy, st)``.
 
+    Returns:
+        The groups of one image, for ``Constants`` and ``Matching.repeat``. The token in a cell's middle stands for it.
+
     Example, one of the four cells of a 4x4 grid, of which the token 5 in the middle has the position:
 
         >>> from ppdiffusers_tome.merging.grid import Grid
@@ -169,7 +145,7 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
         >>> pooling.owner.reshape(4, 4).tolist(), pooling.num_left
         ([[0, 0, 1, 2], [0, 0, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]], 13)
         >>> pooling.order.tolist()
-        [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+        [[0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
     """
     grid = layout.grid if stride[2] > 1 else replace(layout.grid, frames=1)
     shape = (grid.frames, grid.height, grid.width)
@@ -193,9 +169,9 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
     sizes = np.bincount(owner)
     kept = np.concatenate([(middle_of[pooled] + copy * grid.num_tokens + layout.prefix).ravel(), alone])
     dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
-    return Pooling(
-        owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept]), len(sizes),
-        uniform_groups=sizes.max() < 2 * sizes.min(),
+    return Matching(
+        owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept])[None], batch=1,
+        num_tokens=len(owner), num_left=len(sizes), keeps_queries=True, uniform_groups=sizes.max() < 2 * sizes.min(),
     )  # fmt: skip
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import paddle
 from paddle import in_dynamic_mode
 
+from ppdiffusers_tome.merging.constants import Constant
 from ppdiffusers_tome.merging.methods import KEEP, MEAN, NORM
 
 HALF = (paddle.float16, paddle.bfloat16)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Matching:
     """Groups of tokens, one group a merged token.
 
@@ -43,14 +44,24 @@ class Matching:
         ([1, 2, 1], [2.0, 3.0, 2.0, 3.0])
     """
 
-    owner: paddle.Tensor
-    inverse_count: paddle.Tensor
-    order: paddle.Tensor
+    owner: Constant
+    inverse_count: Constant
+    order: Constant
     batch: int
     num_tokens: int
     num_left: int
     keeps_queries: bool = False
     uniform_groups: bool = False
+
+    def repeat(self, x: paddle.Tensor) -> Matching:
+        """Repeat the groups of one image for each of ``[batch, tokens, channels]``."""
+        batch = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0]
+        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
+        return replace(
+            self, batch=x.shape[0], owner=(self.owner + images * self.num_left).flatten(),
+            inverse_count=self.inverse_count.expand([batch, self.num_left, 1]).flatten(0, 1),
+            order=self.order + images.astype("int64") * self.num_tokens,
+        )  # fmt: skip
 
     @property
     def positions(self) -> paddle.Tensor:

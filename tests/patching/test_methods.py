@@ -122,7 +122,7 @@ class TestPooledKeys:
         self, layout: Layout, dropped: int, stride: tuple[int, int, int], left: int, uniform_groups: bool
     ) -> None:
         x = tiny.array((2, layout.num_tokens, 5))
-        keys = plan_pooling(layout, dropped, stride).match(x, Constants())
+        keys = Constants()(plan_pooling(layout, dropped, stride)).repeat(x)
         owner = keys.owner.numpy().reshape(2, -1)
         assert np.array_equal(owner[1], owner[0] + keys.num_left)
         members = [np.flatnonzero(owner[0] == group) for group in range(keys.num_left)]

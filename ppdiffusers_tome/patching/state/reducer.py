@@ -12,7 +12,6 @@ from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.merging.kv_reduction import (
     ChosenKeys,
-    Pooling,
     TokenReduction,
     plan_pooling,
     select_key_tokens,
@@ -68,12 +67,12 @@ def build_reducer(
 
 
 def _pool_once(
-    pooling: Pooling, constants: Constants, matchings: dict[int, Matching], tokens: paddle.Tensor
+    pooling: Matching, constants: Constants, matchings: dict[int, Matching], tokens: paddle.Tensor
 ) -> Matching:
     """Pool keys in a matching that depends only on the batch size."""
     batch = tokens.shape[0]
     if batch not in matchings:
-        matchings[batch] = pooling.match(tokens, constants=constants)
+        matchings[batch] = constants(pooling).repeat(tokens)
     return matchings[batch]
 
 
