@@ -62,6 +62,6 @@ def _turn_gradients_on() -> None:
 def _forget_watchers() -> Iterator[None]:
     """Forget what a test watches merging with."""
     yield
-    calls = sys.modules.get("ppdiffusers_tome.patching.state.calls")
+    calls = sys.modules.get("ppdiffusers_tome.patching.state.block_call")
     if calls is not None:
         calls.WATCHERS.clear()

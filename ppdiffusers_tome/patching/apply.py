@@ -12,7 +12,7 @@ from ppdiffusers_tome.patching.attach import (
     attach,
     detach,
     list_attached_blocks,
-    list_attached_denoisers,
+    put_back,
     require_unused,
 )
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
@@ -20,12 +20,12 @@ from ppdiffusers_tome.patching.checks import (
     check_settings,
     explain_no_block,
     log_advice,
-    require_no_cache,
-    require_whole_graphs,
+    require_no_foreign_cache,
 )
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
 from ppdiffusers_tome.patching.state.call_stack import CHANGES
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache import StepReport
@@ -108,9 +108,10 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     blocks = [block for _, chosen in plan for block in chosen]
     if not blocks:
         raise NothingToMergeError(explain_no_block(model_or_pipe, denoisers, config))
-    for _, layer in denoisers:
-        require_whole_graphs(layer)
-    require_no_cache(blocks, config)
+    for _, denoiser in denoisers:
+        for layer in denoiser.sublayers(include_self=True):
+            require_whole_graph(vars(layer).get("forward"))
+    require_no_foreign_cache(blocks, config)
     check_settings(blocks, config)
     log_advice(blocks, config)
     with CHANGES:
@@ -127,15 +128,15 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 @contextmanager
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     """Restore afterwards what is applied now, also if the block raises."""
-    before = [(layer, list_attached_denoisers(layer)) for _, layer in list_models(model_or_pipe)]
+    models = [layer for _, layer in list_models(model_or_pipe)]
+    # A layer may be in two models.
+    before = dict.fromkeys(override for layer in models for override in walk_overrides(layer))
     try:
         yield
     finally:
         with CHANGES:
             remove_tome(model_or_pipe)
-            for layer, attached in before:
-                for blocks, config in attached:
-                    attach(layer, blocks, config)
+            put_back(models if before else (), reversed(before))
 
 
 def remove_tome(model_or_pipe: T) -> T:

@@ -14,7 +14,6 @@ from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergeP
 from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     execution_order,
-    find_family,
     find_layer,
     find_timestep_layer,
     is_a,
@@ -22,8 +21,8 @@ from ppdiffusers_tome.patching.blocks import (
 from ppdiffusers_tome.patching.layer_class import (
     Override,
     is_overridden,
-    list_functions,
     list_overrides,
+    list_user_functions,
     restore_class,
     walk_overrides,
 )
@@ -90,9 +89,10 @@ def require_unused(model: Layer) -> None:
         ToMeValueError: a call of its denoiser runs, or a backward pass is to run layers of one again, or another thread
             runs a pipeline that has it.
     """
-    uses = {override.state.find_use() for override in walk_overrides(model)} - {""}
+    states = {override.state for override in walk_overrides(model)}
+    uses = {state.find_use() for state in states} - {""}
     ids = {id(layer) for layer in model.sublayers(include_self=True)}
-    if any(call.uses(ids) for call in PIPELINE_CALLS):
+    if any(call.uses(ids) for call in tuple(PIPELINE_CALLS)):
         uses.add("while another thread generates an image with it")
     if uses:
         raise ToMeValueError(
@@ -111,26 +111,24 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]
     ]
 
 
-def list_attached_denoisers(model: Layer) -> list[tuple[list[MergeableBlock], ToMeConfig]]:
-    """Return the arguments of ``attach``, less the blocks removed since."""
-    attached = {(id(layer), override.state) for _, layer, override in list_attached_blocks(model)}
-    return [
-        ([block for block in override.blocks if (id(block.block), override.state) in attached], override.state.config)
-        for override in walk_overrides(model)
-        if isinstance(override, DenoiserOverride)
-    ]
+def put_back(models: Iterable[Layer], overrides: Iterable[Override]) -> None:
+    """Put overrides back that were taken off, innermost first."""
+    for override in overrides:
+        override.put()
+    for model in models:
+        _drop_programs(model)
 
 
 def _drop_programs(model: Layer) -> None:
     """Drop what ``paddle.jit.to_static`` traced of a model's layers."""
     for layer in model.sublayers(include_self=True):
-        for function in list_functions(layer):
+        for function in list_user_functions(layer):
             drop_traced_programs(function)
 
 
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     denoiser, method = blocks[0].denoiser, METHODS[config.method]
-    state = DenoiserState(config, max_timestep=blocks[0].adapter.max_timestep, family=find_family(denoiser))
+    state = DenoiserState(config, max_timestep=blocks[0].adapter.max_timestep)
     grids: dict[tuple[int, str], GridOverride] = {}  # one for all blocks of a class in a parent
     for number, block in enumerate(blocks):
         depth = number / max(1, len(blocks) - 1)
@@ -154,8 +152,12 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     timestep_layer = find_timestep_layer(denoiser)
     if timestep_layer is not None:
         TimestepOverride(state, timestep_layer).put()
-    reads_timestep = timestep_layer is None and is_a(denoiser, "ModelMixin")
-    DenoiserOverride(state, denoiser, blocks, reads_timestep=reads_timestep).put()
+    # A DiT embeds it inside its first block, too late for a cache over steps.
+    is_late = bool(config.cache) and any(
+        layer is timestep_layer for block in blocks for layer in block.block.sublayers()
+    )
+    reads_timestep = is_late or (timestep_layer is None and is_a(denoiser, "ModelMixin"))
+    DenoiserOverride(state, denoiser, reads_timestep=reads_timestep).put()
 
 
 def _list_overrides(
@@ -173,7 +175,7 @@ def _list_overrides(
             inner.append(NormOverride(state, getattr(layer, name), name, getattr(layer, "heads", 0)))
     overrides += [(point.path(each.name), each) for each in inner]
     if role == ATTENTION and point.has_prepared_mask and hasattr(layer, "prepare_attention_mask"):
-        overrides.append((point.layer, MaskPreparation(state, layer, point)))
+        overrides.append((point.layer, MaskPreparation(state, layer)))
         if config.uses_group_sizes and accepts_key_bias(layer) and has_plain_scores(layer):
             overrides.append((point.layer, MaskChannel(state, layer)))
     return overrides

@@ -11,7 +11,6 @@ from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer
 from ppdiffusers_tome.patching.layer_class import is_overridden
-from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
 from ppdiffusers_tome.patching.processors import accepts_key_bias
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -41,17 +40,7 @@ def check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         )
 
 
-def require_whole_graphs(model: Layer) -> None:
-    """Refuse ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6.
-
-    Raises:
-        ToMeValueError: a layer has it.
-    """
-    for layer in model.sublayers(include_self=True):
-        require_whole_graph(vars(layer).get("forward"))
-
-
-def require_no_cache(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
+def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     """Refuse ppdiffusers' caches inside of what will merge.
 
     Raises:

@@ -1,10 +1,10 @@
 """Layers with ToMe: their methods run overrides.
 
 A layer with ToMe gets a class made from its own, as in tomesd, with the same name and module. ``forward`` of that
-class runs what ``put`` stored in the layer's ``__dict__``, and otherwise the original. So hooks of the user run outside
-and see all tokens, keywords arrive on every Paddle, ``try``/``finally`` ends a call even after KeyboardInterrupt, and a
-deep copy or pickle of a model carries its ToMe. A function of the user in place of ``forward`` runs inside if it was
-there before, and around if it came later.
+class runs the overrides that the layer holds, and otherwise the original. So hooks of the user run outside and see all
+tokens, keywords arrive on every Paddle, ``try``/``finally`` ends a call even after KeyboardInterrupt, and a deep copy
+or pickle of a model carries its ToMe. A function of the user in place of ``forward`` runs inside if it was there
+before, and around if it came later.
 """
 
 from __future__ import annotations
@@ -21,74 +21,84 @@ from paddle.nn import Layer
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_whole_graph
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.calls import DenoiserCall
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # The methods that overrides replace.
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
-# The attribute of a layer that holds, by method, the outermost override; or, if they are gone, what they replaced.
-_OVERRIDES = "_ppdiffusers_tome"
+# The attribute of a layer that holds, by method, what runs in its place: an ``Original`` and the overrides around it,
+# outermost last.
+_FUNCTIONS = "_ppdiffusers_tome"
+
+
+class Original:
+    """What overrides run around: the user's function, or for None the class's method."""
+
+    def __init__(self, layer: Layer, method: str, function: Callable[..., Any] | None = None) -> None:
+        self.layer, self.method, self.function = layer, method, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = self.function
+        if function is None:
+            function = getattr(find_plain_class(self.layer), self.method).__get__(self.layer)
+        return (function if paddle.in_dynamic_mode() else convert_while_tracing(function))(*args, **kwargs)
 
 
 class Override:
     """The function in place of a layer's method in its denoiser's calls.
 
-    A subclass defines ``run``, which gets the running call and the arguments and calls ``call_original``. Outside of a
-    call of the denoiser the original runs. Overrides are copied and pickled with their layer.
+    A subclass defines ``run``, which gets the running call and the arguments and calls ``call_original``. Where none
+    runs, the original does. Overrides are copied and pickled with their layer.
 
     Attributes:
         method: the name of the method.
+        runs_in: whose call ``run`` gets: "call" of the denoiser, or of the "block" or merge "point" around the layer.
         state: of the denoiser.
         layer: the layer.
         block: the override of the block that this belongs to; None where it serves several blocks.
-        previous: what this runs around: another override, a function of the user, or None for the class's method.
     """
 
     method: ClassVar[str] = "forward"
+    runs_in: ClassVar[str] = "call"
     # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
     follows_wrappers: ClassVar[bool] = False
 
     def __init__(self, state: DenoiserState, layer: Layer) -> None:
         self.state, self.layer = state, layer
         self.block: Any = None
-        self.previous: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = self.state.current_call()
+        call = getattr(self.state.find_call(), self.runs_in, None)
         return self.call_original(*args, **kwargs) if call is None else self.run(call, *args, **kwargs)
 
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run in place of the method."""
         raise NotImplementedError
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what this runs around."""
-        if isinstance(self.previous, Override):
-            return self.previous(*args, **kwargs)
-        return find_original(self.layer, self.method, self.previous)(*args, **kwargs)
+        functions = vars(self.layer).get(_FUNCTIONS, {}).get(self.method, [])
+        if self not in functions:  # another thread took this off after it was found
+            return getattr(self.layer, self.method)(*args, **kwargs)
+        return functions[functions.index(self) - 1](*args, **kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
-        layer, method = self.layer, self.method
+        layer = self.layer
         if not is_overridden(layer):
-            layer.__class__ = _class_with_overrides(find_class(layer))
-            vars(layer).setdefault(_OVERRIDES, {})
-        functions = vars(layer)[_OVERRIDES]
-        self.previous = functions[method] if method in functions else vars(layer).pop(method, None)
-        functions[method] = self
+            layer.__class__ = _class_with_overrides(find_plain_class(layer))
+        functions = vars(layer).setdefault(_FUNCTIONS, {})
+        if self.method not in functions:
+            functions[self.method] = [Original(layer, self.method, vars(layer).pop(self.method, None))]
+        functions[self.method].append(self)
 
     def take_off(self) -> None:
         """Remove this from its layer, which the last one restores."""
-        holder, key = vars(self.layer).get(_OVERRIDES, {}), self.method
-        while isinstance(holder.get(key), Override):
-            if holder[key] is self:
-                holder[key] = self.previous
-                restore_class(self.layer)
-                return
-            holder, key = vars(holder[key]), "previous"
+        if self in list_overrides(self.layer):
+            vars(self.layer)[_FUNCTIONS][self.method].remove(self)
+            restore_class(self.layer)
 
     def follow(self, layer: Layer) -> None:
         """Move this to the layer that replaced its own in the model."""
@@ -101,18 +111,13 @@ class Override:
 
 
 def is_overridden(layer: Layer) -> bool:
-    """Return whether a layer's class, which others may change, runs overrides."""
-    return _OVERRIDES in vars(layer) and "_plain_class" in vars(type(layer))
+    """Return whether a layer has ToMe, and other code gave it no class since."""
+    return _FUNCTIONS in vars(layer) and "_plain_class" in vars(type(layer))
 
 
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
-    found: list[Override] = []
-    for function in vars(layer).get(_OVERRIDES, {}).values():
-        while isinstance(function, Override):
-            found.append(function)
-            function = function.previous
-    return found
+    return [override for functions in vars(layer).get(_FUNCTIONS, {}).values() for override in functions[:0:-1]]
 
 
 def walk_overrides(model: Layer) -> Iterator[Override]:
@@ -121,29 +126,20 @@ def walk_overrides(model: Layer) -> Iterator[Override]:
         yield from list_overrides(layer)
 
 
-def list_functions(layer: Layer) -> list[Any]:
+def list_user_functions(layer: Layer) -> list[Any]:
     """List the user's functions around and inside of a layer's overrides."""
-    return [each for each in (vars(layer).get("forward"), find_inside(layer)) if each is not None]
+    return [each for each in (vars(layer).get("forward"), find_user_function(layer)) if each is not None]
 
 
-def find_inside(layer: Layer) -> Any:
+def find_user_function(layer: Layer, method: str = "forward") -> Any:
     """Return the user's function inside of a layer's overrides, or None."""
-    function: Any = vars(layer).get(_OVERRIDES, {}).get("forward")
-    while isinstance(function, Override):
-        function = function.previous
-    return function
+    functions = vars(layer).get(_FUNCTIONS, {}).get(method)
+    return functions[0].function if functions else None
 
 
-def find_class(layer: Layer) -> type:
+def find_plain_class(layer: Layer) -> Any:
     """Return the class of a layer without ToMe."""
     return vars(type(layer)).get("_plain_class", type(layer))
-
-
-def find_original(layer: Layer, method: str, function: Any) -> Callable[..., Any]:
-    """Return the user's function, or for None the class's method, to call."""
-    if function is None:
-        function = getattr(find_class(layer), method).__get__(layer)
-    return function if paddle.in_dynamic_mode() else convert_while_tracing(function)
 
 
 # One for each class, as ``to_static`` and pickle compare classes and functions.
@@ -160,7 +156,7 @@ def _class_with_overrides(cls: Any) -> type:
         """
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if name in methods and value is methods[name]:  # somebody found ours in the ``__dict__``, and puts it back
+            if name in methods and value is methods[name]:  # ours, found in the ``__dict__``, as mock.patch does
                 value = replaced.pop(name, getattr(cls, name))
             elif name in methods:
                 replaced.setdefault(name, getattr(cls, name))
@@ -169,11 +165,35 @@ def _class_with_overrides(cls: Any) -> type:
         def __delattr__(self, name: str) -> None:
             delattr(cls, name)
 
+    def set_attribute(layer: Layer, name: str, value: Any) -> None:
+        """Set an attribute, unless it puts the method of the class back: then the layer keeps no function of its own.
+
+        What came after ToMe puts ours back, such as Paddle where it traced. What came before puts the plain one back,
+        such as a hook that moves models to the GPU, and runs inside no longer.
+        """
+        is_own = name in methods and getattr(value, "__self__", None) is layer
+        function = getattr(value, "__func__", None) if is_own else None
+        if is_own and function is getattr(cls, name):
+            _drop_user_function(layer, name)
+        elif is_own and function is methods[name]:
+            vars(layer).pop(name, None)
+            restore_class(layer)
+        else:
+            cls.__setattr__(layer, name, value)
+
+    def delete_attribute(layer: Layer, name: str) -> None:
+        if name not in vars(layer) and find_user_function(layer, name) is not None:
+            _drop_user_function(layer, name)
+        else:
+            cls.__delattr__(layer, name)
+
     for name in methods:
         setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return PlainMethods(cls.__name__, (cls,), {
-        **names, **methods, "_plain_class": cls, "__reduce_ex__": _reduce, "extra_repr": _describe,
+        **names, **methods, "_plain_class": cls, "__setattr__": set_attribute, "__delattr__": delete_attribute,
+        "__reduce_ex__": _reduce,
+        "extra_repr": _describe,
     })  # fmt: skip
 
 
@@ -183,12 +203,10 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        function = vars(layer).get(_OVERRIDES, {}).get(name)
-        if not isinstance(function, Override):
-            return find_original(layer, name, function)(*args, **kwargs)
-        if not FALLBACK:
+        if not FALLBACK and list_overrides(layer):
             require_whole_graph(vars(layer).get(name))
-        return function(*args, **kwargs)
+        functions = vars(layer).get(_FUNCTIONS, {}).get(name) or [Original(layer, name)]
+        return functions[-1](*args, **kwargs)
 
     marked: Any = method  # whose attributes the types of one Paddle know, and of another not
     marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
@@ -197,14 +215,21 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     return marked
 
 
+def _drop_user_function(layer: Layer, method: str) -> None:
+    """Drop the user's functions around and inside of the overrides of a method."""
+    vars(layer).pop(method, None)
+    if method in vars(layer)[_FUNCTIONS]:
+        vars(layer)[_FUNCTIONS][method][0].function = None
+    restore_class(layer)
+
+
 def _describe(layer: Layer) -> str:
     """Return what ``print(model)`` shows of a layer, with its overrides."""
-    plain: Any = find_class(layer)
-    return ", ".join(filter(None, [plain.extra_repr(layer), *map(repr, list_overrides(layer))]))
+    return ", ".join(filter(None, [find_plain_class(layer).extra_repr(layer), *map(repr, list_overrides(layer))]))
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
-    return _create, (find_class(layer),), vars(layer)
+    return _create, (find_plain_class(layer),), vars(layer)
 
 
 def _create(cls: type) -> Any:
@@ -213,14 +238,12 @@ def _create(cls: type) -> Any:
 
 
 def restore_class(layer: Layer) -> None:
-    """Restore a layer's class once no override and no caller is left."""
+    """Restore a layer's class once no override is left, and no user's function around."""
     if not is_overridden(layer) or list_overrides(layer):
         return
-    for method in _REPLACEABLE:
-        if getattr(getattr(vars(layer).get(method), "__func__", None), "_runs_overrides", False):
-            del vars(layer)[method]  # our own method, which Paddle leaves where it traced, and a hook that is removed
-    functions = vars(layer)[_OVERRIDES]
-    if functions.keys().isdisjoint(vars(layer)):  # else a function of the user around ours may call it
-        vars(layer).update({method: function for method, function in functions.items() if function is not None})
-        del vars(layer)[_OVERRIDES]
-        layer.__class__ = find_class(layer)
+    functions = vars(layer)[_FUNCTIONS]
+    if functions.keys().isdisjoint(vars(layer)):  # else the user's function may call ours
+        originals = {method: original.function for method, (original,) in functions.items()}
+        vars(layer).update({method: function for method, function in originals.items() if function is not None})
+        del vars(layer)[_FUNCTIONS]
+        layer.__class__ = find_plain_class(layer)

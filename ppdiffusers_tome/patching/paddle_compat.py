@@ -23,7 +23,7 @@ FALLBACK: dict[str, Any] = {"recursive": True} if "recursive" in inspect.signatu
 
 def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return Paddle's conversion of a function while it traces, else the function."""
-    if paddle.in_dynamic_mode() or not in_to_static_mode() or getattr(function, ALREADY_D2S, False):
+    if not in_to_static_mode() or getattr(function, ALREADY_D2S, False):
         return function  # Paddle 2.6 leaves the functions that it traced on their layers
     return convert_call(function)
 
@@ -38,6 +38,18 @@ def require_whole_graph(function: object) -> None:
         raise ToMeValueError(
             f"paddle.jit.to_static traces bytecode, which does not go together with ToMe on Paddle "
             f"{paddle.__version__}; call it with full_graph=True, or install paddlepaddle 3"
+        )
+
+
+def require_eager(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:
+    """Refuse a feature that a traced program cannot contain.
+
+    Raises:
+        ToMeValueError: a program is being traced.
+    """
+    if not paddle.in_dynamic_mode():
+        raise ToMeValueError(
+            f"{what} cannot become part of a program, which fixes how many tokens merge; {remedy} before exporting"
         )
 
 

@@ -8,7 +8,7 @@ from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
-    from paddle.nn import Layer
+    pass
 
 # Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
 _SELF_CONTAINED = {
@@ -18,7 +18,7 @@ _SELF_CONTAINED = {
 # Processors that store attention maps, which their pipelines read as images, and the roles of that attention:
 # Self-Attention Guidance, Attend-and-Excite (which drops those of self-attention), Pix2Pix Zero. Maps of merged tokens
 # would differ in size.
-MAP_STORING = {
+_MAP_STORING = {
     "CrossAttnStoreProcessor": ROLES,
     "AttendExciteAttnProcessor": (CROSS_ATTENTION,),
     "Pix2PixZeroAttnProcessor": ROLES,
@@ -37,10 +37,14 @@ def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
     """
     if not config.uses_group_sizes or not accepts_key_bias(attention):
         return False
-    return config.proportional is True or type(getattr(attention, "processor", None)).__name__ in _SELF_CONTAINED
+    return config.proportional is True or find_processor(attention).__name__ in _SELF_CONTAINED
 
 
-def stores_attention_maps(denoiser: Layer) -> bool:
-    """Return whether the processor of an attention stores maps for the pipeline."""
-    processors = {type(getattr(layer, "processor", None)) for layer in denoiser.sublayers()}
-    return any(cls.__name__ in MAP_STORING for processor in processors for cls in processor.__mro__)
+def find_processor(layer: Any) -> type:
+    """Return the class of a layer's attention processor, that of None without one."""
+    return type(getattr(layer, "processor", None))
+
+
+def stores_maps(processor: type, role: str) -> bool:
+    """Return whether attention in a role with such a processor stores maps for its pipeline."""
+    return any(role in _MAP_STORING.get(cls.__name__, ()) for cls in processor.__mro__)

@@ -22,7 +22,8 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
+from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,11 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         calls[threading.get_ident(), id(model)] = next(numbers[id(model)])
 
     def listen(block: BlockCall) -> None:
-        # Without comparison no groups exist, and a program that is being traced has no values.
         matching, layout, timestep = block.reduction, block.layout, block.call.timestep
-        if not isinstance(matching, Matching) or id(block.layer) not in blocks or not paddle.in_dynamic_mode():
+        # Without comparison no groups exist, a program that is being traced has no values, and a backward pass merges
+        # what merged before.
+        is_shown = id(block.layer) in blocks and paddle.in_dynamic_mode() and not CALL_STACK.is_recomputing
+        if not isinstance(matching, Matching) or not is_shown:
             return
         owner = matching.owner.reshape([-1, layout.num_tokens])[image].numpy()
         groups = np.unique(owner[layout.prefix :], return_inverse=True)[1].astype(np.int32)

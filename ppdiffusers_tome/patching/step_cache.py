@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.adapters.adapter import UNETS
+from ppdiffusers_tome.patching.adapters.adapter import ROLES, UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
-from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside
-from ppdiffusers_tome.patching.paddle_compat import is_static_function
-from ppdiffusers_tome.patching.processors import stores_attention_maps
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_a
+from ppdiffusers_tome.patching.layer_class import Override, find_plain_class, find_user_function
+from ppdiffusers_tome.patching.paddle_compat import is_static_function, require_eager
+from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes
 from ppdiffusers_tome.settings.types import format_count, format_setting
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.calls import DenoiserCall
+    from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
     from ppdiffusers_tome.patching.state.progress import Step
 
@@ -41,15 +41,12 @@ class History:
     """The value of a layer in the computed steps, extrapolated to others.
 
     Attributes:
-        has_slope: True where the slope is kept, too.
         time: of the last computed step, see ``Step.time``.
-        value: a tensor, or tuples, lists and mappings of tensors.
-        slope: its change over time between the last two computed times; None before the second, or without
-            ``has_slope``.
+        value: a tensor, or tuples and lists of tensors.
+        slope: its change over time between the last two computed times; None before the second.
         is_repeated: True where the layer ran several times in one call, so that it cannot be predicted.
     """
 
-    has_slope: bool
     time: int | None = None
     value: Any = None
     slope: Any = None
@@ -58,7 +55,7 @@ class History:
     def add(self, time: int, value: Any) -> None:
         """Store the value of a computed step."""
         # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
-        if self.has_slope and self.time is not None and time != self.time:
+        if self.time is not None and time != self.time:
             distance = time - self.time
             self.slope = map_tensors(lambda new, old: (new - old) / distance, value, self.value)
         self.time, self.value = time, value
@@ -71,7 +68,7 @@ class History:
         return map_tensors(lambda value, slope: value + slope * distance, self.value, self.slope)
 
 
-@dataclass
+@dataclass(frozen=True)
 class StepReport:
     """The calls of a denoiser in one image.
 
@@ -79,21 +76,14 @@ class StepReport:
 
     Attributes:
         num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
-        computed_steps: the steps that ran all layers, by number, where the pipeline's scheduler tells them.
         cache_bytes: the memory of the cache over steps at the end of the image.
+        computed_steps: the steps that ran all layers, by number, where the pipeline's scheduler tells them.
     """
 
     num_computed: int = 0
     num_skipped: int = 0
     cache_bytes: int = 0
     computed_steps: tuple[int, ...] = ()
-
-    def count(self, step: int | None, *, is_skipped: bool) -> None:
-        """Count a call that ended."""
-        self.num_computed += not is_skipped
-        self.num_skipped += is_skipped
-        if step is not None and not is_skipped and step not in self.computed_steps:
-            self.computed_steps = (*self.computed_steps, step)
 
     def __add__(self, report: StepReport) -> StepReport:
         return StepReport(
@@ -107,11 +97,10 @@ class CachedStep:
     """One call of a denoiser with a cache over steps.
 
     Attributes:
-        time: see ``Step.time``.
+        time: see ``Step.time``; 0 where no step follows a slope, so that none is kept.
         is_computed: True in a step that runs all layers.
         is_kept: True in a computed step whose values a later step will use.
         slope: the share of the slope that a skipped step follows.
-        has_slope: False where no step follows any.
         histories: of the layers in the calls of the steps before that belong to this one.
         stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
         record: called with the key and value of each stored layer; None outside of tuning.
@@ -122,7 +111,6 @@ class CachedStep:
     is_computed: bool
     is_kept: bool
     slope: float
-    has_slope: bool
     histories: dict[Hashable, History]
     stacks: dict[Hashable, Sequence[Any]] = field(default_factory=dict)
     record: Callable[[Hashable, Any], None] | None = None
@@ -135,12 +123,12 @@ class CachedStep:
 
     def store(self, key: Hashable, value: Any, *, is_used: bool = True) -> None:
         """Store the value of a layer in a computed step."""
-        history = self.histories.setdefault(key, History(self.has_slope and is_used))
+        history = self.histories.setdefault(key, History())
         if key in self._stored:
             history.is_repeated = True  # a layer that runs several times in a call has no one value
         else:
             self._stored.add(key)
-            history.add(self.time, value)
+            history.add(self.time if is_used else 0, value)
             if self.record is not None and is_used:
                 self.record(key, value)
 
@@ -155,96 +143,112 @@ class StepCache:
 
     Args:
         config: the settings.
-        family: the denoiser's, see ``FAMILIES``.
         scheduler: of the denoiser in its pipeline, or None.
         advice: what to do where no schedule tells the steps; None where one does.
 
     Attributes:
         histories: the values of layers in earlier steps.
-        report: what ran.
+        report: the calls that ended.
         num_steps, computed_steps: of the run of steps, and those that are computed.
     """
 
-    def __init__(self, config: ToMeConfig, family: str, scheduler: Any, advice: str | None) -> None:
-        self._config, self._family, self._scheduler, self._advice = config, family, scheduler, advice
+    def __init__(self, config: ToMeConfig, scheduler: Any, advice: str | None) -> None:
+        self._config, self._scheduler, self._advice = config, scheduler, advice
         self.histories = StepMemory(math.inf)
         self.report = StepReport()
         self.num_steps = 0
         self.computed_steps: frozenset[int] = frozenset()
         self._slopes: Sequence[float] = ()
+        self._stores_maps = False
 
     def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedStep | None:
         """Return a call's step of the cache, or warn and return None."""
-        obstacle = self._find_obstacle(call, step, timestep)
-        histories = {} if obstacle else self.histories.lookup(call.latent_shape, call.conditioning)
-        if obstacle is None and self.histories.never_matches:
-            obstacle = "cache never matches", f"{CALLS_DIFFER}, so the cache over steps has no effect on them"
-        elif not (obstacle or histories) and call.denoiser is not None and stores_attention_maps(call.denoiser):
-            obstacle = "cache with maps", (
-                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
-                "has no effect here"
-            )
-        if obstacle is not None:
-            call.state.warn_once(*obstacle)
-            return None
-        number, record = step.number or 0, call.state.record
-        is_planned = number in self.computed_steps or number >= self.num_steps
-        return CachedStep(
-            step.time, is_planned or not histories, self._keeps(number) or record is not None,
-            self._slopes[min(number, len(self._slopes) - 1)], any(self._slopes), histories,
-            record=None if record is None else partial(record, number),
-        )  # fmt: skip
-
-    def end(self) -> StepReport:
-        """Return the report of an image that ended."""
-        self.report.cache_bytes = count_bytes(chain.from_iterable(each.values() for each in self.histories.entries))
-        return self.report
-
-    def _find_obstacle(self, call: DenoiserCall, step: Step, timestep: float) -> tuple[str, str] | None:
-        """Return the warning why a call cannot use the cache, or None."""
-        if step.number is None and self._advice is None:
-            return "cache off schedule", (
-                f"a timestep of {timestep:g} is on no list of its pipeline's scheduler, so the cache over steps cannot "
-                "tell its step, and such calls are computed"
-            )
         if step.number is None:
-            return "cache without schedule", (
-                "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so all "
-                f"steps are computed; {self._advice}"
-            )
+            self._warn_of_missing_step(call, timestep)
+            return None
         if step.is_new_step:
             self.histories.next_step(continues=step.continues)
             if not step.continues:
-                self._plan_steps(step.num_steps or 1)
-                for warning in self._list_warnings(is_recorded=call.state.record is not None):
-                    call.state.warn_once(*warning)
-        if call.denoiser is not None and has_foreign_forward(call.denoiser):
+                self._begin_run(call, step.num_steps or 1)
+        obstacle = self._find_obstacle(call)
+        histories = {} if obstacle else self.histories.lookup(call.latent_shape, call.conditioning)
+        if obstacle is None and self.histories.never_matches:
+            obstacle = "cache never matches", f"{CALLS_DIFFER}, so the cache over steps has no effect on them"
+        if obstacle is not None:
+            call.state.warn_once(*obstacle)
+            return None
+        number, record = step.number, call.state.record
+        is_planned = number in self.computed_steps or number >= self.num_steps
+        return CachedStep(
+            step.time if any(self._slopes) else 0, is_planned or not histories,
+            self._keeps(number) or record is not None, self._slopes[min(number, len(self._slopes) - 1)], histories,
+            record=None if record is None else partial(record, number),
+        )  # fmt: skip
+
+    def end_call(self, step: Step | None, cached_step: CachedStep | None) -> None:
+        """Count a call that ended."""
+        is_skipped = cached_step is not None and cached_step.has_skipped
+        steps = () if step is None or step.number is None or is_skipped else (step.number,)
+        self.report += StepReport(int(not is_skipped), int(is_skipped), computed_steps=steps)
+
+    def end(self) -> StepReport:
+        """Return the report of an image that ended."""
+        histories = chain.from_iterable(each.values() for each in self.histories.entries)
+        return replace(self.report, cache_bytes=count_bytes(histories))
+
+    def _warn_of_missing_step(self, call: DenoiserCall, timestep: float) -> None:
+        if self._advice is None:
+            call.state.warn_once(
+                "cache off schedule",
+                f"a timestep of {timestep:g} is on no list of its pipeline's scheduler, so the cache over steps cannot "
+                "tell its step, and such calls are computed",
+            )
+        else:
+            call.state.warn_once(
+                "cache without schedule",
+                "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so all "
+                f"steps are computed; {self._advice}",
+            )
+
+    def _find_obstacle(self, call: DenoiserCall) -> tuple[str, str] | None:
+        """Return the warning why a call cannot use the cache, or None."""
+        if has_foreign_forward(call.denoiser):
             return "two caches", (
                 f"other code replaced the forward of {type(call.denoiser).__name__}, as TeaCache and TaylorSeer do to "
                 "skip blocks by themselves, so the cache over steps has no effect here; use one of the two"
             )
-        if call.in_graph:
+        if call.records_gradients:
             return "cache with gradients", (
                 "the cache over steps is for generating images, so steps that record gradients, as in training, are "
                 "computed; call the model under paddle.no_grad()"
             )
+        if self._stores_maps:
+            return "cache with maps", (
+                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
+                "has no effect here"
+            )
         return None
 
-    def _plan_steps(self, num_steps: int) -> None:
-        """Choose the computed steps of a run that begins."""
-        config, self.num_steps = self._config, num_steps
+    def _begin_run(self, call: DenoiserCall, num_steps: int) -> None:
+        """Choose the computed steps of a run; warn where settings do not fit it."""
+        config, family, self.num_steps = self._config, find_family(call.denoiser), num_steps
         self.computed_steps = choose_computed_steps(
-            num_steps, config.cache, self._family, config.cache_steps,
-            predicts_noise=predicts_noise(self._scheduler, self._family),
+            num_steps, config.cache, family, config.cache_steps,
+            predicts_noise=predicts_noise(self._scheduler, family),
         )  # fmt: skip
         self._slopes = spread_slopes(num_steps, config.cache_slope)
+        processors = {find_processor(layer) for layer in call.denoiser.sublayers()}
+        self._stores_maps = any(stores_maps(processor, role) for processor in processors for role in ROLES)
+        for warning in self._list_warnings(is_recorded=call.state.record is not None):
+            call.state.warn_once(*warning)
 
     def _keeps(self, number: int) -> bool:
         """Return whether a skipped step will use a step's values.
 
-        The last computed step before each skipped one is used and, for its slope, the one before that.
+        The last computed step before each skipped one is used and, for its slope, the two before that: with a scheduler
+        of second order, two steps have the same timestep.
         """
-        later = range(number + 1, min(number + any(self._slopes) + 2, self.num_steps))
+        later = range(number + 1, min(number + (4 if any(self._slopes) else 2), self.num_steps))
         return any(step not in self.computed_steps for step in later)
 
     def _list_warnings(self, *, is_recorded: bool) -> Iterable[tuple[str, str]]:
@@ -280,35 +284,34 @@ class StackOverride(Override):
 
     The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
     block returns its input, and the last one returns the input of the first plus the predicted residual. That sum is
-    made at the first block, as a model may change tokens in place between two blocks (FLUX with a ControlNet).
+    made where the first block runs, as a model may change tokens in place between two blocks (FLUX with a ControlNet).
 
     ``stack`` is the path of the stack in its denoiser. ``outputs`` are the arguments, by position or name, whose new
-    values the block returns, in that order.
+    values the block returns, in that order. ``is_last`` is True for the last block of the stack.
     """
 
     def __init__(
-        self, state: DenoiserState, layer: Layer, stack: str, outputs: tuple[int | str, ...], *,
-        is_first: bool, is_last: bool,
-    ) -> None:  # fmt: skip
+        self, state: DenoiserState, layer: Layer, stack: str, outputs: tuple[int | str, ...], *, is_last: bool
+    ) -> None:
         super().__init__(state, layer)
-        self.stack, self.outputs, self.is_first, self.is_last = stack, outputs, is_first, is_last
+        self.stack, self.outputs, self.is_last = stack, outputs, is_last
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the block, or return what the stack is predicted to."""
-        cached = call.find_cached_step()
+        cached = call.cached_step
         inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
         if cached is None or inputs is None:
             return self.call_original(*args, **kwargs)
+        require_eager("a cache over steps")
         if cached.skips(self.stack):
-            if self.is_first:
+            if self.stack not in cached.stacks:
                 cached.stacks[self.stack] = [
                     None if residual is None else tokens + residual
                     for tokens, residual in zip(inputs, cached.predict(self.stack), strict=True)
                 ]
             outputs = cached.stacks.pop(self.stack) if self.is_last else inputs
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
-        if self.is_first:
-            cached.stacks[self.stack] = inputs
+        cached.stacks.setdefault(self.stack, inputs)
         output = self.call_original(*args, **kwargs)
         entered = cached.stacks.pop(self.stack, None) if self.is_last else None
         if entered is not None and cached.is_kept:
@@ -333,7 +336,7 @@ class CoarseOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
-        cached = call.find_cached_step()
+        cached = call.cached_step
         if cached is not None and cached.skips(self):
             predicted = cached.predict(self)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
@@ -366,10 +369,7 @@ def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
             stacks.setdefault(container, []).append(block)
     for stack, blocks in stacks.items():
         for block in blocks:
-            StackOverride(
-                state, block.block, stack, block.adapter.outputs,
-                is_first=block is blocks[0], is_last=block is blocks[-1],
-            ).put()  # fmt: skip
+            StackOverride(state, block.block, stack, block.adapter.outputs, is_last=block is blocks[-1]).put()
 
 
 def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Layer, bool]]:
@@ -402,8 +402,8 @@ def has_foreign_forward(denoiser: Layer) -> bool:
     That is a function of another file, as ``functools.wraps`` copies the name of the module. A function around ours is
     outside of this: where it skips a call, the run of steps ends.
     """
-    owner = next(base for base in find_class(denoiser).__mro__ if "forward" in vars(base))
-    functions, inside = [vars(owner)["forward"]], find_inside(denoiser)
+    owner = next(base for base in find_plain_class(denoiser).__mro__ if "forward" in vars(base))
+    functions, inside = [vars(owner)["forward"]], find_user_function(denoiser)
     if inside is not None and not is_static_function(inside):
         functions.append(getattr(inside, "__func__", inside))
     own_file = getattr(sys.modules.get(owner.__module__), "__file__", None)
@@ -427,6 +427,4 @@ def map_tensors(function: Callable[..., Any], *values: Any) -> Any:
         return function(*values)
     if isinstance(first, (list, tuple)):
         return type(first)([map_tensors(function, *items) for items in zip(*values, strict=True)])
-    if isinstance(first, Mapping):
-        return type(first)(**{key: map_tensors(function, *(value[key] for value in values)) for key in first})
     return first

@@ -154,9 +154,10 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
 def _run_blocks(attachment: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> None:
     """Run one call of a denoiser whose blocks do nothing but merge and unmerge."""
     from ppdiffusers_tome.merging.grid import Layout
-    from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+    from ppdiffusers_tome.patching.state.block_call import BlockCall
+    from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
-    call, layout = DenoiserCall(attachment), Layout(case.grid)
+    call, layout = DenoiserCall(attachment, paddle.nn.Layer()), Layout(case.grid)
     call.set_timestep(timestep)
     for number in range(case.blocks):
         reduction: Any = BlockCall(call, number, layout, x).match()

@@ -19,7 +19,7 @@ from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.overrides.block import GridOverride
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 # Settings that decide how matching is computed; between them every way there is.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -122,7 +122,7 @@ def test_an_open_size_is_refused_while_it_is_recorded():
     try:
         latent = paddle.static.data("latent", [2, 8, -1, 16])
         with pytest.raises(ToMeValueError, match="a dynamic height or width cannot become part of a program"):
-            grid.run(DenoiserCall(grid.state), latent)
+            grid.run(DenoiserCall(grid.state, grid.layer), latent)
     finally:
         paddle.disable_static()
 

@@ -14,7 +14,8 @@ from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching, scatter_rows
 from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
@@ -69,7 +70,7 @@ class TestWarnings:
         assert all(np.array_equal(output, plain) for output in outputs)
 
     def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
-        call = DenoiserCall(DenoiserState(ToMeConfig()))
+        call = DenoiserCall(DenoiserState(ToMeConfig()), paddle.nn.Layer())
 
         def match(tokens: int) -> Matching | None:
             return BlockCall(call, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()

@@ -20,7 +20,8 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -334,7 +335,7 @@ class TestRun:
         holds()
 
     def match_block(self, config: ToMeConfig, layout: Layout, x: paddle.Tensor) -> Matching | None:
-        call = DenoiserCall(DenoiserState(config))
+        call = DenoiserCall(DenoiserState(config), paddle.nn.Layer())
         call.set_timestep(paddle.to_tensor([500.0]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a grid is smaller than a cell

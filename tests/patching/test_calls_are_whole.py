@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.accelerate import Accelerator
 
 import tiny
 from patching.contract import needs_recompute
-from patching.test_changes_meanwhile import OLD, generate_while
+from patching.test_changes_meanwhile import generate_while
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from zoo import specimens
 
@@ -85,28 +84,18 @@ def test_ppdiffusers_accelerator_calls_the_merging_forward(settings: dict[str, A
     assert np.array_equal(tiny.run_unet(remove_tome(prepared)), plain)
 
 
-@pytest.mark.skipif(OLD, reason="Paddle 2.6 has no recomputation on a CPU")
-@pytest.mark.parametrize("around", ["blocks", "denoiser", "denoiser, reentrant"])
+@needs_recompute
 @pytest.mark.parametrize("old", [None, dict(ratio=0.5)], ids=str)
-def test_settings_change_after_the_backward_pass(around: str, old: dict[str, Any] | None) -> None:
+def test_settings_change_after_the_backward_pass(old: dict[str, Any] | None) -> None:
     """Before it, they would be those of the second run alone, and the gradients wrong."""
 
     def gradients(checkpointed: bool) -> np.ndarray:
         unet = tiny.unet(levels=1)
         unet.train()
         change(unet, old)
-        if checkpointed and around == "blocks":
+        if checkpointed:
             unet.enable_gradient_checkpointing()
-        x = tiny.latent()
-        x.stop_gradient = False
-
-        def run(x: paddle.Tensor) -> paddle.Tensor:
-            return unet(x, 500, tiny.text()).sample
-
-        if checkpointed and around != "blocks":
-            output = recompute(run, x, use_reentrant="reentrant" in around)
-        else:
-            output = run(x)
+        output = unet(tiny.latent(), 500, tiny.text()).sample
         if checkpointed and old is not None:
             with pytest.raises(ToMeValueError, match="before the backward pass of a call with gradient checkpointing"):
                 remove_tome(unet)

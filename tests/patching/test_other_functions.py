@@ -10,6 +10,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
@@ -247,6 +248,28 @@ def test_a_function_in_place_of_forward_neither_hides_nor_removes_it(path: str, 
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", ATTENTION])
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "removed and put again"])
+def test_a_hook_from_before_may_go_while_it_is_applied(path: str, again: bool) -> None:
+    """As ``enable_model_cpu_offload`` puts hooks on models, and removes them first."""
+    unet = tiny.unet(levels=1)
+    layer = find_layer(unet, path)
+    add_hook_to_module(layer, ModelHook())
+    apply_tome(unet, 0.5)
+    remove_hook_from_module(layer)
+    if again:
+        add_hook_to_module(layer, ModelHook())
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    plain = tiny.run_unet(tiny.unet(levels=1))
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), plain)
+    if again:
+        remove_hook_from_module(layer)
+        assert np.array_equal(tiny.run_unet(unet), plain)
+        remove_tome(unet)
+    assert type(layer) is type(find_layer(tiny.unet(levels=1), path))
+    assert "forward" not in vars(layer)
+
+
 def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """As TeaCache does it: ``pipe.transformer.__class__.forward = ...``."""
     unet, calls = apply_tome(tiny.unet(levels=1), 0.5), []
@@ -278,13 +301,36 @@ def test_our_method_put_back_on_a_class_restores_the_one_before(monkeypatch: pyt
     assert plain.forward is own
 
 
-def test_removing_again_ends_what_a_function_of_the_user_kept() -> None:
+def test_a_function_may_be_deleted_while_it_is_applied() -> None:
+    unet, plain = tiny.unet(levels=1), tiny.run_unet(tiny.unet(levels=1))
+    layer = find_layer(unet, ATTENTION)
+    layer.forward = lambda *args, **kwargs: 1 / 0
+    apply_tome(unet, 0.5)
+    del layer.forward
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), plain)
+    assert "forward" not in vars(layer)
+
+
+def test_other_attributes_are_set_as_without_it() -> None:
+    """Also under a name that only attention's class has, and the method of another layer."""
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    blocks = [block.block for block in find_blocks(unet)]
+    own, other = blocks[0].attn1, blocks[1].attn1
+    unet.prepare_attention_mask = own.is_cross_attention = None
+    assert "prepare_attention_mask" in vars(unet)
+    assert own.is_cross_attention is None
+    own.forward = other.forward
+    assert vars(own)["forward"].__self__ is other
+    del own.forward
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+
+
+def test_what_is_put_back_after_removal_leaves_nothing() -> None:
     unet = tiny.unet(levels=1)
-    layer, plain = find_layer(unet, ATTENTION), type(find_layer(unet, ATTENTION))
+    before, layer = tiny.snapshot(unet), find_layer(unet, ATTENTION)
     ours = find_layer(apply_tome(unet, 0.5), ATTENTION).forward
     layer.forward = lambda *args, **kwargs: ours(*args, **kwargs)
     remove_tome(unet)
-    layer.forward = ours  # as ppdiffusers takes a hook off
-    remove_tome(unet)
-    assert type(layer) is plain
-    assert "forward" not in vars(layer)
+    layer.forward = ours
+    assert tiny.snapshot(unet) == before

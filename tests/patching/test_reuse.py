@@ -191,6 +191,16 @@ class TestSteps:
 class TestPipelines:
     REUSE: ClassVar = dict(ratio=0.5, reuse_steps=3, reuse_blocks=True)
 
+    def test_a_model_in_training_mode_reuses_in_its_pipeline(self) -> None:
+        pipe = apply_tome(tiny.pipeline(), **self.REUSE)
+        numbers = []
+        for set_mode in (pipe.unet.eval, pipe.unet.train):
+            set_mode()
+            with count_matchings(pipe.unet) as counts:
+                tiny.run_pipeline(pipe, steps=6)
+            numbers.append(sum(counts))
+        assert numbers[0] == numbers[1] > 0
+
     def test_another_prompt_gets_its_own(self) -> None:
         pipe = apply_tome(tiny.pipeline(), **self.REUSE)
         other = dict(steps=6, guidance_scale=2.0)

@@ -22,6 +22,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
+from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.step_cache import History, count_bytes, predicts_noise
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
@@ -147,9 +148,9 @@ class TestSchedule:
 class TestHistory:
     @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
     def test_linear_changes_are_predicted_exactly_by_the_whole_slope(self, share: float) -> None:
-        history = History(has_slope=share > 0)
+        history = History()
         for step in (0, 1, 4):
-            history.add(step, (paddle.full([2], 3.0 * step), None))
+            history.add(step if share else 0, (paddle.full([2], 3.0 * step), None))
         value, nothing = history.predict(6, share)
         assert nothing is None
         assert value.tolist() == [12.0 + 6.0 * share] * 2
@@ -298,6 +299,34 @@ class TestRuns:
         computed = [number for number, output in enumerate(cached)
                     if output is not None and np.array_equal(output, plain[number])]  # fmt: skip
         assert computed == [0, 1, 4, 5, 8, 9]
+
+    def test_the_first_skipped_step_follows_a_slope_with_a_scheduler_of_second_order(self) -> None:
+        outputs = []
+        for slope in (0.0, 0.5):
+            pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())
+            apply_tome(pipe, 0, cache=(0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12), cache_slope=slope)
+            outputs.append(pipe(call)[:8])
+        assert equal_steps(*outputs) == list(range(7))
+
+    def test_a_stack_whose_first_block_other_code_leaves_out(self) -> None:
+        """As skip-layer guidance does in some steps."""
+        pipe = sampler(tiny.dit())
+        blocks = [block.block for block in find_blocks(pipe.unet)]
+        apply_tome(pipe, 0, cache=(0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11))
+        own = blocks[0].forward
+        left_out: list[int] = []
+
+        def leave_out(tokens: paddle.Tensor, *args: Any, **kwargs: Any) -> paddle.Tensor:
+            return tokens if left_out else own(tokens, *args, **kwargs)
+
+        def run(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            left_out[:] = [number] * (number == 6)
+            return tiny.run_dit(unet, timestep=timestep)
+
+        blocks[0].forward = leave_out
+        assert np.isfinite(pipe(run)).all()
+        report = pipe.tome.entries[0].last_image
+        assert (report.num_computed, report.num_skipped) == (11, 1)
 
     def test_panorama_copies_its_scheduler_for_every_view(self) -> None:
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionPanoramaPipeline).apply_tome(0, cache=0.5)

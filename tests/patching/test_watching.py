@@ -11,11 +11,11 @@ import ppdiffusers
 import pytest
 
 import tiny
-from patching.contract import StumbledError, failing_in, watch_blocks
+from patching.contract import StumbledError, failing_in, needs_recompute, watch_blocks
 from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.recorder import merging_blocks, record_merging
-from ppdiffusers_tome.patching.state.calls import WATCHERS
+from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from zoo import uvit
 
 
@@ -55,6 +55,18 @@ def test_calls_are_counted_and_timesteps_told(build: Callable[[], tiny.Model], r
     told = [(record.call, record.timestep) for record in records if record.block.path == first]
     assert told == [(0, 900.0), (1, 500.0)]
     assert all(len(record.groups) == record.grid.num_tokens for record in records)
+
+
+@needs_recompute
+def test_a_backward_pass_records_nothing_again() -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    unet.train()
+    unet.enable_gradient_checkpointing()
+    with record_merging(unet) as records:
+        output = unet(tiny.latent(), 500, tiny.text()).sample
+        before = len(records)
+        output.mean().backward()
+    assert len(records) == before > 0
 
 
 def test_pipelines_with_a_controlnet_name_their_denoisers() -> None:

@@ -103,19 +103,21 @@ def run_img2img(pipe: Any) -> None:
     [
         (None, dict(end=0.5), "nothing merged in any step of this image"),
         (None, dict(start=0.0, end=0.1), "nothing merged in any step of this image"),
-        (None, dict(start=0.5), "start=0.5 leaves no step .*: the first step of 3 begins at 0.7 of"),
+        (None, dict(start=0.5), "start=0.5 leaves no step .*: the first step begins at 0.7 of"),
         (None, dict(start=0.8), None),
-        (8, dict(end=0.9), "end=0.9 leaves no step .*: the last step of 8 begins at 0.875 of"),
-        (1, dict(end=0.5), "end=0.5 leaves no step .*: the last step of 1 begins at 0 of"),
+        (8, dict(end=0.9), "end=0.9 leaves no step .*: the last step begins at 0.875 of"),
+        (1, dict(end=0.5), "end=0.5 leaves no step .*: the last step begins at 0 of"),
         (8, dict(end=0.875), None),
         (10, dict(end=0.9), None),
+        (4, dict(ratio=(0.002, 0.001)), None),
+        (4, dict(sx=32, sy=32, end=0.95), "smaller than one cell"),
     ],
     ids=str,
 )
 def test_idle_start_and_end_are_logged(steps: int | None, settings: dict[str, Any], message: str | None) -> None:
     """Once, where they leave no step merged or none unmerged."""
     pipe = tiny.pipeline(ppdiffusers.StableDiffusionPipeline if steps else ppdiffusers.StableDiffusionImg2ImgPipeline)
-    pipe.apply_tome(0.5, **settings)
+    pipe.apply_tome(**{"ratio": 0.5, **settings})
     with warnings.catch_warnings(record=True) as logged:
         warnings.simplefilter("always")
         for _ in range(2):

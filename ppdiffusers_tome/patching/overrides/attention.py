@@ -9,41 +9,35 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
-from ppdiffusers_tome.patching.adapters.adapter import MergePoint
-from ppdiffusers_tome.patching.layer_class import Override, find_class
+from ppdiffusers_tome.patching.layer_class import Override, find_plain_class, find_user_function
 from ppdiffusers_tome.patching.processors import gets_group_sizes
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
 
 
 class MaskPreparation(Override):
     """The override of ``Attention.prepare_attention_mask``, which every processor calls with its mask."""
 
     method = "prepare_attention_mask"
-
-    def __init__(self, state: DenoiserState, layer: Layer, point: MergePoint) -> None:
-        super().__init__(state, layer)
-        self.point, self.uses_group_sizes = point, state.config.uses_group_sizes
+    runs_in = "point"
 
     def run(
-        self, call: DenoiserCall, attention_mask: paddle.Tensor | None, target_length: int, batch_size: int,
+        self, point: PointCall, attention_mask: paddle.Tensor | None, target_length: int, batch_size: int,
         out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        point_call, mask = None if call.block is None else call.block.point, attention_mask
-        if point_call is None or (mask is None and not self.uses_group_sizes):
+        mask, reduction = attention_mask, point.reduction
+        if mask is None and not self.state.config.uses_group_sizes:
             return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
-        reduction = point_call.reduction
         # Merged tokens have entered when this is called; keys that are reduced have not.
         num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
         has_own_keys = target_length == num_keys and (
             mask is None or mask.shape[-1] in (reduction.num_tokens, num_keys)
         )
         if mask is not None:
-            mask, target_length = self._reduce(mask, target_length, point_call.block, reduction)
+            mask, target_length = self._reduce(mask, target_length, point)
         if has_own_keys and gets_group_sizes(self.layer, self.state.config):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
-            if attention_mask is None and mask is not None and self.previous is None:
+            if attention_mask is None and mask is not None and find_user_function(self.layer, self.method) is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.
                 by_head = mask.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)
@@ -59,18 +53,17 @@ class MaskPreparation(Override):
         sizes = add_group_size_bias(by_head, reduction, 0, dtype, text_first=False)
         return None if sizes is None else sizes.expand([reduction.batch, *sizes.shape[1:]]).flatten(0, 1)
 
-    def _reduce(
-        self, mask: paddle.Tensor, target_length: int, block: BlockCall, reduction: TokenReduction
-    ) -> tuple[paddle.Tensor, int]:
+    def _reduce(self, mask: paddle.Tensor, target_length: int, point: PointCall) -> tuple[paddle.Tensor, int]:
         """Return the reduced mask and the processor's number of keys."""
+        reduction = point.reduction
         has_all_keys = mask.shape[-1] == reduction.num_tokens
         if reduction.keeps_queries and has_all_keys:
             return reduction.reduce_mask(mask), reduction.num_left  # the processor still counts all tokens
-        if not self.point.merges_inside:
+        if not point.merge_point.merges_inside:
             return (reduction.reduce_mask(mask) if has_all_keys else mask), target_length
         if has_all_keys:
             # Attention on an image asks for its mask before its tokens merge.
-            block.run_unmerged("mask", "attention on an image got a mask, so it runs unmerged")
+            point.block.run_unmerged("mask", "attention on an image got a mask, so it runs unmerged")
             return mask, target_length
         # The mask of a text whose keys precede those of the image, which are never masked.
         visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
@@ -85,13 +78,14 @@ class MaskChannel(Override):
     """
 
     method = "get_attention_scores"
+    runs_in = "block"
 
     def run(
-        self, call: DenoiserCall, query: paddle.Tensor, key: paddle.Tensor, attention_mask: paddle.Tensor | None = None,
+        self, block: BlockCall, query: paddle.Tensor, key: paddle.Tensor, attention_mask: paddle.Tensor | None = None,
         *args: Any, **kwargs: Any,
     ) -> paddle.Tensor:  # fmt: skip
         """Compute the scores with the mask as one more channel."""
-        merges = call.block is not None and call.block.reduction is not None and paddle.get_device() == "cpu"
+        merges = block.reduction is not None and paddle.get_device() == "cpu"
         if merges and attention_mask is not None and is_key_mask(attention_mask, key):
             query, key = append_mask_channel(query, key, attention_mask, self.layer.scale)
             attention_mask = None
@@ -100,7 +94,7 @@ class MaskChannel(Override):
 
 def has_plain_scores(attention: Layer) -> bool:
     """Return whether a layer has ppdiffusers' own ``get_attention_scores``."""
-    cls, name = find_class(attention), MaskChannel.method
+    cls, name = find_plain_class(attention), MaskChannel.method
     holder = next((base for base in cls.__mro__ if name in vars(base)), cls)
     is_inherited = (holder.__module__.split(".")[0], holder.__name__) == ("ppdiffusers", "Attention")
     return is_inherited and name not in vars(attention)

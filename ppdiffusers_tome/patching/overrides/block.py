@@ -9,17 +9,21 @@ from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.layer_class import Override
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall, require_eager
+from ppdiffusers_tome.patching.paddle_compat import require_eager
+from ppdiffusers_tome.patching.state.block_call import BlockCall
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
 class TokensOverride(Override):
     """The override of the layer that gets a block's unchanged tokens."""
 
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+    runs_in = "block"
+
+    def run(self, block: BlockCall, *args: Any, **kwargs: Any) -> Any:
         """Set the tokens of the block's call and run the layer."""
-        if call.block is not None and not call.block.is_matched:
-            call.block.tokens = first_argument(self.layer, args, kwargs)
+        block.tokens = first_argument(self.layer, args, kwargs)
         return self.call_original(*args, **kwargs)
 
 
@@ -91,11 +95,8 @@ class BlockOverride(Override):
         layout, tokens = call.layouts.get(self.grid), None
         if self.gets_tokens:
             tokens = first_argument(self.layer, args, kwargs)
-        outer, call.block = call.block, None if layout is None else BlockCall(call, self.layer, layout, tokens)
-        try:
+        with CALL_STACK.push(call if layout is None else BlockCall(call, self.layer, layout, tokens)):
             return self.call_original(*args, **kwargs)
-        finally:
-            call.block = outer
 
     def take_off(self) -> None:
         """Remove this and the overrides inside of the block."""

@@ -9,13 +9,11 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.layer_class import Override, list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.recompute import find_call_again, note_call
+from ppdiffusers_tome.patching.state.recompute import HAS_STATE
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
@@ -28,23 +26,17 @@ _FOREIGN_CACHE = "cache_dic"
 class DenoiserOverride(Override):
     """The override of a denoiser or a part of a model.
 
-    ``blocks`` are those that ToMe was attached to. ``reads_timestep`` is True where no layer embeds the timestep, so it
-    is read from the arguments.
+    ``reads_timestep`` is True where no layer embeds the timestep before the first block, so the arguments tell it.
     """
 
-    def __init__(
-        self, state: DenoiserState, layer: Layer, blocks: list[MergeableBlock], *, reads_timestep: bool
-    ) -> None:
+    def __init__(self, state: DenoiserState, layer: Layer, *, reads_timestep: bool) -> None:
         super().__init__(state, layer)
-        self.blocks = blocks
         self.parameters = tuple(inspect.signature(type(layer).forward).parameters)[1:]
         self.reads_timestep = reads_timestep
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = find_call_again(self.state) if CALL_STACK.again else self._begin(args, kwargs)
-        if call is None:  # in a backward pass, where this was not there at the first run
-            return self.call_original(*args, **kwargs)
-        with self.state.make_current(call):
+        call = self._begin(args, kwargs)
+        with self.state.run_call(call):
             output = self.call_original(*args, **kwargs)
             call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
@@ -71,12 +63,10 @@ class DenoiserOverride(Override):
         lasting = {name: value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)}
         call = DenoiserCall(
             self.state,
+            self.layer,
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
             conditioning=list(_list_conditioning(lasting)) if self.state.config.shares_steps else (),
-            denoiser=self.layer,
         )
-        if timesteps and _is_tensor(timesteps[0]):
-            call.timestep_argument = timesteps[0]
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
         if pair:
             timestep = _choose_timestep(pair, self.state.max_timestep)
@@ -84,7 +74,8 @@ class DenoiserOverride(Override):
             timestep = paddle.to_tensor([timestep])
         if _is_tensor(timestep) and len(timestep.shape) <= 1:
             call.set_timestep(timestep)
-        note_call(call)
+        if call.records_gradients and not HAS_STATE:
+            self.state.last_graph_call = call
         return call
 
 

@@ -1,13 +1,16 @@
-"""The running calls of denoisers and pipelines, by thread."""
+"""The running calls of denoisers, blocks, merge points and pipelines, by thread."""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.calls import DenoiserCall
+    from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
+    from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
     from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
     from ppdiffusers_tome.patching.state.recompute import Stretch
 
@@ -16,17 +19,28 @@ class CallStack(threading.local):
     """The running calls of one thread.
 
     Attributes:
-        calls: of denoisers, innermost last; while a backward pass runs layers again, those in which they ran first.
+        calls: of denoisers, of blocks in them and of merge points in these, innermost last. While a backward pass runs
+            layers again, they are those in which the layers ran first.
+        is_recomputing: True while a backward pass runs layers again.
+        last_stretch: the last for which Paddle asked, see ``recompute``; None before.
         pipeline_call: the innermost call of a pipeline, or None.
-        again: the stretches that run again, innermost last, each behind the one that Paddle puts back afterwards.
-        newest: the stretch that began last.
     """
 
     def __init__(self) -> None:
-        self.calls: list[DenoiserCall] = []
+        self.calls: tuple[DenoiserCall | BlockCall | PointCall, ...] = ()
+        self.is_recomputing = False
+        self.last_stretch: weakref.ref[Stretch] | None = None
         self.pipeline_call: PipelineCall | None = None
-        self.again: list[tuple[Stretch | None, Stretch]] = []
-        self.newest: weakref.ref[Stretch] | None = None
+
+    @contextmanager
+    def push(self, call: DenoiserCall | BlockCall | PointCall) -> Iterator[None]:
+        """Make a call the innermost one until it ends, also if it raises."""
+        outer = self.calls
+        self.calls = (*outer, call)
+        try:
+            yield
+        finally:
+            self.calls = outer
 
 
 CALL_STACK = CallStack()

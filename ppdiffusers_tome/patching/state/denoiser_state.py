@@ -16,14 +16,14 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.denoising import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.recompute import is_needed
+from ppdiffusers_tome.patching.state.recompute import awaits_backward
 from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.step_schedule import UNET
 
 # A warning names the first line outside of these files: the user's. Paddle 2.6 wraps functions with ``decorator``.
 _SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp", "decorator"))
@@ -42,14 +42,13 @@ class DenoiserState:
         constants: of the denoiser's partitions, freed with this.
         last_image: the steps of the last image with a cache over steps.
         has_run_blocks: True once any block ran in which tokens may merge.
-        family: of the denoiser, see ``FAMILIES``.
         record: called with the step, key and value of each layer that the cache over steps stores; None except in
             tuning.
-        last_graph_call: with Paddle 2.6, the last call that recorded gradients; see ``recompute``.
+        last_graph_call: with Paddle 2.6, the last call that recorded gradients, see ``recompute``; else None.
     """
 
-    def __init__(self, config: ToMeConfig, max_timestep: float = 1000, family: str = UNET) -> None:
-        self.config, self.max_timestep, self.family = config, max_timestep, family
+    def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
+        self.config, self.max_timestep = config, max_timestep
         self.constants = Constants()
         self.last_image: StepReport | None = None
         self.record: Callable[[int, Hashable, Any], None] | None = None
@@ -61,31 +60,29 @@ class DenoiserState:
         self._running: set[DenoiserCall] = set()  # in any thread
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"config": self.config, "max_timestep": self.max_timestep, "family": self.family}
+        return {"config": self.config, "max_timestep": self.max_timestep}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     @contextmanager
-    def make_current(self, call: DenoiserCall) -> Iterator[None]:
-        """Make a call the current one of this thread until it ends."""
-        outer = CALL_STACK.calls
+    def run_call(self, call: DenoiserCall) -> Iterator[None]:
+        """Make a call the innermost one of this thread until it ends."""
         try:
             with CHANGES:
                 self._running.add(call)
-            CALL_STACK.calls = [*outer, call]
-            yield
+            with CALL_STACK.push(call):
+                yield
         except BaseException:
             vars(self._without_pipeline).clear()  # the next call begins a new denoising
             raise
         finally:
-            CALL_STACK.calls = outer
             self._running.discard(call)
 
-    def current_call(self) -> DenoiserCall | None:
-        """Return the call that runs now, a backward pass included."""
+    def find_call(self) -> DenoiserCall | BlockCall | PointCall | None:
+        """Return the innermost call that runs now, a backward pass included."""
         for call in reversed(CALL_STACK.calls):
-            if call.state is self:
+            if call.call.state is self:
                 return call
         return self.last_graph_call if paddle.in_dynamic_mode() and paddle.is_grad_enabled() else None
 
@@ -93,7 +90,7 @@ class DenoiserState:
         """Return what needs the overrides, a clause or "", under ``CHANGES``."""
         if self._running:
             return "while a call of the denoiser runs"
-        if is_needed(self):
+        if awaits_backward(self):
             return "before the backward pass of a call with gradient checkpointing, which runs its layers again"
         return ""
 
@@ -104,8 +101,9 @@ class DenoiserState:
         if denoising is not None:
             return denoising
         if not hasattr(self._without_pipeline, "denoising"):
-            tracker = TimestepTracker(self.max_timestep)
-            self._without_pipeline.denoising = Denoising(self, tracker, is_of_pipeline=False)
+            # A pipeline that is a generator ends before its steps run.
+            advice = "call the model through a pipeline that returns its images"
+            self._without_pipeline.denoising = Denoising(self, TimestepTracker(self.max_timestep), advice=advice)
         return self._without_pipeline.denoising
 
     def warn_once(self, topic: str, message: str) -> None:

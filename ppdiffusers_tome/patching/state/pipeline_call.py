@@ -1,4 +1,4 @@
-"""The denoisings and schedules in one call of a pipeline.
+"""The calls of pipelines, with their denoisings and schedules.
 
 ``install`` wraps the ``__call__`` of every pipeline class with ``track_call``.
 """
@@ -7,81 +7,22 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, PIPELINE_CALLS
+from ppdiffusers_tome.patching.state.denoising import Denoising
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
-from ppdiffusers_tome.patching.step_cache import StepCache
-from ppdiffusers_tome.patching.step_memory import StepMemory
 
 if TYPE_CHECKING:
-    import paddle
-
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Schedulers whose list ends with the finished image, for which no denoiser is called.
 _END_IN_LIST = ("DDPMWuerstchenScheduler",)
-
-
-class Denoising:
-    """The state of one denoiser over the steps of one denoising.
-
-    Args:
-        state: of the denoiser.
-        tracker: of the steps.
-        scheduler: of the pipeline; None for calls of a denoiser by itself.
-
-    Attributes:
-        advice: what to do where no schedule tells the steps.
-        matchings: the reductions that steps share.
-        cache: over steps.
-        grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
-        has_merged: whether tokens merged in a block that ran; None before.
-        progress: of all steps of a pipeline that ran, where a setting needs it.
-    """
-
-    def __init__(
-        self, state: DenoiserState, tracker: SchedulerTracker | TimestepTracker, scheduler: Any = None, *,
-        is_of_pipeline: bool = True,
-    ) -> None:  # fmt: skip
-        self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
-        self.advice = "this pipeline shows none" if is_of_pipeline else "call the model through its pipeline"
-        self.matchings = StepMemory(state.config.reuse_steps)
-        has_schedule = isinstance(tracker, SchedulerTracker)
-        self.cache = StepCache(state.config, state.family, scheduler, None if has_schedule else self.advice)
-        self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
-        self.has_merged: bool | None = None
-        self.progress: set[float] = set()
-
-    def explain_bounds(self, config: ToMeConfig) -> str | None:
-        """Explain a ``start`` or ``end`` that suits no step; None otherwise."""
-        if self.has_merged is False:
-            return (
-                f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: img2img "
-                "runs only the last part of the denoising, and few steps may all lie outside; choose another start or "
-                "end"
-            )
-        if not self.has_merged or not self.progress:
-            return None
-        first, last, steps = min(self.progress), max(self.progress), f"step of {len(self.progress)} begins at"
-        if config.end < 1 and last < config.end:
-            return (
-                f"end={config.end:g} leaves no step of this image unmerged: the last {steps} {last:.3g} of the "
-                "denoising; choose a smaller end or more steps"
-            )
-        if 0 < config.start <= first:
-            return (
-                f"start={config.start:g} leaves no step of this image unmerged: the first {steps} {first:.3g} of the "
-                "denoising; choose a greater start"
-            )
-        return None
 
 
 class PipelineCall:

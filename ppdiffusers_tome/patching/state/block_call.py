@@ -1,0 +1,123 @@
+"""The state of one call of a block, and of a merge point in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from ppdiffusers_tome.merging.grid import Layout
+from ppdiffusers_tome.merging.kv_reduction import TokenReduction
+from ppdiffusers_tome.merging.rotary import Rotation
+from ppdiffusers_tome.merging.token_span import TokenSpan
+from ppdiffusers_tome.patching.adapters.adapter import MergePoint
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+
+# Called with every ``BlockCall`` in which tokens merge, of all denoisers.
+WATCHERS: list[Callable[[BlockCall], None]] = []
+
+
+class BlockCall:
+    """One call of a block.
+
+    Attributes:
+        call: of the denoiser.
+        layer: the block.
+        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None once they are
+            matched, and until a layer inside of the block gets them where that is the ``tokens_layer``.
+        reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
+    """
+
+    point = None  # see ``PointCall``
+
+    def __init__(
+        self, call: DenoiserCall, layer: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
+    ) -> None:
+        self.call, self.layer, self.layout, self.tokens = call, layer, layout, tokens
+        self.reduction: TokenReduction | None = None
+
+    @property
+    def block(self) -> BlockCall:
+        return self
+
+    def match(self) -> TokenReduction | None:
+        """Match the block's tokens at the first use and return their reduction.
+
+        Not earlier, as a DiT embeds its timestep inside its first block.
+        """
+        if self.tokens is None:
+            return self.reduction
+        tokens, self.tokens = self.tokens, None
+        grid, shape = self.layout.grid, list(tokens.shape)
+        if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
+            tokens = tokens.flatten(2).transpose([0, 2, 1])
+        if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
+            self.reduction = self.call.find_reduction(self, tokens)
+        else:
+            prefix = f" behind {self.layout.prefix} others" if self.layout.prefix else ""
+            self.call.state.warn_once(
+                "tokens",
+                f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged",
+            )
+        for watch in WATCHERS if self.reduction is not None else ():
+            watch(self)
+        return self.reduction
+
+    def run_unmerged(self, topic: str, reason: str) -> None:
+        """Stop merging in this call of the block; log the reason once."""
+        self.tokens = self.reduction = None
+        self.call.state.warn_once(topic, reason)
+
+
+class PointCall:
+    """One call of a merge point, which runs on fewer tokens.
+
+    Attributes:
+        block: the call of its block.
+        combine: as in ``Matching.reduce``.
+        ran: names of the layers of attention that ran on fewer tokens.
+        rotations: the rotary embedding of the output of each norm, by the norm's name.
+    """
+
+    def __init__(self, block: BlockCall, reduction: TokenReduction, merge_point: MergePoint, combine: str) -> None:
+        self.call, self.block, self.reduction = block.call, block, reduction
+        self.merge_point, self.combine = merge_point, combine
+        self.ran: set[str] = set()
+        self.rotations: dict[str, Rotation] = {}
+        # The last tokens of a projection and what they were reduced to, for the next one that gets the same tensor.
+        self.reduced: tuple[Any, Any] = (None, None)
+
+    @property
+    def point(self) -> PointCall | None:
+        """This; None once the block runs unmerged."""
+        return None if self.block.reduction is None else self
+
+    @property
+    def bypassed(self) -> set[str]:
+        """The names of layers of attention without which the result is wrong, and that did not run."""
+        return {*self.rotations, *(("to_k",) if self.reduction.keeps_queries else ())} - self.ran
+
+    def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
+        """Reduce the image tokens of ``[batch, tokens, channels]``."""
+        reduction, merge_point = self.reduction, self.merge_point
+        if not merge_point.text:
+            return reduction.reduce(tokens, self.combine)
+        image, text = TokenSpan(reduction.num_tokens, merge_point.text_first).split(tokens)
+        return TokenSpan(reduction.num_left, merge_point.text_first).join(reduction.reduce(image, self.combine), text)
+
+    def restore(self, output: Any) -> Any:
+        """Restore the image's tokens in a layer's first or only output."""
+        if isinstance(output, (tuple, list)):
+            restored = [self.restore(output[0]), *output[1:]]
+            return restored if isinstance(output, list) else tuple(restored)
+        reduction, merge_point = self.reduction, self.merge_point
+        num_text = output.shape[1] - reduction.num_left
+        if num_text < 0 or (num_text > 0 and not merge_point.text):
+            return output  # not of merged tokens: a function of the user may replace the output
+        if num_text == 0:
+            return reduction.restore(output)
+        image, text = TokenSpan(reduction.num_left, merge_point.text_first).split(output)
+        return TokenSpan(reduction.num_tokens, merge_point.text_first).join(reduction.restore(image), text)

@@ -1,0 +1,182 @@
+"""The state of one call of a denoiser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.kv_reduction import TokenReduction
+from ppdiffusers_tome.patching.paddle_compat import require_eager
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
+from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
+
+    from ppdiffusers_tome.patching.state.block_call import BlockCall
+    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+    from ppdiffusers_tome.patching.state.progress import Step
+    from ppdiffusers_tome.patching.step_cache import CachedStep
+
+
+class DenoiserCall:
+    """The state that blocks share in one call of their denoiser.
+
+    Args:
+        state: of the denoiser.
+        denoiser: the layer that is called.
+        latent_shape, conditioning: what identifies the call among those of the previous step.
+
+    Attributes:
+        timestep: scalar or ``[batch]``; None where the model has none.
+        step: of the denoising; None if no setting needs it, or it is unknown.
+        layouts: of the blocks, by the override of the layer that gets their latent.
+        cached_step: of the cache over steps; None where all layers run.
+        records_gradients: True if gradients may be computed.
+    """
+
+    block = point = None  # see ``BlockCall`` and ``PointCall``
+
+    def __init__(
+        self, state: DenoiserState, denoiser: Layer, latent_shape: Sequence[int] = (),
+        conditioning: Sequence[paddle.Tensor] = (),
+    ) -> None:  # fmt: skip
+        self.state, self.denoiser, self._config = state, denoiser, state.config
+        self.latent_shape, self.conditioning = latent_shape, conditioning
+        self._uses_progress = self._config.uses_progress
+        # Training uses random timesteps and images.
+        is_training = denoiser.training and CALL_STACK.pipeline_call is None
+        self._shares_steps = self._config.reuse_steps > 1 and not is_training
+        self.timestep: paddle.Tensor | None = None
+        self.step: Step | None = None
+        self.layouts: dict[object, Layout] = {}
+        self.cached_step: CachedStep | None = None
+        self.records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        self._counts: dict[Layout, int] = {}  # of tokens that merge
+        self._reducers: dict[Layout, Reducer] = {}
+        # By block (None with ``reuse_blocks``), layout and batch; None instead of a dictionary where nothing is reused.
+        self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
+
+    @property
+    def call(self) -> DenoiserCall:
+        return self
+
+    def set_timestep(self, timestep: paddle.Tensor) -> None:
+        """Set the timestep, the first that the model embeds; ignore later ones.
+
+        Settings that depend on the step read it, which waits for the device.
+        """
+        if self.timestep is not None:
+            return
+        self.timestep = timestep
+        setting = next(iter(self._list_step_settings()), None)
+        if setting is None:
+            return
+        require_eager(setting)
+        if CALL_STACK.is_recomputing:
+            raise ToMeValueError(
+                f"{setting} needs the step of each call, which is unknown where a backward pass runs the whole "
+                "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
+                "and without it"
+            )
+        self._begin_step(float(timestep.reshape([-1])[0]))
+
+    def _list_step_settings(self) -> dict[str, str]:
+        """List what needs the step of a call, with the effect where there is none."""
+        settings = {}
+        if self._uses_progress:
+            settings["a ratio that changes over the denoising, start or end"] = (
+                "it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it"
+            )
+        if self._config.cache:
+            settings["a cache over steps"] = (
+                "the cache over steps has no effect here; apply it to the whole model or its pipeline"
+            )
+        if self._shares_steps and paddle.in_dynamic_mode():  # a program that is being traced has no values yet
+            settings["reuse_steps"] = "reuse_steps has no effect here; reuse_blocks has"
+        return settings
+
+    def _begin_step(self, timestep: float) -> None:
+        """Find the step of this call, and what it shares with earlier steps."""
+        denoising = self.state.denoising()
+        step = denoising.tracker.step_at(timestep)
+        self.step = step
+        if step.progress is None and self._uses_progress:
+            self.state.warn_once(
+                "progress",
+                f"a timestep of {timestep:g} is outside 0 to {self.state.max_timestep:g}, so the progress of the "
+                f"denoising is unknown, and the model runs unmerged; {denoising.advice}, or give one ratio for the "
+                "whole denoising",
+            )
+        if self._shares_steps:
+            if step.is_new_step:
+                denoising.matchings.next_step(continues=step.continues)
+            self._reductions = denoising.matchings.lookup(self.latent_shape, self.conditioning)
+            if denoising.matchings.never_matches:
+                self.state.warn_once("no reuse", f"{CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has")
+        if self._config.cache:
+            self.cached_step = denoising.cache.begin_call(self, step, timestep)
+
+    def end(self) -> None:
+        """Count a call that ended, for the report of its image."""
+        if not self._config.cache:
+            return
+        if self.timestep is None:
+            self._warn_of_missing_timestep()
+        self.state.denoising().cache.end_call(self.step, self.cached_step)
+
+    def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
+        """Return the reduction of ``[batch, tokens, channels]``; None: run unmerged."""
+        config, layout = self._config, block.layout
+        if layout not in self._counts:
+            self._counts[layout] = self._count_merged(layout)
+        if self._counts[layout] == 0:
+            return None
+        # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
+        batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
+        key = (None if config.reuse_blocks else block.layer, layout, batch)
+        if self._reductions is not None and key in self._reductions:
+            return self._reductions[key]
+        if layout not in self._reducers:
+            self._reducers[layout] = build_reducer(
+                config, layout, self._counts[layout], timestep=self.timestep, constants=self.state.constants
+            )
+        reduction = self._reducers[layout](tokens)
+        if self._reductions is not None:
+            self._reductions[key] = reduction
+        return reduction
+
+    def _count_merged(self, layout: Layout) -> int:
+        """Count a layout's tokens that merge; warn where none can."""
+        config, grid = self._config, layout.grid
+        if self.timestep is None:
+            self._warn_of_missing_timestep()
+        progress = None if self.step is None else self.step.progress
+        if self._uses_progress and progress is None:
+            return 0
+        num_merged = config.num_merged(grid, layout.level, progress)
+        has_cell = grid.num_cells(config.sx, config.sy, config.st) > 0
+        if progress is not None and has_cell:
+            merged = self.state.denoising().merged
+            merged[progress] = merged.get(progress, False) or num_merged > 0
+        if num_merged > 0 and not has_cell:
+            self.state.warn_once(
+                "cell",
+                f"a grid of {grid} tokens is smaller than one cell of {Grid(config.sy, config.sx, config.st)}, so its "
+                f"blocks run unmerged; use {'more frames, ' if config.st > 1 else ''}a larger image or a smaller "
+                "stride",
+            )
+            return 0
+        if config.min_similarity is not None:
+            require_eager("min_similarity")
+        return num_merged
+
+    def _warn_of_missing_timestep(self) -> None:
+        effects = "; ".join(self._list_step_settings().values())
+        if effects:
+            self.state.warn_once("timestep", f"this model, or part of one, does not report its timestep, so {effects}")

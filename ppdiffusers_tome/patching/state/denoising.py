@@ -1,0 +1,67 @@
+"""The state of one denoiser over the steps of one image."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
+from ppdiffusers_tome.patching.step_cache import StepCache
+from ppdiffusers_tome.patching.step_memory import StepMemory
+
+if TYPE_CHECKING:
+    import paddle
+
+    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+    from ppdiffusers_tome.settings.config import ToMeConfig
+
+
+class Denoising:
+    """The state of one denoiser over the steps of one denoising.
+
+    Args:
+        state: of the denoiser.
+        tracker: of the steps.
+        scheduler: of the pipeline, or None.
+        advice: what to do where no schedule tells the steps.
+
+    Attributes:
+        matchings: the reductions that steps share.
+        cache: over steps.
+        grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
+        merged: whether tokens merged in each step that ran, by its progress, where a setting needs that.
+    """
+
+    def __init__(
+        self, state: DenoiserState, tracker: SchedulerTracker | TimestepTracker, scheduler: Any = None,
+        advice: str = "this pipeline shows none",
+    ) -> None:  # fmt: skip
+        self.tracker, self.advice = tracker, advice
+        self.matchings = StepMemory(state.config.reuse_steps)
+        has_schedule = isinstance(tracker, SchedulerTracker)
+        self.cache = StepCache(state.config, scheduler, None if has_schedule else advice)
+        self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
+        self.merged: dict[float, bool] = {}
+
+    def explain_bounds(self, config: ToMeConfig) -> str | None:
+        """Explain a ``start`` or ``end`` that suits no step; None otherwise."""
+        if (config.start, config.end) == (0, 1) or not self.merged:
+            return None
+        if not any(self.merged.values()):
+            return (
+                f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: img2img "
+                "runs only the last part of the denoising, and few steps may all lie outside; choose another start or "
+                "end"
+            )
+        if not all(self.merged.values()):
+            return None
+        if config.end < 1:
+            return (
+                f"end={config.end:g} leaves no step of this image unmerged: the last step begins at "
+                f"{max(self.merged):.3g} of the denoising; choose a smaller end or more steps"
+            )
+        return (
+            f"start={config.start:g} leaves no step of this image unmerged: the first step begins at "
+            f"{min(self.merged):.3g} of the denoising; choose a greater start"
+        )
