@@ -14,8 +14,7 @@ from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_con
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import UNSET, truncated_repr
+from ppdiffusers_tome.settings.types import UNSET, did_you_mean, shorten_repr
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,10 +29,10 @@ def _explain_arguments(function: Function) -> Function:
         for name in settings.keys() - known.keys():
             suggestion = did_you_mean(name, known)
             if name in ("preset", "settings"):
-                suggestion = f"; give it as config={truncated_repr(settings[name])}, or in place of the ratio"
+                suggestion = f"; give it as config={shorten_repr(settings[name])}, or in place of the ratio"
             raise ToMeTypeError(f"{function.__name__} has no argument {name!r}{suggestion}")
         if len(args) > 1 and "ratio" in settings:
-            first, ratio = truncated_repr(args[1]), truncated_repr(settings["ratio"])
+            first, ratio = shorten_repr(args[1]), shorten_repr(settings["ratio"])
             raise ToMeTypeError(
                 f"{first} and ratio={ratio} are both the ratio; pass one of them, or a preset with another ratio as "
                 f"apply_tome(config={first}, ratio={ratio})"
@@ -93,44 +92,42 @@ def apply_tome(
         merge_attn: merge around self-attention (default True).
         merge_crossattn: merge around cross-attention (default False; rarely useful).
         merge_mlp: merge around the feed-forward layer (default False; rarely useful).
-        seed: of the random destinations, ``0 <= seed < 2**63`` (default 0). They depend on the seed, the timestep and
-            the grid alone, never on a global generator, and are the same for every image.
-        tile: compare sources with destinations of their own tile, about ``tile`` by ``tile`` tokens, and of one cell
-            around it only, so that the cost of matching grows linearly with the tokens. At least the larger of ``sx``
-            and ``sy``; 16 is a good size. None (default) compares all with all, as the papers do.
+        seed: of the random destinations, ``0 <= seed < 2**63`` (default 0). They depend on seed, timestep and grid
+            alone, never on a global generator, and are the same for every image.
+        tile: compare sources with destinations in tiles of about ``tile`` by ``tile`` tokens, and one cell around
+            them, so that the cost of matching grows linearly with the tokens. At least the larger of ``sx`` and ``sy``;
+            16 is a good size. None (default) compares all with all, as the papers do.
         reuse_steps: denoising steps that share a matching, 1 or more (default 1: no reuse).
         reuse_blocks: share the matching of the first block among all blocks on one grid (default False).
         method: ``"tome"`` (default), ``"prune"`` or ``"tofu"`` merge similar tokens; ``"keys"``, ``"pool"`` or
             ``"todo"`` keep every query and reduce the keys and values.
-        min_similarity: lowest cosine similarity of tokens that merge, -1 to 1 (default None: any); ``ratio`` is then
-            the upper limit. All images of a batch merge as many tokens as the one with the fewest similar tokens. Every
-            matching reads one number on the host, for which a GPU waits.
+        min_similarity: lowest cosine of tokens that merge, -1 to 1 (default None: any); ``ratio`` is then the upper
+            limit. All images of a batch merge as many tokens as the one with the fewest similar ones, a number that
+            every matching reads on the host, for which a GPU waits.
         start, end: merge in this part of the denoising only, ``0 <= start < end <= 1`` (default: all of it).
         st: stride over the frames of a video, 1 or more. With 1 (default) each frame merges by itself. A larger one
             keeps more detail where little moves and costs more; it needs a model whose attention is over all frames at
             once (Wan, CogVideoX, HunyuanVideo).
-        proportional: weight merged tokens by group size (proportional attention), wherever attention takes a mask: the
-            logarithm of the size is added to the scores. None (default): only with ``keys`` and ``pool``.
+        proportional: weight merged tokens by group size, wherever attention takes a mask: the logarithm of the size is
+            added to the scores. None (default): only with ``keys`` and ``pool``.
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
             before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps, from 0, such
-            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. With a fraction up to 0.2, every second step is skipped late in
-            the denoising; of a greater one the steps are spread by the model's family, and that is logged. It needs a
-            pipeline, which knows the number of steps, and 9 steps or more.
+            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. It needs a pipeline, which knows the number of steps, and 9
+            steps or more.
         cache_slope: the share of the slope between the last two computed steps that a skipped step follows, 0 to 2
-            (default 0.75): 1 extrapolates linearly, 0 reuses the last computed step; or a list of one share for each of
+            (default 0.75): 1 extrapolates linearly, 0 reuses the last computed step; or one share for each of
             ``cache_steps`` steps.
-        cache_steps: the number of denoising steps that the list in ``cache`` is for. In a denoising of another length,
-            listed steps keep their places as fractions of it, and that is logged. With None (default) the list is taken
-            as it is, and steps after its last are computed.
+        cache_steps: the number of denoising steps that the list in ``cache`` is for. In a denoising of another length
+            listed steps keep their places, as fractions of it. With None (default) the list is taken as it is, and
+            steps after its last are computed.
         cache_scheduler: the class name of the scheduler that the list was chosen with (default None: any); another one
             is logged.
         config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
 
-    Progress of the denoising is the position of the step in the scheduler's timesteps, from 0 at pure noise to 1 at the
-    final image; so image-to-image starts in the middle. A denoiser that is called outside its pipeline uses the
-    timestep: 1000 is pure noise, 0 the image. A ramp, ``start`` and ``end`` read the timestep on the host, once for
-    every call of the denoiser.
+    Progress of the denoising is the place of the step in the scheduler's timesteps, 0 at pure noise and 1 at the final
+    image. A denoiser that is called outside its pipeline uses the timestep: 1000 is pure noise, 0 the image. A ramp,
+    ``start`` and ``end`` read the timestep on the host, once for every call of the denoiser.
 
     Returns:
         The pipeline or model, so that calls chain.
@@ -149,7 +146,6 @@ def apply_tome(
     Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse, ToMA (Lu et al., ICML 2025); for ``proportional``,
     Token Merging: Your ViT But Faster (Bolya et al. 2023), section 3; for the other methods, ``merging.methods``;
     for ``cache``, TaylorSeer (arXiv 2503.06923), DeepCache (CVPR 2024) and FreqCa (arXiv 2510.08669).
-    ``ppdiffusers_tome.tune`` finds settings by trying them.
     """
     settings: dict[str, Any] = dict(
         ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand, merge_attn=merge_attn,
@@ -161,7 +157,7 @@ def apply_tome(
     if isinstance(ratio, ToMeConfig) or is_preset(ratio):
         if config is not None:
             raise ToMeTypeError(
-                f"ratio={truncated_repr(ratio)} and config={truncated_repr(config)} both hold all settings; pass one "
+                f"ratio={shorten_repr(ratio)} and config={shorten_repr(config)} both hold all settings; pass one "
                 "of them, and single settings with it"
             )
         config, settings["ratio"] = ratio, UNSET
@@ -172,19 +168,14 @@ def apply_tome(
 def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
     """Apply ToMe in a ``with`` block, and restore what was applied before.
 
-    A server gives each request its settings so. Requests that run at the same time need a ``shared_copy`` each, as what
-    is applied to a pipeline holds in all threads.
+    Requests that run at the same time need a ``shared_copy`` each, as settings of a pipeline hold in all threads.
 
     Args:
-        model_or_pipe, args, settings: as for ``apply_tome``; the pipeline or model that has settings now, if any, not a
-            part of it.
+        model_or_pipe: the pipeline or model that has settings now, if any, not a part of it.
+        args, settings: as for ``apply_tome``, whose errors are raised, too.
 
     Yields:
-        ``model_or_pipe``.
-
-    Raises:
-        ToMeTypeError, ToMeValueError, NothingToMergeError: as ``apply_tome``. After this or any other error, what was
-            applied before is applied again.
+        ``model_or_pipe``. After any error, what was applied before is applied again.
 
     Example:
         >>> with use_tome(pipe, ratio=0.5):
@@ -213,7 +204,7 @@ def apply_patch(
     """
     if isinstance(ratio, str | ToMeConfig):
         raise ToMeTypeError(
-            f"ratio={truncated_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; "
+            f"ratio={shorten_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; "
             "pass presets and configs to apply_tome"
         )
     return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)

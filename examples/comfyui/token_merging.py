@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ppdiffusers_tome import ToMeConfig, ToMeError, shared_copy
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 
 CUSTOM, OFF = "ratio and method", "off"
 
@@ -25,7 +25,7 @@ class PaddleTokenMerging:
             "required": {
                 "sd_pipe": ("PIPELINE", {"tooltip": "A pipeline of ppdiffusers; it stays unchanged."}),
                 "settings": (
-                    [*presets(), CUSTOM, OFF],
+                    [*PRESETS, CUSTOM, OFF],
                     {"default": "balanced", "tooltip": f"A preset; '{CUSTOM}' for those below; '{OFF}': no merging."},
                 ),
                 "ratio": (

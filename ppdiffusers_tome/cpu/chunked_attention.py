@@ -17,7 +17,7 @@ from ppdiffusers.utils import USE_PEFT_BACKEND
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.masks import append_mask_channel, is_key_mask
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.settings.types import check_type
+from ppdiffusers_tome.settings.types import Bounds
 
 T = TypeVar("T")
 
@@ -45,11 +45,8 @@ class ChunkedAttnProcessor:
     """
 
     def __init__(self, query_rows: int = QUERY_ROWS) -> None:
-        accepted = f"a whole number of queries, 1 or more, such as {QUERY_ROWS}"
-        check_type(query_rows, Integral, accepted, "query_rows=")
-        if query_rows < 1:
-            raise ToMeValueError(f"query_rows={query_rows} must be {accepted}")
-        self.query_rows: int = int(query_rows)
+        bounds = Bounds(Integral, f"a whole number of queries, 1 or more, such as {QUERY_ROWS}", 1)
+        self.query_rows: int = bounds.check("query_rows", query_rows)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import weakref
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import paddle
+
+T = TypeVar("T")
+# A field of a dataclass of constants: numpy's array or, as ``Constants`` returns it, a tensor.
+Constant: TypeAlias = Any
 
 
 class Constants:
@@ -15,22 +21,20 @@ class Constants:
     """
 
     def __init__(self) -> None:
-        # By identity of the array. Its weak reference tells a later array that has the same id.
-        self._kept: dict[tuple[int, str], tuple[weakref.ref[np.ndarray], paddle.Tensor]] = {}
+        self._kept: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by dataclass and device
 
-    def __call__(self, array: np.ndarray) -> paddle.Tensor:
-        """Return an array as a tensor on the current device.
+    def __call__(self, arrays: T) -> T:
+        """Return a dataclass with tensors on the current device as its arrays.
 
-        The same array is the same tensor, so nobody may write to either. The tensor is kept as long as the array, which
+        The same object gives the same tensors, so nobody may write to them. They are kept as long as the object, which
         a cache of the caller bounds. A program that is traced gets the numbers themselves.
         """
-        if not paddle.in_dynamic_mode():
-            return paddle.to_tensor(array)
-        key = (id(array), paddle.get_device())
-        kept = self._kept.get(key)
-        if kept is None or kept[0]() is not array:
-            # Threads may share this, so the dictionary is replaced and never changes while another thread reads it.
-            in_use = {key: entry for key, entry in self._kept.items() if entry[0]() is not None}
-            kept = weakref.ref(array), paddle.to_tensor(array)
-            self._kept = {**in_use, key: kept}
-        return kept[1]
+        kept = self._kept.setdefault(arrays, {}) if paddle.in_dynamic_mode() else {}
+        device = paddle.get_device()
+        if device not in kept:
+            tensors = {}
+            for name, value in vars(arrays).items():
+                if isinstance(value, np.ndarray):
+                    tensors[name] = paddle.to_tensor(value)
+            kept[device] = replace(arrays, **tensors)  # type: ignore[type-var]
+        return kept[device]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +14,10 @@ class Grid:
     height: int
     width: int
     frames: int = 1
+    num_tokens: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_tokens", self.frames * self.height * self.width)
 
     def __str__(self) -> str:
         """Write ``64x96``, and of three frames ``3x64x96``."""
@@ -24,15 +27,6 @@ class Grid:
     def shape(self) -> tuple[int, ...]:
         """``(height, width)``, and of several frames ``(frames, height, width)``."""
         return (self.height, self.width) if self.frames == 1 else (self.frames, self.height, self.width)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.frames * self.height * self.width
-
-    @property
-    def single_frame(self) -> Grid:
-        """The grid of one frame."""
-        return Grid(self.height, self.width)
 
     def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
         """Count the cells of ``sx`` by ``sy`` by ``st`` tokens."""
@@ -69,11 +63,10 @@ class Layout:
     grid: Grid
     prefix: int = 0  # how many other tokens precede it
     level: int = 1  # how many times smaller than the latent it is
+    num_tokens: int = field(init=False, repr=False, compare=False)  # of the sequence
 
-    @cached_property
-    def num_tokens(self) -> int:
-        """All tokens of the sequence."""
-        return self.prefix + self.grid.num_tokens
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_tokens", self.prefix + self.grid.num_tokens)
 
 
 def divide_evenly(length: int, at_most: int) -> np.ndarray:

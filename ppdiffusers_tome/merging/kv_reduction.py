@@ -6,19 +6,18 @@ All tokens give queries, so nothing is restored. (Pooled and merged keys are a `
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.constants import Constant, Constants
 from ppdiffusers_tome.merging.grid import Layout, divide_evenly
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import MEAN
 from ppdiffusers_tome.merging.partition import Partition
-from ppdiffusers_tome.merging.tensor_ops import dim_size
 
 
 @dataclass(frozen=True)
@@ -85,17 +84,18 @@ def select_key_tokens(
     Returns:
         int64 ``[tokens - num_dropped]``.
     """
-    constant, num_outside = constants or Constants(), partition.num_outside
     num_sources, num_destinations = partition.sources.shape[0], partition.destinations.shape[0]
-    inside, outside = _choose_sources(num_sources - num_dropped, num_sources, num_destinations, num_outside)
+    chosen = (constants or Constants())(
+        _choose_sources(num_sources - num_dropped, num_sources, num_destinations, partition.num_outside)
+    )
     parts = [partition.destinations]
-    if len(inside):
-        parts.append(paddle.gather(partition.sources, constant(inside)))
-    if len(outside):
-        index = constant(outside)
+    if chosen.inside is not None:
+        parts.append(paddle.gather(partition.sources, chosen.inside))
+    if chosen.outside is not None:
+        index = chosen.outside
         if partition.random_numbers is not None:
-            index = (index + partition.random_numbers[:1]) % num_outside
-        parts.append(paddle.gather(partition.sources, index + (num_sources - num_outside)))
+            index = (index + partition.random_numbers[:1]) % partition.num_outside
+        parts.append(paddle.gather(partition.sources, index + (num_sources - partition.num_outside)))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
     kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
@@ -105,51 +105,26 @@ def select_key_tokens(
     return (paddle.arange(0, frames * frame_tokens, frame_tokens, dtype="int64").unsqueeze(1) + kept).flatten()
 
 
-@lru_cache(maxsize=32)
-def _choose_sources(
-    count: int, num_sources: int, num_destinations: int, num_outside: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Choose ``count`` sources, spread evenly.
+@dataclass(frozen=True, eq=False)
+class _ChosenSources:
+    inside: Constant  # int64, indices of sources in cells, or None
+    outside: Constant  # int64, indices of those in no cell, counted from the first of these, or None
 
-    Returns:
-        int64, the indices of those in cells, and of those in no cell, counted from the first of these.
-    """
+
+@lru_cache(maxsize=32)
+def _choose_sources(count: int, num_sources: int, num_destinations: int, num_outside: int) -> _ChosenSources:
+    """Choose ``count`` sources, spread evenly."""
     share = (num_destinations + count) / (num_destinations + num_sources)
     outside = min(count, round(num_outside * share))
-    return _spread_evenly(count - outside, num_sources - num_outside), _spread_evenly(outside, num_outside)
-
-
-@dataclass(frozen=True, eq=False)
-class Pooling:
-    """Groups of one image, the same for all: cells, and single tokens.
-
-    The fields are those of a ``Matching``. The token in a cell's middle stands for the cell.
-    """
-
-    owner: np.ndarray  # int32 [tokens]
-    inverse_count: np.ndarray  # float32 [left, 1]
-    order: np.ndarray  # int64 [tokens]
-    uniform_groups: bool
-
-    @property
-    def num_left(self) -> int:
-        return len(self.inverse_count)
-
-    def match(self, x: paddle.Tensor, constants: Constants) -> Matching:
-        """Match the keys of ``[batch, tokens, channels]``; only the batch matters."""
-        batch, num_tokens = dim_size(x, 0), len(self.owner)
-        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
-        owner = (constants(self.owner) + images * self.num_left).flatten()
-        order = constants(self.order) + images.astype("int64") * num_tokens
-        inverse_count = constants(self.inverse_count).expand([batch, self.num_left, 1]).flatten(0, 1)
-        return Matching(
-            owner, inverse_count, order, x.shape[0], num_tokens, num_tokens - self.num_left, keeps_queries=True,
-            uniform_groups=self.uniform_groups,
-        )  # fmt: skip
+    inside = count - outside
+    return _ChosenSources(
+        _spread_evenly(inside, num_sources - num_outside) if inside else None,
+        _spread_evenly(outside, num_outside) if outside else None,
+    )
 
 
 @lru_cache(maxsize=32)
-def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int]) -> Pooling:
+def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int]) -> Matching:
     """Pool as many cells, evenly spread, as drop that many keys.
 
     The grid is cut evenly into cells of the stride or a little smaller, so that none is left over at its edges: as many
@@ -160,6 +135,9 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
         num_dropped: the keys of the grid to drop, or as many as pooling all cells drops.
         stride: ``(sx, sy, st)``.
 
+    Returns:
+        The groups of one image, for ``Constants`` and ``Matching.repeat``. The token in a cell's middle stands for it.
+
     Example, one of the four cells of a 4x4 grid, of which the token 5 in the middle has the position:
 
         >>> from ppdiffusers_tome.merging.grid import Grid
@@ -167,17 +145,13 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
         >>> pooling.owner.reshape(4, 4).tolist(), pooling.num_left
         ([[0, 0, 1, 2], [0, 0, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]], 13)
         >>> pooling.order.tolist()
-        [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+        [[0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
     """
-    grid = layout.grid if stride[2] > 1 else layout.grid.single_frame
-    (frame_cell, frame_middle), (row_cell, row_middle), (column_cell, column_middle) = (
-        _cut_side(length, at_most)
-        for length, at_most in zip((grid.frames, grid.height, grid.width), reversed(stride), strict=True)
-    )
-    cells_shape = (len(frame_middle), len(row_middle), len(column_middle))
-    cell_of = np.ravel_multi_index(np.ix_(frame_cell, row_cell, column_cell), cells_shape).ravel()
+    grid = layout.grid if stride[2] > 1 else replace(layout.grid, frames=1)
     shape = (grid.frames, grid.height, grid.width)
-    middle_of = np.ravel_multi_index(np.ix_(frame_middle, row_middle, column_middle), shape).ravel()
+    cells, middles = zip(*map(_cut_side, shape, reversed(stride)), strict=True)
+    cell_of = np.ravel_multi_index(np.ix_(*cells), [len(middle) for middle in middles]).ravel()
+    middle_of = np.ravel_multi_index(np.ix_(*middles), shape).ravel()
     num_cells = len(middle_of)
     droppable = grid.num_tokens - num_cells
     num_pooled = max(1, round(num_cells * min(1, num_dropped / droppable)) if droppable else num_cells)
@@ -186,20 +160,18 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
     group_of_cell = np.full(num_cells, -1)
     group_of_cell[pooled] = np.arange(num_pooled)
     group = group_of_cell[cell_of]
-    copies = range(layout.grid.frames // grid.frames)
-    owner = np.concatenate(
-        [np.full(layout.prefix, -1), *(np.where(group < 0, -1, group + copy * num_pooled) for copy in copies)]
-    ).astype(np.int32)
-    middles = [middle_of[pooled] + copy * grid.num_tokens + layout.prefix for copy in copies]
+    copy = np.arange(layout.grid.frames // grid.frames)[:, None]
+    owner = np.where(group < 0, -1, group + copy * num_pooled).ravel()
+    owner = np.concatenate([np.full(layout.prefix, -1), owner]).astype(np.int32)
     # Tokens before the grid come last, as in a matching.
     alone = np.roll(np.flatnonzero(owner < 0), -layout.prefix)
-    owner[alone] = np.arange(len(alone)) + num_pooled * len(copies)
+    owner[alone] = np.arange(len(alone)) + num_pooled * len(copy)
     sizes = np.bincount(owner)
-    kept = np.concatenate([*middles, alone])
+    kept = np.concatenate([(middle_of[pooled] + copy * grid.num_tokens + layout.prefix).ravel(), alone])
     dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
-    return Pooling(
-        owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept]),
-        uniform_groups=sizes.max() < 2 * sizes.min(),
+    return Matching(
+        owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept])[None], batch=1,
+        num_tokens=len(owner), num_left=len(sizes), keeps_queries=True, uniform_groups=sizes.max() < 2 * sizes.min(),
     )  # fmt: skip
 
 

@@ -48,9 +48,11 @@ def add_group_size_bias(
     """
     if reduction.uniform_groups and num_text == 0:
         return mask
-    sizes = reduction.log_group_sizes
-    text = paddle.zeros([sizes.shape[0], num_text], dtype="float32") if num_text else None
-    bias = TokenSpan(reduction.num_left, text_first).join(sizes, text).unsqueeze([1, 2])
+    bias = reduction.log_group_sizes
+    if num_text:
+        text = paddle.zeros([bias.shape[0], num_text], dtype="float32")
+        bias = TokenSpan(reduction.num_left, text_first).join(bias, text)
+    bias = bias.unsqueeze([1, 2])
     if mask is not None:
         bias = bias + (_to_bias(mask) if mask.dtype == paddle.bool else mask.astype("float32"))
     return bias.astype(dtype)

@@ -7,53 +7,17 @@ for Fast Stable Diffusion (Bolya & Hoffman 2023), section 3. Where all are compa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.matching import Matching, scatter_rows
 from ppdiffusers_tome.merging.partition import Partition
-from ppdiffusers_tome.merging.similarity import find_nearest
-from ppdiffusers_tome.merging.tensor_ops import can_write_in_place, dim_size, gather_last_axis, scatter_rows
-from ppdiffusers_tome.merging.tiles import TiledPartition, cut_into_tiles, split_by_tile
-
-# From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
-Matcher = Callable[[paddle.Tensor], Matching | None]
-
-
-def build_matcher(
-    partition: Partition, grid: Grid, num_merged: int, *,
-    tile: int | None = None, stride: tuple[int, ...] = (2, 2), min_similarity: float | None = None,
-    constants: Constants | None = None, frames: int = 1, keeps_queries: bool = False,
-) -> Matcher:  # fmt: skip
-    """Build the matcher that blocks on a grid share.
-
-    Args:
-        partition, num_merged, min_similarity, frames, keeps_queries: as for ``match_tokens``.
-        grid: of the tokens.
-        tile: as in ``ToMeConfig``.
-        stride: ``(sx, sy)`` or ``(sx, sy, st)`` of the partition; tiles hold whole cells. Over several frames, ``st``,
-            tokens are compared with those of the same cell's frames only, so the cost is linear in the frames.
-        constants: as in ``partition.random_partition``.
-    """
-    tiled = None
-    sx, sy, st = (*stride, 1)[:3]
-    if tile is not None or st > 1:
-        tiles = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
-        if tiles.num_tiles > 1:
-            tiled = split_by_tile(partition, tiles, constants)
-    return partial(
-        match_tokens, partition=partition, num_merged=num_merged, min_similarity=min_similarity, tiled=tiled,
-        frames=frames, keeps_queries=keeps_queries,
-    )  # fmt: skip
+from ppdiffusers_tome.merging.similarity import find_nearest, find_nearest_on_cpu
+from ppdiffusers_tome.merging.tiles import Tiles
 
 
 def match_tokens(
     x: paddle.Tensor, partition: Partition, num_merged: int, min_similarity: float | None = None,
-    tiled: TiledPartition | None = None, frames: int = 1, keeps_queries: bool = False,
+    tiles: Tiles | None = None, frames: int = 1, keeps_queries: bool = False,
 ) -> Matching | None:  # fmt: skip
     """Decide which tokens merge; return None where no sources are similar enough.
 
@@ -63,71 +27,53 @@ def match_tokens(
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
         min_similarity: the least cosine at which they do. All images then merge as many as the one that has fewest
             similar sources, so that they stay one tensor. Read on the host, so it waits for the device.
-        tiled: the same partition by tiles, to compare sources with the destinations in and beside their tiles only;
-            None compares all with all.
+        tiles: of the partition, to compare sources with the destinations in and beside their tiles only; None compares
+            all with all.
         frames: how many such grids an image's tokens hold, one after the other. Each merges by itself.
         keeps_queries: as in ``Matching``.
     """
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
-            x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])
-        if tiled is None:
+            x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])  # frames are images of their own
+        # The nearest destination of every source, an index in those of the partition.
+        find = find_nearest_on_cpu if paddle.in_dynamic_mode() and x.place.is_cpu_place() else find_nearest
+        if tiles is None:
             sources = partition.sources
-            similarity, best = find_nearest(x, sources, partition.destinations)
+            similarity, nearest = find(x, sources, partition.destinations)
         else:
-            sources = tiled.sources
-            similarity, best = find_nearest(x, sources, tiled.destinations, tiled.num_tiles)
-            if tiled.rank_penalty is not None:
-                # NaN (of latents that overflowed) sorts arbitrarily; use -2 so it still ranks above the padding.
-                similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
-                similarity = similarity + tiled.rank_penalty
-            best = paddle.gather(tiled.dst_index, (best + tiled.tile_offset).flatten()).reshape(best.shape)
+            sources = tiles.source_tokens
+            similarity, nearest = find(x, sources, tiles.destination_tokens, tiles.num_tiles)
+            nearest = paddle.gather(tiles.destinations, (nearest + tiles.tile_offset).flatten()).reshape(nearest.shape)
+            if tiles.columns is not None:
+                sources = partition.sources
+                similarity = paddle.index_select(similarity, tiles.columns, axis=1)
+                nearest = paddle.index_select(nearest, tiles.columns, axis=1)
         if min_similarity is not None:
             num_similar = (similarity >= min_similarity).astype("int32").sum(axis=1)
             num_merged = min(num_merged, int(num_similar.min()))
             if num_merged == 0:
                 return None
-        owner, inverse_count, order = _merge_most_similar(similarity, best, sources, partition, x.shape[1], num_merged)
-        # Frames are images of their own up to here.
+        # Tokens in the order [sources by rank, destinations, tokens before the grid], counted over the whole batch.
+        stay = partition.destinations
+        if partition.prefix:
+            stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
+        batch, num_tokens, num_stay = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0], x.shape[1], stay.shape[0]
+        num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
+        rank = paddle.argsort(similarity, axis=1, descending=True)
+        by_rank = paddle.gather(sources, rank.flatten()).reshape([-1, num_sources])
+        order = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
+        order = order + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
+        # All but the first are the rows of the merged sequence; these go where their destinations are.
+        rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])
+        first_source = paddle.arange(0, batch * num_sources, num_sources, dtype="int64").unsqueeze(1)
+        nearest = paddle.gather(nearest.flatten(), (rank[:, :num_merged] + first_source).flatten())
+        first_destination = rows[:, num_left - num_stay : num_left - num_stay + 1]
+        row_of_ordered = paddle.concat([nearest.reshape([-1, num_merged]) + first_destination, rows], axis=1)
+        places = order.flatten()
+        owner = scatter_rows(row_of_ordered.flatten().astype("int32"), places, like=places)
+        ones = paddle.ones([batch * num_tokens], dtype="float32")
+        count = scatter_rows(ones, owner, like=rows.flatten(), add=True)
         return Matching(
-            owner, inverse_count, order, x.shape[0] // frames, x.shape[1] * frames, num_merged * frames, keeps_queries
-        )
-
-
-def _merge_most_similar(
-    similarity: paddle.Tensor, best: paddle.Tensor, sources: paddle.Tensor, partition: Partition,
-    num_tokens: int, num_merged: int,
-) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor]:  # fmt: skip
-    """Merge the sources that are most similar to their destinations into them.
-
-    Args:
-        similarity: ``[batch, S or more]`` float32, of each source to its destination. Padding columns are below any
-            cosine.
-        best: ``[batch, S or more]`` int64, the index of that destination in ``partition.destinations``.
-        sources: int64 ``[S or more]``, the token of each column.
-        partition: the grid's destinations, and the tokens before it, which stay.
-
-    Returns:
-        ``owner``, ``inverse_count`` and ``order`` of a ``Matching``.
-    """
-    stay = partition.destinations
-    if partition.prefix:
-        stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
-    batch, num_stay = dim_size(similarity, 0), stay.shape[0]
-    num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
-    rank = paddle.argsort(similarity, axis=1, descending=True)
-    if rank.shape[1] > num_sources:
-        rank = rank[:, :num_sources]
-    # The merged sequence of an image is [kept sources by rank, destinations, tokens before the grid]; a merged source
-    # goes where its destination is.
-    rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])
-    first_destination = num_left - num_stay
-    merged_into = gather_last_axis(best, rank[:, :num_merged]) + rows[:, first_destination : first_destination + 1]
-    by_rank = paddle.gather(sources, rank.flatten()).reshape([-1, num_sources])
-    order = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
-    order = order + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
-    row_of = paddle.concat([merged_into, rows], axis=1).flatten().astype("int32")
-    owner = scatter_rows(row_of, order.flatten(), batch * num_tokens, in_place=can_write_in_place())
-    ones = paddle.ones([batch * num_tokens], dtype="float32")
-    count = scatter_rows(ones, owner, batch * num_left, add=True, in_place=can_write_in_place())
-    return owner, paddle.reciprocal(count).unsqueeze(1), order
+            owner, paddle.reciprocal(count).unsqueeze(1), order, x.shape[0] // frames, num_tokens * frames,
+            num_left * frames, keeps_queries,
+        )  # fmt: skip

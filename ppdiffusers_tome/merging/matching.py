@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import paddle
+from paddle import in_dynamic_mode
 
+from ppdiffusers_tome.merging.constants import Constant
 from ppdiffusers_tome.merging.methods import KEEP, MEAN, NORM
-from ppdiffusers_tome.merging.tensor_ops import can_write_in_place, dim_size, scatter_rows, widen
+
+HALF = (paddle.float16, paddle.bfloat16)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Matching:
     """Groups of tokens, one group a merged token.
 
@@ -26,7 +29,7 @@ class Matching:
             token, in the order of the merged sequence.
         batch: number of images; -1 matches any (dynamic dimension).
         num_tokens: tokens of an image before the reduction, those before the grid included.
-        num_merged: tokens of an image that are merged away.
+        num_left: tokens of an image after it.
         keeps_queries: True where only keys and values are reduced and every query stays.
         uniform_groups: True where no group has twice as many tokens as another, so that attention needs no weights:
             softmax does not see a size that is the same for all keys.
@@ -34,26 +37,31 @@ class Matching:
     Example:
         >>> matching = Matching(
         ...     owner=paddle.to_tensor([0, 1, 0, 1]), inverse_count=paddle.to_tensor([[0.5], [0.5]]),
-        ...     order=paddle.to_tensor([[2, 3, 0, 1]]), batch=1, num_tokens=4, num_merged=2,
+        ...     order=paddle.to_tensor([[2, 3, 0, 1]]), batch=1, num_tokens=4, num_left=2,
         ... )
         >>> merged = matching.reduce(paddle.to_tensor([[[1.0], [2.0], [3.0], [4.0]]]))
         >>> list(merged.shape), matching.restore(merged).flatten().tolist()
         ([1, 2, 1], [2.0, 3.0, 2.0, 3.0])
     """
 
-    owner: paddle.Tensor
-    inverse_count: paddle.Tensor
-    order: paddle.Tensor
+    owner: Constant
+    inverse_count: Constant
+    order: Constant
     batch: int
     num_tokens: int
-    num_merged: int
+    num_left: int
     keeps_queries: bool = False
     uniform_groups: bool = False
 
-    @property
-    def num_left(self) -> int:
-        """The tokens of an image after the reduction."""
-        return self.num_tokens - self.num_merged
+    def repeat(self, x: paddle.Tensor) -> Matching:
+        """Repeat the groups of one image for each of ``[batch, tokens, channels]``."""
+        batch = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0]
+        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
+        return replace(
+            self, batch=x.shape[0], owner=(self.owner + images * self.num_left).flatten(),
+            inverse_count=self.inverse_count.expand([batch, self.num_left, 1]).flatten(0, 1),
+            order=self.order + images.astype("int64") * self.num_tokens,
+        )  # fmt: skip
 
     @property
     def positions(self) -> paddle.Tensor:
@@ -79,10 +87,14 @@ class Matching:
         else:
             # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
             # or stop growing.
-            rows = widen(rows)
-            merged = self._average_groups(rows)
+            rows = rows.astype("float32") if x.dtype in HALF else rows
+            merged = scatter_rows(rows, self.owner, like=self.inverse_count, add=True)
+            weights = self.inverse_count.astype("float64") if x.dtype == paddle.float64 else self.inverse_count
+            # In place where no gradient needs the sums, to save a buffer.
+            merged = merged.multiply_(weights) if in_dynamic_mode() and merged.stop_gradient else merged * weights
             if combine == NORM:
-                merged = merged * (self._average_groups(_row_lengths(rows, 1e-18)) / _row_lengths(merged, 1e-12))
+                lengths = _row_lengths(rows, 1e-18).reshape([self.batch, self.num_tokens, 1])
+                merged = merged * (self.reduce(lengths).flatten(0, 1) / _row_lengths(merged, 1e-12))
             merged = merged if merged.dtype == x.dtype else merged.astype(x.dtype)
         return merged.reshape([self.batch, self.num_left, x.shape[2]])
 
@@ -119,18 +131,12 @@ class Matching:
 
     @property
     def _kept_index(self) -> paddle.Tensor:
-        return self.order[:, self.num_merged * self.order.shape[1] // self.num_tokens :].flatten()
-
-    def _average_groups(self, rows: paddle.Tensor) -> paddle.Tensor:
-        num_rows, in_place = dim_size(self.inverse_count, 0), can_write_in_place(rows)
-        sums = scatter_rows(rows, self.owner, num_rows, add=True, in_place=in_place)
-        weights = self.inverse_count.astype("float64") if sums.dtype == paddle.float64 else self.inverse_count
-        return sums.multiply_(weights) if in_place else sums * weights
+        return self.order[:, -(self.num_left * self.order.shape[1] // self.num_tokens) :].flatten()
 
     def _mask_groups(self, bias: paddle.Tensor) -> paddle.Tensor:
         # A mean would fade in a large group.
-        rows, num_rows = widen(bias).flatten(0, 1), dim_size(self.inverse_count, 0)
-        sums = scatter_rows(rows, self.owner, num_rows, add=True, in_place=can_write_in_place(rows))
+        rows = bias.astype("float32") if bias.dtype in HALF else bias
+        sums = scatter_rows(rows.flatten(0, 1), self.owner, like=self.inverse_count, add=True)
         sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
 
@@ -138,3 +144,20 @@ class Matching:
 def _row_lengths(rows: paddle.Tensor, least: float) -> paddle.Tensor:
     # The bound lies on the squares, as the gradient of a root is infinite at 0.
     return paddle.sqrt(paddle.clip((rows * rows).sum(axis=-1, keepdim=True), min=least * least))
+
+
+def scatter_rows(
+    updates: paddle.Tensor, index: paddle.Tensor, like: paddle.Tensor, *, add: bool = False
+) -> paddle.Tensor:
+    """Write ``updates[i]`` to row ``index[i]``, or add them there.
+
+    Returns:
+        As many rows as ``like``. Every row must be written at least once, without ``add`` exactly once.
+    """
+    shape = [like.shape[0] if like.shape[0] >= 0 else paddle.shape(like)[0], *updates.shape[1:]]
+    if not in_dynamic_mode():
+        return paddle.scatter(paddle.zeros(shape, dtype=updates.dtype), index, updates, overwrite=not add)
+    # In place, as that takes one buffer and not two. Paddle's own kernels set the rows that they add to, here all, to
+    # zero first; a plugin's may not.
+    create = paddle.empty if paddle.get_device().startswith(("cpu", "gpu")) else paddle.zeros
+    return paddle.scatter_(create(shape, dtype=updates.dtype), index, updates, overwrite=not add)

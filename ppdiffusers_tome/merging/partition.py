@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.constants import Constant, Constants
 from ppdiffusers_tome.merging.grid import Grid
 
-# A prime below 2**31: a product of two residues stays inside int64.
-_PRIME = 2**31 - 1
-_PRIME_ARRAY = np.array([_PRIME], np.int64)
+_PRIME = 2**31 - 1  # a product of two residues stays inside int64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Partition:
     """Sources and destinations of a grid, as token numbers.
 
@@ -34,8 +31,8 @@ class Partition:
         random_numbers: int64 ``[D]``, different at every timestep; None where nothing is chosen at random.
     """
 
-    sources: paddle.Tensor
-    destinations: paddle.Tensor
+    sources: Constant
+    destinations: Constant
     num_outside: int = 0
     prefix: int = 0
     random_numbers: paddle.Tensor | None = None
@@ -53,9 +50,7 @@ def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None 
         >>> partition.destinations.tolist(), partition.sources.tolist()
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
-    sources, destinations = map(constants or Constants(), _list_regular(grid, sx, sy, st))
-    num_inside = grid.num_cells(sx, sy, st) * sx * sy * st
-    return Partition(sources, destinations, grid.num_tokens - num_inside)
+    return (constants or Constants())(_list_regular(grid, sx, sy, st))
 
 
 def random_partition(
@@ -74,51 +69,54 @@ def random_partition(
             destinations. None where a model has no timestep.
         constants: keeps the tensors that the next partition of this grid needs again; None keeps none.
     """
-    constant = constants or Constants()
-    arrays = _list_random(grid, sx, sy, seed, st)
-    # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
-    prime = constant(_PRIME_ARRAY)
+    cells = (constants or Constants())(_list_random(grid, sx, sy, seed, st))
     if timestep is None:
         key = paddle.zeros([1], dtype="int64")
     else:
         # Timesteps may be fractional (Euler, Karras): 1/1024 of a step tells them apart.
-        key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % prime
+        key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % cells.prime
     # A quadratic in the key (mod p) with random coefficients a cell: a hash by which cells are independent and so
     # are any three timesteps. (A line would let the evenly spaced steps of a schedule fall into a short cycle.)
-    hashed, *lower = map(constant, arrays.coefficients)
-    for coefficient in lower:
-        hashed = (hashed * key + coefficient) % prime
+    hashed = (cells.quadratic * key + cells.linear) % cells.prime
+    hashed = (hashed * key + cells.constant) % cells.prime
     chosen = hashed % (st * sx * sy)
-    corner = constant(arrays.corner)
-    destinations = paddle.gather(constant(arrays.offsets), chosen) + corner
-    sources = (paddle.gather(constant(arrays.source_offsets), chosen) + corner.unsqueeze(1)).flatten()
-    if len(arrays.rest):
-        sources = paddle.concat([sources, constant(arrays.rest)])
-    return Partition(sources, destinations, len(arrays.rest), random_numbers=hashed)
+    destinations = paddle.gather(cells.offsets, chosen) + cells.corner
+    sources = (paddle.gather(cells.source_offsets, chosen) + cells.corner.unsqueeze(1)).flatten()
+    if cells.rest is not None:
+        sources = paddle.concat([sources, cells.rest])
+    return Partition(sources, destinations, cells.num_outside, random_numbers=hashed)
 
 
-class _RandomArrays(NamedTuple):
-    """The constants of all random partitions of a grid, each int64."""
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """The constants of all random partitions of a grid, int64."""
 
-    corner: np.ndarray  # [cells], the top left token of each cell's first frame
-    offsets: np.ndarray  # [tokens of a cell], the distance of each from the corner
-    source_offsets: np.ndarray  # [tokens of a cell, one less], in row c the offsets of all tokens but the c-th
-    rest: np.ndarray  # tokens in no cell
-    coefficients: tuple[np.ndarray, ...]  # the three of the hash, each [cells]
+    corner: Constant  # [cells], the top left token of each cell's first frame
+    offsets: Constant  # [tokens of a cell], the distance of each from the corner
+    source_offsets: Constant  # [tokens of a cell, one less], in row c the offsets of all tokens but the c-th
+    rest: Constant  # tokens in no cell, or None
+    num_outside: int  # how many those are
+    quadratic: Constant  # [cells], coefficients of the hash
+    linear: Constant
+    constant: Constant
+    prime: Constant  # [1], as Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31
 
 
 @lru_cache(maxsize=32)
-def _list_regular(grid: Grid, sx: int, sy: int, st: int) -> tuple[np.ndarray, np.ndarray]:
+def _list_regular(grid: Grid, sx: int, sy: int, st: int) -> Partition:
     cells, rest = grid.cells(sx, sy, st)
-    return np.concatenate([cells[:, 1:].ravel(), rest]), cells[:, 0]
+    return Partition(np.concatenate([cells[:, 1:].ravel(), rest]), cells[:, 0], len(rest))
 
 
 @lru_cache(maxsize=32)
-def _list_random(grid: Grid, sx: int, sy: int, seed: int, st: int) -> _RandomArrays:
+def _list_random(grid: Grid, sx: int, sy: int, seed: int, st: int) -> _Cells:
     cells, rest = grid.cells(sx, sy, st)
-    offsets = cells[0] - cells[0, 0]
-    source_offsets = np.stack([np.roll(offsets, -chosen)[1:] for chosen in range(len(offsets))])
+    offsets, numbers = cells[0] - cells[0, 0], np.arange(cells.shape[1])
+    source_offsets = offsets[(numbers[:, None] + numbers[1:]) % len(offsets)]
     over_frames = [grid.frames, st] if st > 1 else []
     draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy, *over_frames])
-    coefficients = tuple(draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))
-    return _RandomArrays(cells[:, 0], offsets, source_offsets, rest, coefficients)
+    quadratic, linear, constant = draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64)
+    return _Cells(
+        cells[:, 0], offsets, source_offsets, rest if len(rest) else None, len(rest), quadratic, linear, constant,
+        prime=np.array([_PRIME], np.int64),
+    )  # fmt: skip

@@ -23,10 +23,12 @@ class RotaryEmbedding:
     """The rotary embedding of a text, if any, and a grid."""
 
     def __init__(self, embedding: Embedding, num_tokens: int) -> None:
+        self._is_complex = not isinstance(embedding, tuple | list)
         if isinstance(embedding, tuple | list):
-            self._is_complex, self._parts = False, [_list_heads(part) for part in embedding]
+            parts = [part.unsqueeze(1) if part.ndim == 2 else part.repeat_interleave(2, axis=-1) for part in embedding]
         else:
-            self._is_complex, self._parts = True, [paddle.as_real(embedding).reshape([-1, 1, embedding.shape[-1] * 2])]
+            parts = [paddle.as_real(embedding).reshape([-1, 1, embedding.shape[-1] * 2])]
+        self._parts = parts  # [rows, heads or 1, channels of a head]
         self.num_text = self._parts[0].shape[0] - num_tokens
 
     @property
@@ -47,11 +49,6 @@ class RotaryEmbedding:
     def _rotate_rows(self, rows: slice) -> Rotation:
         parts = [part[rows].transpose([1, 0, 2]).unsqueeze(0) for part in self._parts]
         return Rotation(parts, self._is_complex)
-
-
-def _list_heads(part: paddle.Tensor) -> paddle.Tensor:
-    """Return cosines or sines as ``[rows, heads or 1, channels]``."""
-    return part.unsqueeze(1) if part.ndim == 2 else part.repeat_interleave(2, axis=-1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,18 +1,20 @@
 """The most similar destination of each source, a matching's main cost.
 
-A matching has no gradient and ends in integers, so on a CPU numpy computes it, on the tensors' own memory: its argmax
-reads ten times as many numbers a second as Paddle's, and on AMD its products are three times as fast as those of the
-library that Paddle brings, which takes its slow path there. Elsewhere, and in a program that is traced, Paddle does.
+``find_nearest`` compares all tiles at once, for few launches. A matching has no gradient and ends in integers, so on a
+CPU ``find_nearest_on_cpu`` uses numpy, on the tensors' own memory: its argmax reads ten times as many numbers a second
+as Paddle's, and on AMD its products are three times as fast as those of the library that Paddle brings, which takes its
+slow path there. No program that is traced can contain it.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.tensor_ops import HALF, disable_autocast, gather_last_axis, widen
+from ppdiffusers_tome.merging.matching import HALF
 
 _MAX_PRODUCTS = 2**20  # of a slice: 4 MB stay in the cache, and the slice is long enough to hide what it costs
 _MIN_ROWS = 768  # of a slice, however many destinations there are: BLAS reads all of those again for every slice
@@ -45,14 +47,6 @@ def find_nearest(
         >>> cosine.numpy()[0, :2].round(3).tolist(), best.numpy()[0, :2].tolist()
         ([1.0, 1.0], [1, 0])
     """
-    on_a_cpu = paddle.in_dynamic_mode() and x.place.is_cpu_place()
-    return (_find_by_numpy if on_a_cpu else _find_by_paddle)(x, sources, destinations, num_tiles)
-
-
-def _find_by_paddle(
-    x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int
-) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Compare all tiles at once, for few launches."""
 
     def take_tiles(rows: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
         """``[batch, tokens, channels]`` to ``[batch * num_tiles, tokens of a tile, channels]``."""
@@ -60,10 +54,10 @@ def _find_by_paddle(
         return tiles.reshape([-1, index.shape[0] // num_tiles, rows.shape[2]])
 
     # Squares are summed in float32: 65504, the largest float16, is reached by 256 channels of value 16.
-    wide = widen(x)
+    is_half = x.dtype in HALF
+    wide = x.astype("float32") if is_half else x
     inverse_length = paddle.rsqrt((wide * wide).sum(axis=-1, keepdim=True) + _TINY)
-    src_inverse_length = None
-    if x.dtype in HALF:
+    if is_half:
         # Always float16, whose 11 bits rank tokens that have a common part; the 8 bits of bfloat16 mostly rank its
         # rounding. Vectors of length one cannot overflow, nor can their products.
         unit = (wide * inverse_length).astype("float16")
@@ -71,36 +65,40 @@ def _find_by_paddle(
     else:
         # A source's own length does not change which destination is nearest, only how sources rank: scaling the best
         # products, one number a source, is cheaper than scaling the sources.
-        src, src_inverse_length = take_tiles(x, sources), take_tiles(inverse_length, sources)
+        src = take_tiles(x, sources)
         if destinations.shape[0] < x.shape[1]:
             dst_unit = take_tiles(x, destinations) * take_tiles(inverse_length, destinations)
         else:  # tiles so small that each destination is seen by several
             dst_unit = take_tiles(x * inverse_length, destinations)
-    with disable_autocast():
+    with _disable_autocast():
         products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
-    best = products.argmax(axis=-1)
-    # Reading the maximum at its place is cheaper than a second pass over all products.
-    best_cos = widen(gather_last_axis(products, best))
-    if src_inverse_length is not None:
-        best_cos = best_cos * src_inverse_length.squeeze(-1)
+    best = products.argmax(axis=-1).flatten()
+    # Reading the maximum at its place is cheaper than a second pass over all products. (`take_along_axis` copies them,
+    # and on Paddle 2.6 waits for the device to check the index.)
+    num_rows = (x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0]) * sources.shape[0]
+    row_starts = paddle.arange(0, num_rows * products.shape[2], products.shape[2], dtype="int64")
+    cosine = paddle.gather(products.flatten(), best + row_starts)
+    cosine = cosine.astype("float32") if is_half else cosine * take_tiles(inverse_length, sources).flatten()
     shape = [x.shape[0], sources.shape[0]]
-    return best_cos.reshape(shape), best.reshape(shape)
+    return cosine.reshape(shape), best.reshape(shape)
 
 
-def _find_by_numpy(
-    x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int
+def find_nearest_on_cpu(
+    x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int = 1
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Compare slice by slice, so that products stay in the cache.
+    """Find what ``find_nearest`` does slice by slice, so that products stay in the cache.
 
     A slice is several small tiles, or some sources of one large tile.
     """
-    wide = widen(x)
+    wide = x.astype("float32") if x.dtype in HALF else x
     tokens = _share_memory(wide)
-    src_index, dst_index = (_share_memory(index).reshape(num_tiles, -1) for index in (sources, destinations))
+    src_index = _share_memory(sources).reshape(num_tiles, -1)
+    dst_index = _share_memory(destinations).reshape(num_tiles, -1)
     (batch, _, channels), num_src, num_dst = tokens.shape, src_index.shape[1], dst_index.shape[1]
     cosine = paddle.empty([batch, num_tiles * num_src], dtype=wide.dtype)
     best = paddle.empty([batch, num_tiles * num_src], dtype="int64")
-    cosine_out, best_out = (_share_memory(result).reshape(batch, num_tiles, num_src) for result in (cosine, best))
+    cosine_out = _share_memory(cosine).reshape(batch, num_tiles, num_src)
+    best_out = _share_memory(best).reshape(batch, num_tiles, num_src)
     # The most memory of a tile: its products or, where it is small, its tokens.
     tile_numbers = max(num_src, num_dst) * max(min(num_src, num_dst), channels)
     num_tiles_a_slice = max(1, _MAX_PRODUCTS // tile_numbers)
@@ -134,3 +132,13 @@ def _share_memory(x: paddle.Tensor) -> np.ndarray:
         "typestr": np.dtype(str(x.dtype).rsplit(".", 1)[-1]).str,
     }  # fmt: skip
     return np.asarray(SimpleNamespace(tensor=x, __array_interface__=memory))  # the array keeps the tensor alive
+
+
+def _disable_autocast() -> AbstractContextManager[None]:
+    """Switch off ``paddle.amp.auto_cast``, which rounds every product, in a ``with`` block."""
+    if hasattr(paddle, "is_autocast_enabled"):
+        is_enabled = paddle.is_autocast_enabled()
+    else:  # Paddle 2.6
+        tracer = paddle.framework._dygraph_tracer()
+        is_enabled = tracer is not None and tracer._amp_level != paddle.base.core.AmpLevel.O0
+    return paddle.amp.auto_cast(enable=False) if is_enabled else nullcontext()  # entering the former takes 50 us

@@ -8,41 +8,31 @@ sources merge is still decided over the whole image.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.constants import Constant, Constants
 from ppdiffusers_tome.merging.grid import Grid, divide_evenly
 from ppdiffusers_tome.merging.partition import Partition
 
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """The S sources and D destinations of each tile of a grid.
+    """The S sources and D destinations of each tile of a grid, int64.
 
     They are indices into a partition's. A tile with fewer sources than the largest repeats its last one.
     """
 
     num_tiles: int
-    sources: np.ndarray  # int64 [num_tiles * S], each in one tile
-    destinations: np.ndarray  # int64 [num_tiles * D], those in the tile and in the cells around it, of the same frames
-    tile_offset: np.ndarray  # int64 [1, num_tiles * S], where in destinations the tile of each source begins
-    rank_penalty: np.ndarray  # float32 [num_tiles * S], added to cosines: 0, and -4 for repeated sources
-
-
-@dataclass(frozen=True)
-class TiledPartition:
-    """The tokens of ``Tiles`` in a partition, with their destinations' indices."""
-
-    num_tiles: int
-    sources: paddle.Tensor
-    destinations: paddle.Tensor
-    dst_index: paddle.Tensor
-    tile_offset: paddle.Tensor
-    rank_penalty: paddle.Tensor | None  # None where nothing is repeated
+    sources: Constant  # [num_tiles * S], each in one tile
+    destinations: Constant  # [num_tiles * D], those in the tile and in the cells around it, of the same frames
+    tile_offset: Constant  # [1, num_tiles * S], where in destinations the tile of each source begins
+    columns: Constant  # of each source of the partition the place in sources; None without repetition
+    source_tokens: Constant = None  # of a partition
+    destination_tokens: Constant = None
 
 
 @lru_cache(maxsize=32)
@@ -77,7 +67,7 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
         + column_band[np.minimum(column // sx, num_columns - 1)]
     )
     cells, rest = grid.cells(sx, sy, st)
-    sources, is_padding = _group_by_tile(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
+    sources, columns = _group_by_tile(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
     seen_rows, seen_columns = _widen_bands(row_band), _widen_bands(column_band)
     seen_cells = (seen_rows[:, None, :, None] * num_columns + seen_columns[None, :, None, :]).reshape(tiles_a_frame, -1)
     destinations = np.arange(num_depths)[:, None, None] * (num_rows * num_columns) + seen_cells
@@ -85,22 +75,34 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
     return Tiles(
         num_tiles, sources.ravel(), destinations.ravel(),
         tile_offset=np.repeat(np.arange(num_tiles) * num_destinations, sources.shape[1])[None],
-        rank_penalty=np.where(is_padding.ravel(), np.float32(-4), np.float32(0)),
+        columns=columns if len(columns) < sources.size else None,
     )  # fmt: skip
 
 
-def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> TiledPartition:
-    """Sort a partition by tiles of the same grid and stride."""
-    constant = constants or Constants()
-    dst_index = constant(tiles.destinations)
-    return TiledPartition(
-        tiles.num_tiles,
-        sources=paddle.gather(partition.sources, constant(tiles.sources)),
-        destinations=paddle.gather(partition.destinations, dst_index),
-        dst_index=dst_index,
-        tile_offset=constant(tiles.tile_offset),
-        rank_penalty=constant(tiles.rank_penalty) if tiles.rank_penalty.any() else None,
-    )
+def split_by_tile(
+    partition: Partition, grid: Grid, tile: int | None, stride: tuple[int, int, int], constants: Constants | None = None
+) -> Tiles | None:
+    """Find the tokens of a partition's tiles; return None where one tile holds all.
+
+    Args:
+        partition: of the grid.
+        grid: of the tokens.
+        tile: as in ``ToMeConfig``.
+        stride: ``(sx, sy, st)`` of the partition. Over several frames tokens are compared with those of the same cell's
+            frames only, also without ``tile``, so the cost is linear in the frames.
+        constants: as in ``partition.random_partition``.
+    """
+    sx, sy, st = stride
+    if tile is None and st == 1:
+        return None
+    tiles = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
+    if tiles.num_tiles == 1:
+        return None
+    tiles = (constants or Constants())(tiles)
+    return replace(
+        tiles, source_tokens=paddle.gather(partition.sources, tiles.sources),
+        destination_tokens=paddle.gather(partition.destinations, tiles.destinations),
+    )  # fmt: skip
 
 
 def _widen_bands(band_of: np.ndarray) -> np.ndarray:
@@ -117,16 +119,15 @@ def _widen_bands(band_of: np.ndarray) -> np.ndarray:
 
 
 def _group_by_tile(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the places of each tile, padded, and the padding.
+    """List the members of each tile, padded, and where each member is.
 
     Example:
-        >>> index, is_padding = _group_by_tile(np.array([0, 1, 0, 0]))
-        >>> index.tolist(), is_padding.tolist()
-        ([[0, 2, 3], [1, 1, 1]], [[False, False, False], [False, True, True]])
+        >>> index, columns = _group_by_tile(np.array([0, 1, 0, 0]))
+        >>> index.tolist(), columns.tolist()
+        ([[0, 2, 3], [1, 1, 1]], [0, 3, 1, 2])
     """
     order = np.argsort(tile_of, kind="stable")
     counts = np.bincount(tile_of)
     first = np.cumsum(counts) - counts
-    place = np.arange(counts.max())
-    index = order[first[:, None] + np.minimum(place, counts[:, None] - 1)]
-    return index, place >= counts[:, None]
+    index = order[first[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)]
+    return index, np.unique(index, return_index=True)[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import is_preset, presets
-from ppdiffusers_tome.settings.types import UNSET, check_type, truncated_repr
+from ppdiffusers_tome.settings.presets import PRESETS, is_preset
+from ppdiffusers_tome.settings.types import UNSET, check_type, shorten_repr
 
 
 def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[str, Any]) -> ToMeConfig:
@@ -30,52 +30,39 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
         'ratio 0.5, seed 1, method todo'
     """
     overrides = {name: value for name, value in overrides.items() if value is not UNSET}
-    if base is None:
-        return _refuse_unused(overrides, ToMeConfig(**overrides))
-    accepted = f"a ToMeConfig, the name of a preset ({', '.join(presets())}) or the path of a JSON file of settings"
-    check_type(base, ToMeConfig | str | PathLike, accepted, "config=")
-    config = base if isinstance(base, ToMeConfig) else ToMeConfig.named(base)
+    defaults = ToMeConfig()
+    if base is None or isinstance(base, ToMeConfig):
+        config, source, argument = base or defaults, "the config", "config=..."
+    elif is_preset(base):
+        config, source, argument = ToMeConfig.preset(str(base)), f"the preset {str(base)!r}", f"config={str(base)!r}"
+    else:
+        accepted = f"a ToMeConfig, the name of a preset ({', '.join(PRESETS)}) or the path of a JSON file of settings"
+        check_type(base, str | PathLike, accepted, "config=")
+        config, source, argument = ToMeConfig.load(base), str(base), f"config={str(base)!r}"
     try:
-        return _refuse_unused(overrides, replace(config, **overrides))
+        combined = replace(config, **overrides)
     except ToMeValueError as error:
-        error.args = (f"{error}{_describe_origins(error.settings, base, config, overrides)}",)
-        raise
-
-
-def _refuse_unused(overrides: Mapping[str, Any], config: ToMeConfig) -> ToMeConfig:
-    """Return the config, unless it leaves an override without effect."""
-    for name, needed in (("cache_slope", "cache"), ("seed", "use_rand")):
-        value, other = getattr(config, name), getattr(config, needed)
-        if name in overrides and value != getattr(ToMeConfig(), name) and not other:
-            raise ToMeValueError(
-                f"{name}={truncated_repr(value)} has no effect with {needed}={other}; omit it, or pass {needed} as well"
+        # Where both sides are in the conflict, say which setting comes from where, and what to do.
+        passed = {name: overrides[name] for name in error.settings if name in overrides}
+        others = {name: getattr(config, name) for name in error.settings if name not in passed}
+        inherited = {name: value for name, value in others.items() if value != getattr(defaults, name)}
+        if passed and inherited:
+            verb = "comes" if len(inherited) == 1 else "come"
+            error.args = (
+                f"{error}. Here {_list_settings(inherited)} {verb} from {source}, {_list_settings(passed)} from your "
+                f"arguments; omit {' and '.join(passed)}, or pass {' or '.join(inherited)} as well, with {argument}",
             )
-    return config
-
-
-def _describe_origins(
-    conflict: Sequence[str], base: ToMeConfig | str | Path, config: ToMeConfig, overrides: Mapping[str, Any]
-) -> str:
-    """Say where settings that conflict come from, and what to do.
-
-    Returns:
-        A sentence; nothing where the overrides are wrong whatever the base.
-    """
-    defaults, values = vars(ToMeConfig()), vars(config)
-    passed = {name: overrides[name] for name in conflict if name in overrides}
-    inherited = {name: values[name] for name in conflict if name not in passed and values[name] != defaults[name]}
-    if not passed or not inherited:
-        return ""
-    source = "the config" if base is config else f"the preset {str(base)!r}" if is_preset(base) else str(base)
-    argument = "config=..." if base is config else f"config={str(base)!r}"
-    return (
-        f". Here {_list_settings(inherited)} {'comes' if len(inherited) == 1 else 'come'} from {source}, "
-        f"{_list_settings(passed)} from your arguments; omit {' and '.join(passed)}, or pass {' or '.join(inherited)} "
-        f"as well, with {argument}"
-    )
+        raise
+    for name, needed in (("cache_slope", "cache"), ("seed", "use_rand")):
+        value, other = getattr(combined, name), getattr(combined, needed)
+        if name in overrides and value != getattr(defaults, name) and not other:
+            raise ToMeValueError(
+                f"{name}={shorten_repr(value)} has no effect with {needed}={other}; omit it, or pass {needed} as well"
+            )
+    return combined
 
 
 def _list_settings(settings: Mapping[str, Any]) -> str:
     """Write ``sx=2, sy=2 and ratio=0.5``."""
-    *first, last = (f"{name}={truncated_repr(value)}" for name, value in settings.items())
+    *first, last = (f"{name}={shorten_repr(value)}" for name, value in settings.items())
     return f"{', '.join(first)} and {last}" if first else last

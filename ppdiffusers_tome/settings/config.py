@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.presets import PRESETS, is_preset, presets
-from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import LEVELS, check_type, format_setting, setting, truncated_repr
-from ppdiffusers_tome.settings.validation import validate
+from ppdiffusers_tome.settings.presets import PRESETS
+from ppdiffusers_tome.settings.types import LEVELS, check_type, did_you_mean, format_setting, setting, shorten_repr
+from ppdiffusers_tome.settings.validation import check_settings
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.merging.grid import Grid
@@ -84,7 +83,7 @@ class ToMeConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name, value in validate(fields(self), vars(self)).items():
+        for name, value in check_settings(fields(self), vars(self)).items():
             object.__setattr__(self, name, value)
 
     def num_merged(self, grid: Grid, level: int, progress: float | None) -> int:
@@ -113,7 +112,7 @@ class ToMeConfig:
             progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
         """
         ramp = self._ramp_at(level)
-        if progress is None or not self.uses_progress:
+        if progress is None:
             return ramp[0]
         if not self.start <= progress <= self.end or progress == self.end < 1:
             return 0.0
@@ -171,24 +170,18 @@ class ToMeConfig:
             changes = {name: value for name, value in changes.items() if not name.startswith("cache")}
             changes["cache"] = f"{len(self.cache)} of {self.cache_steps} steps computed"
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
-        preset = next((name for name in presets() if ToMeConfig.preset(name) == self), None)
+        preset = next((name for name in PRESETS if ToMeConfig.preset(name) == self), None)
         return text if preset is None else f"preset {preset} ({text})"
 
     @property
     def preset_name(self) -> str | None:
         """The preset whose ratio, method and stride these are; None without."""
         merging = operator.attrgetter("ratio", "method", "sx", "sy")
-        return next((name for name in presets() if merging(ToMeConfig.preset(name)) == merging(self)), None)
+        return next((name for name in PRESETS if merging(ToMeConfig.preset(name)) == merging(self)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, fit for JSON."""
-        ratio: Any = self.ratio
-        if isinstance(ratio, Mapping):
-            ratio = {str(level): _to_list(ramp) for level, ramp in ratio.items()}
-        return {
-            **vars(self), "ratio": _to_list(ratio), "cache": _to_list(self.cache),
-            "cache_slope": _to_list(self.cache_slope),
-        }  # fmt: skip
+        return {name: _to_plain(value) for name, value in vars(self).items()}
 
     def to_json(self) -> str:
         """Return the text of a file that ``load`` reads."""
@@ -218,10 +211,10 @@ class ToMeConfig:
             settings = json.loads(Path(path).read_bytes())  # in UTF-8, UTF-16 or UTF-32
         except (OSError, ValueError, RecursionError) as error:
             # `os.path` returns False for a path that is too long or has a null byte, where `Path` raises.
-            names = "" if os.path.exists(path) else f"; the presets are {', '.join(presets())}"
+            names = "" if os.path.exists(path) else f"; the presets are {', '.join(PRESETS)}"
             raise ToMeValueError(
                 f"{path} cannot be read as settings of token merging ({getattr(error, 'strerror', None) or error})"
-                f"{names}{did_you_mean(str(path), presets())}"
+                f"{names}{did_you_mean(str(path), PRESETS)}"
             ) from error
         if not isinstance(settings, dict):
             raise ToMeValueError(
@@ -236,31 +229,25 @@ class ToMeConfig:
     @classmethod
     def preset(cls, name: str) -> ToMeConfig:
         """Return a preset: ``quality``, ``balanced`` or ``fast``."""
-        names = presets()
-        check_type(name, str, f"the name of a preset ({', '.join(names)})")
-        if name not in names:
+        check_type(name, str, f"the name of a preset ({', '.join(PRESETS)})")
+        if name not in PRESETS:
             raise ToMeValueError(
-                f"there is no preset {truncated_repr(name)}; the presets are {', '.join(names)}"
-                f"{did_you_mean(name, names)}"
+                f"there is no preset {shorten_repr(name)}; the presets are {', '.join(PRESETS)}"
+                f"{did_you_mean(name, PRESETS)}"
             )
         return cls(**PRESETS[name])
-
-    @classmethod
-    def named(cls, name: str | Path) -> ToMeConfig:
-        """Return a preset, or the settings of a JSON file."""
-        accepted = f"the name of a preset ({', '.join(presets())}) or the path of a JSON file of settings"
-        check_type(name, str | PathLike, accepted)
-        return cls.preset(str(name)) if is_preset(name) else cls.load(name)
 
 
 def check_names(names: Iterable[Any]) -> None:
     """Raise ToMeTypeError unless all names are settings."""
     known = [field.name for field in fields(ToMeConfig)]
-    unknown = sorted(truncated_repr(name) for name in names if not (isinstance(name, str) and name in known))
+    unknown = sorted(shorten_repr(name) for name in names if not (isinstance(name, str) and name in known))
     if unknown:
         suggestion = did_you_mean(unknown[0].strip("'"), known)
         raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}{suggestion}")
 
 
-def _to_list(ramp: Any) -> Any:
-    return list(ramp) if isinstance(ramp, tuple) else ramp
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(level): _to_plain(ramp) for level, ramp in value.items()}
+    return list(value) if isinstance(value, tuple) else value

@@ -15,11 +15,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def presets() -> list[str]:
-    """List the names of the presets."""
-    return list(PRESETS)
-
-
 def is_preset(name: Any) -> TypeGuard[str | Path]:
     """Return True for the name of a preset, False for anything else."""
     return isinstance(name, str | PathLike) and str(name) in PRESETS

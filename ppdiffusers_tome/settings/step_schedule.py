@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+
+import numpy as np
 
 MIN_STEPS = 9  # with fewer, no step is skipped
 HIGHEST_SHARE = 0.2  # of skipped steps; more loses to fewer steps in some regimes of docs/en/results/step-caches.md
@@ -66,7 +67,7 @@ def choose_computed_steps(
         last = min(num_steps - 2, round(place * (num_steps - 1)))
         return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * (num_steps - count), -2))
     points = _NOISE_UNET_DENSITY if predicts_noise and family == UNET else _DENSITIES[family]
-    between = [_interpolate(points, step / (num_steps - 1)) for step in range(1, num_steps - 2)]
+    between = np.interp(np.arange(1, num_steps - 2) / (num_steps - 1), *np.transpose(points)).tolist()
     return frozenset([0, num_steps - 2, num_steps - 1, *(step + 1 for step in _spread(count - 3, between))])
 
 
@@ -103,21 +104,8 @@ def _spread(count: int, densities: Sequence[float]) -> list[int]:
 def _move_steps(computed: Sequence[int], num_steps: int, new_num_steps: int) -> frozenset[int]:
     """Move a list to another number of steps, at its fractions."""
     count = max(2, round(len(computed) / num_steps * new_num_steps))
-    scale = (new_num_steps - 1) / (num_steps - 1)
-    moved: list[int] = []
-    for number in range(count):
-        place = number * (len(computed) - 1) / (count - 1)
-        left, share = int(place), place - int(place)
-        step = computed[left] if share == 0 else computed[left] + share * (computed[left + 1] - computed[left])
-        moved.append(max(round(step * scale), moved[-1] + 1 if moved else 0))
-    for number in range(count - 1, -1, -1):
-        moved[number] = min(moved[number], new_num_steps - count + number)
-    return frozenset(moved)
-
-
-def _interpolate(points: Sequence[tuple[float, float]], place: float) -> float:
-    """Return the value at a place of the lines between points."""
-    for (left, low), (right, high) in pairwise(points):
-        if place <= right:
-            return low + (high - low) * (place - left) / (right - left)
-    return points[-1][1]
+    number = np.arange(count)
+    steps = np.interp(number * (len(computed) - 1) / (count - 1), np.arange(len(computed)), computed)
+    steps = np.rint(steps * ((new_num_steps - 1) / (num_steps - 1))).astype(int)
+    apart = np.maximum.accumulate(steps - number) + number  # at least one step
+    return frozenset(np.minimum(apart, new_num_steps - count + number).tolist())

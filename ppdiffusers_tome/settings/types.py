@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -33,25 +34,23 @@ class ByLevel(Mapping[int, Any]):
         {1: 0.5, 2: 0.25}
     """
 
-    __slots__ = ("_items",)
-
     def __init__(self, ratios: Mapping[int, Any]) -> None:
-        self._items = tuple(sorted(ratios.items()))
+        self._ratios = dict(sorted(ratios.items()))
 
     def __getitem__(self, level: int) -> Any:
-        return dict(self._items)[level]
+        return self._ratios[level]
 
     def __iter__(self) -> Iterator[int]:
-        return (level for level, _ in self._items)
+        return iter(self._ratios)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._ratios)
 
     def __hash__(self) -> int:
-        return hash(self._items)
+        return hash(tuple(self._ratios.items()))
 
     def __repr__(self) -> str:
-        return repr(dict(self._items))
+        return repr(self._ratios)
 
 
 def to_python(value: Any) -> Any:
@@ -72,7 +71,17 @@ def to_python(value: Any) -> Any:
         return value
 
 
-def truncated_repr(value: Any) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the known word that is close to a misspelled one.
+
+    Returns:
+        The end of a sentence, ``; did you mean --steps?``, or nothing where no known word is close.
+    """
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def shorten_repr(value: Any) -> str:
     """Return the ``repr`` as one line that is not too long."""
     try:
         text = " ".join(repr(value).split())
@@ -101,7 +110,7 @@ def check_type(value: Any, expected: Any, accepted: str, label: str = "") -> Non
         ToMeTypeError: the value has another type.
     """
     if isinstance(value, bool) or not isinstance(value, expected):
-        raise ToMeTypeError(f"{label}{truncated_repr(value)} must be {accepted}; got {describe_type(value)}")
+        raise ToMeTypeError(f"{label}{shorten_repr(value)} must be {accepted}; got {describe_type(value)}")
 
 
 @dataclass(frozen=True)
@@ -133,13 +142,13 @@ class Bounds:
             return None
         if self.kind is bool:
             if not isinstance(value, bool):
-                raise ToMeTypeError(f"{name}={truncated_repr(value)} must be {self.accepted}")
+                raise ToMeTypeError(f"{name}={shorten_repr(value)} must be {self.accepted}")
             return value
         check_type(value, self.kind, self.accepted, f"{name}=")
         if self.kind is str:
             return str(value)  # a numpy string is a str, too
         if not self.lowest <= value <= self.highest or (self.among and value not in self.among):
-            raise ToMeValueError(f"{name}={truncated_repr(value)} must be {self.accepted}")
+            raise ToMeValueError(f"{name}={shorten_repr(value)} must be {self.accepted}")
         return int(value) if self.kind is Integral else float(value)
 
 

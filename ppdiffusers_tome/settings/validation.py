@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field
 from itertools import pairwise
 from numbers import Integral, Real
@@ -11,100 +11,101 @@ from typing import Any, TypeGuard
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.settings.suggestions import did_you_mean
+from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.types import (
     LEVELS,
     Bounds,
     ByLevel,
     check_type,
     describe_type,
+    did_you_mean,
+    shorten_repr,
     to_python,
-    truncated_repr,
 )
 
 _SLOPE = Bounds(
     Real, "how much of the slope a skipped step follows, 0 (reuse) to 2, such as 0.75, or one for each step", 0, 2
 )
+_CACHE = Bounds(
+    Real, "the fraction of steps to skip, 0 <= cache < 1, or a list of computed steps", 0, math.nextafter(1, 0)
+)
 _LEVELS_BY_NAME = {str(level): level for level in LEVELS}  # the keys of a JSON object are strings
 
 
-def validate(settings: Sequence[Field[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check all settings and convert them to Python's own types.
+def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check all settings and return them in Python's own types.
 
     Args:
         settings: the fields of ``ToMeConfig``, whose metadata has the bounds of most.
-        given: the value of every setting by name.
+        values: of every setting, by name.
     """
-    values = {name: to_python(value) for name, value in given.items()}
+    values = {name: to_python(value) for name, value in values.items()}
     for each in settings:
         if "bounds" in each.metadata:
             values[each.name] = each.metadata["bounds"].check(each.name, values[each.name])
-    values["cache"] = _validate_cache(values["cache"])
-    _validate_cache_list(values)
+    _check_cache(values)
     method = values["method"]
     if not isinstance(method, str) or method not in METHODS:
         suggestion = did_you_mean(method, METHODS) if isinstance(method, str) else ""
         raise ToMeValueError(
-            f"method={truncated_repr(method)} must be one of {', '.join(map(repr, METHODS))}{suggestion}"
+            f"method={shorten_repr(method)} must be one of {', '.join(map(repr, METHODS))}{suggestion}"
         )
     values["method"] = str(method)  # a numpy string is a str, too
     _check_conflicts(values)
-    values["ratio"] = _validate_ratio(values["ratio"], values)
-    defaults = {each.name: each.default for each in settings}
-    for name, reason in METHODS[method].unsupported_settings.items():
-        if values[name] != defaults[name]:
+    for name, other, reason in _list_unused(values):
+        default = next(each.default for each in settings if each.name == name)
+        if values[name] != default:
             raise ToMeValueError(
-                f"{name}={truncated_repr(values[name])} has no effect with method={method!r}, as {reason}; "
-                f"leave it at {defaults[name]!r}, or choose another method",
-                settings=(name, "method"),
+                f"{name}={shorten_repr(values[name])} has no effect with {other}={shorten_repr(values[other])}, as "
+                f"{reason}; leave it at {default!r}, or change {other}",
+                settings=(name, other),
             )
+    values["ratio"] = _check_ratio(values["ratio"], values)
     return values
 
 
-def _validate_cache(cache: Any) -> float | tuple[int, ...]:
-    accepted = "the fraction of steps to skip, or a list of computed steps"
-    if _is_sequence(cache):
-        steps = [to_python(step) for step in cache]
-        for step in steps:
-            check_type(step, Integral, accepted, "cache=")
-        if not steps or steps[0] != 0 or any(left >= right for left, right in pairwise(steps)):
-            raise ToMeValueError(
-                f"cache={truncated_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
-            )
-        return tuple(map(int, steps))
-    check_type(cache, Real, accepted, "cache=")
-    if not 0 <= cache < 1:
-        raise ToMeValueError(f"cache={truncated_repr(cache)} must be the fraction of steps to skip, 0 <= cache < 1")
-    return float(cache)
+def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield settings without effect, each with the setting that decides it and why."""
+    if not isinstance(values["cache"], tuple):
+        for name in ("cache_steps", "cache_scheduler"):
+            yield name, "cache", "it needs cache to list the steps"
+    if values["proportional"] and not values["merge_attn"]:
+        yield "proportional", "merge_attn", "it is for attention on merged tokens"
+    if isinstance(values["ratio"], Mapping):
+        yield "max_downsample", "ratio", "that names its levels"
+    for name, reason in METHODS[values["method"]].unsupported_settings.items():
+        yield name, "method", reason
 
 
-def _validate_cache_list(values: dict[str, Any]) -> None:
-    """Check the settings that belong to a list of computed steps."""
+def _check_cache(values: dict[str, Any]) -> None:
+    """Check and convert the cache over steps, and what belongs to its list of steps."""
     cache, steps, slope = (values[name] for name in ("cache", "cache_steps", "cache_slope"))
-    if _is_sequence(slope):
-        slopes = [to_python(each) for each in slope]
-        if len(slopes) != steps:
+    if _is_sequence(cache):
+        computed = [to_python(step) for step in cache]
+        for step in computed:
+            check_type(step, Integral, _CACHE.accepted, "cache=")
+        if not computed or computed[0] != 0 or any(left >= right for left, right in pairwise(computed)):
             raise ToMeValueError(
-                f"cache_slope={truncated_repr(slope)} must have one number for each of cache_steps={steps} steps; got "
-                f"{len(slopes)}",
-                settings=("cache_slope", "cache_steps"),
+                f"cache={shorten_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
             )
-        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slopes)
+        if steps is not None and computed[-1] >= steps:
+            raise ToMeValueError(
+                f"cache={shorten_repr(cache)} lists step {computed[-1]}, and cache_steps={steps} has steps 0 to "
+                f"{steps - 1}; raise cache_steps, or end the list earlier",
+                settings=("cache", "cache_steps"),
+            )
+        values["cache"] = tuple(map(int, computed))
     else:
+        values["cache"] = _CACHE.check("cache", cache)
+    if not _is_sequence(slope):
         values["cache_slope"] = _SLOPE.check("cache_slope", slope)
-    for name in ("cache_steps", "cache_scheduler"):
-        if values[name] is not None and not isinstance(cache, tuple):
-            raise ToMeValueError(
-                f"{name}={truncated_repr(values[name])} has no effect with cache={cache:g}, as it is for a list of "
-                "computed steps; leave it at None, or list the steps",
-                settings=(name, "cache"),
-            )
-    if steps is not None and cache[-1] >= steps:
+    elif len(slope) == steps:
+        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", to_python(each)) for each in slope)
+    else:
         raise ToMeValueError(
-            f"cache={truncated_repr(cache)} lists step {cache[-1]}, and cache_steps={steps} has steps 0 to "
-            f"{steps - 1}; raise cache_steps, or end the list earlier",
-            settings=("cache", "cache_steps"),
+            f"cache_slope={shorten_repr(slope)} must have one number for each of cache_steps={steps} steps; got "
+            f"{len(slope)}",
+            settings=("cache_slope", "cache_steps"),
         )
 
 
@@ -119,7 +120,7 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
         )
     if tile is not None and tile < max(sx, sy):
         raise ToMeValueError(
-            f"tile={truncated_repr(tile)} must be at least {truncated_repr(max(sx, sy))} for a "
+            f"tile={shorten_repr(tile)} must be at least {shorten_repr(max(sx, sy))} for a "
             f"{_format_stride(sx, sy)} stride, so that a tile holds a destination; 16 is a good size, and None "
             "compares all with all",
             settings=("tile", "sx", "sy"),
@@ -135,56 +136,44 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
             "set at least merge_attn=True, or call remove_tome() to go back to the plain model",
             settings=layers,
         )
-    if values["proportional"] and not values["merge_attn"]:
-        raise ToMeValueError(
-            "proportional=True has no effect with merge_attn=False, as it is for attention on merged tokens; leave it "
-            "at None, or set merge_attn=True",
-            settings=("proportional", "merge_attn"),
-        )
 
 
-def _validate_ratio(ratio: Any, values: Mapping[str, Any]) -> float | tuple[float, ...] | ByLevel:
+def _check_ratio(ratio: Any, values: Mapping[str, Any]) -> float | tuple[float, ...] | ByLevel:
     """Check a ratio, a ramp, or a mapping of either by level."""
     if not isinstance(ratio, Mapping):
-        return _validate_ramp("ratio", ratio, values)
-    text = truncated_repr(dict(ratio))
-    if values["max_downsample"] is not None:
-        raise ToMeValueError(
-            f"ratio={text} names its levels, so max_downsample={values['max_downsample']} has no effect; leave it at "
-            "None",
-            settings=("ratio", "max_downsample"),
-        )
+        return _check_ramp("ratio", ratio, values)
+    text = shorten_repr(dict(ratio))
     ramps: dict[int, float | tuple[float, ...]] = {}
     for level, ramp in ((to_python(level), to_python(ramp)) for level, ramp in ratio.items()):
         number = _LEVELS_BY_NAME.get(level, 0) if isinstance(level, str) else level
         if isinstance(number, bool) or not isinstance(number, Integral) or number not in LEVELS:
             raise ToMeValueError(
-                f"ratio={text} has level {truncated_repr(level)}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
+                f"ratio={text} has level {shorten_repr(level)}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
             )
         if int(number) in ramps:  # 1, "1" and a tensor that holds 1 are three keys
             raise ToMeValueError(f"ratio={text} names level {number} twice; give each level once")
-        ramps[int(number)] = _validate_ramp(f"ratio[{number}]", ramp, values)
+        ramps[int(number)] = _check_ramp(f"ratio[{number}]", ramp, values)
     if not ramps:
         raise ToMeValueError("ratio={} names no level; give one such as {1: 0.5}")
     return ByLevel(ramps)
 
 
-def _validate_ramp(name: str, ramp: Any, values: Mapping[str, Any]) -> float | tuple[float, ...]:
+def _check_ramp(name: str, ramp: Any, values: Mapping[str, Any]) -> float | tuple[float, ...]:
     if not _is_sequence(ramp):
-        return _validate_fraction(name, ramp, values)
+        return _check_fraction(name, ramp, values)
     if len(ramp) < 2:
-        raise ToMeValueError(f"{name}={truncated_repr(ramp)} must be a number, or a ramp of two or more: (0.7, 0.3)")
-    return tuple(_validate_fraction(f"{name}[{i}]", to_python(ratio), values) for i, ratio in enumerate(ramp))
+        raise ToMeValueError(f"{name}={shorten_repr(ramp)} must be a number, or a ramp of two or more: (0.7, 0.3)")
+    return tuple(_check_fraction(f"{name}[{i}]", to_python(ratio), values) for i, ratio in enumerate(ramp))
 
 
-def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> float:
+def _check_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> float:
     if isinstance(ratio, bool) or not isinstance(ratio, Real):
-        suggestion = did_you_mean(ratio, presets()) if isinstance(ratio, str) else ""
+        suggestion = did_you_mean(ratio, PRESETS) if isinstance(ratio, str) else ""
         if str(ratio).endswith(".json"):
             suggestion = f"; pass a file of settings as config={str(ratio)!r}"
         raise ToMeTypeError(
-            f"{name}={truncated_repr(ratio)} must be a number, the fraction of tokens to merge, such as 0.5, or the "
-            f"name of a preset ({', '.join(presets())}); got {describe_type(ratio)}{suggestion}"
+            f"{name}={shorten_repr(ratio)} must be a number, the fraction of tokens to merge, such as 0.5, or the "
+            f"name of a preset ({', '.join(PRESETS)}); got {describe_type(ratio)}{suggestion}"
         )
     stride = [values["sx"], values["sy"], values["st"]]
     limit = 1 - 1 / math.prod(stride)
@@ -198,7 +187,7 @@ def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> floa
     remedy = "give a number such as 0.5" if ratio != ratio else remedy  # NaN
     highest = f"{'at most' if may_reach_limit else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # rounded down
     raise ToMeValueError(
-        f"{name}={truncated_repr(ratio)} must be at least 0 and {highest} for a "
+        f"{name}={shorten_repr(ratio)} must be at least 0 and {highest} for a "
         f"{_format_stride(*stride)} stride; {remedy}",
         settings=("ratio", "sx", "sy", "st", "method") if ratio == limit else ("ratio", "sx", "sy", "st"),
     )
@@ -209,4 +198,4 @@ def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
 
 
 def _format_stride(sx: int, sy: int, st: int = 1) -> str:
-    return "x".join(map(truncated_repr, (sx, sy) if st == 1 else (sx, sy, st)))
+    return "x".join(map(shorten_repr, (sx, sy) if st == 1 else (sx, sy, st)))

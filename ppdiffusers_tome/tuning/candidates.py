@@ -10,9 +10,9 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
-from ppdiffusers_tome.settings.types import LEVELS, truncated_repr
+from ppdiffusers_tome.settings.types import LEVELS, shorten_repr
 from ppdiffusers_tome.tuning.results import ChosenSteps
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
@@ -25,7 +25,7 @@ _CACHED = (
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
 )  # fmt: skip
 CANDIDATES = (
-    *(ToMeConfig.preset(name) for name in presets()), replace(ToMeConfig.preset("balanced"), end=0.9),
+    *(ToMeConfig.preset(name) for name in PRESETS), replace(ToMeConfig.preset("balanced"), end=0.9),
     ToMeConfig(0.5, method="keys"), ToMeConfig(0.75, method="keys"),
     ToMeConfig(0.3, proportional=True), ToMeConfig(0.5, proportional=True),
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
@@ -62,7 +62,7 @@ def list_candidates(
         for family in by_family.values():
             family.sort(key=_strength)
     if not by_family:
-        values = ", ".join(f"{name}={truncated_repr(value)}" for name, value in common.items())
+        values = ", ".join(f"{name}={shorten_repr(value)}" for name, value in common.items())
         reason = "families has no settings" if refusal is None else f"no settings are possible with {values}; {refusal}"
         raise ToMeValueError(f"there is nothing to try: {reason}")
     return by_family

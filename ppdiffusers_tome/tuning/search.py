@@ -26,7 +26,7 @@ from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
-from ppdiffusers_tome.settings.types import describe_type, truncated_repr
+from ppdiffusers_tome.settings.types import describe_type, shorten_repr
 from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_fractions
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
@@ -312,7 +312,7 @@ def _check_call(call: Any) -> None:
     """Check the arguments of a call of the pipeline."""
     if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
         raise ToMeTypeError(
-            f"call={truncated_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
+            f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
             f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
         )
     if isinstance(call.get("output_type"), str) and call["output_type"] == "latent":

@@ -35,7 +35,7 @@ from ppdiffusers_tome import (
     shared_copy,
 )
 from ppdiffusers_tome.patching import checks
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import shorten_repr
 from zoo.prior_transformer import SPECIMEN as PRIOR
 
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
@@ -63,7 +63,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=[0.5, "0.4"]), ToMeTypeError, rf"ratio\[1\]='0\.4' {NUMBER}str"),
     (dict(ratio={}), ToMeValueError, r"ratio=\{\} names no level; give one such as \{1: 0\.5\}"),
     (dict(ratio={3: 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
-    (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 has no effect; leave it at None"),
+    (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 has no .* names its levels; leave"),
     (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'keys', 'pool', 'prune', 'todo'"),
     (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
     (dict(method="todo", merge_mlp=True), ToMeValueError, r"merge_mlp=True .* as a feed-forward layer has no keys"),
@@ -108,7 +108,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
 
 
 def name_of(settings: dict[str, Any]) -> str:
-    return "-".join(f"{key}={truncated_repr(value)}" for key, value in settings.items())
+    return "-".join(f"{key}={shorten_repr(value)}" for key, value in settings.items())
 
 
 @functools.cache
@@ -197,7 +197,6 @@ class TestNumbersOfOtherLibraries:
     ("function", "words"),
     [
         (ToMeConfig.preset, r"the name of a preset \(balanced, fast, quality\); got"),
-        (ToMeConfig.named, r"the name of a preset \(.*\) or the path of a JSON file"),
         (ToMeConfig.load, r"the path of a JSON file of settings, such as 'tome\.json'"),
     ],
 )
@@ -296,7 +295,7 @@ def test_a_path_that_no_system_takes_is_refused_in_a_sentence(path: str) -> None
 
 def test_a_preset_that_is_nearly_right_is_suggested() -> None:
     with pytest.raises(ToMeValueError, match=r"the presets are balanced, fast, quality; did you mean balanced\?"):
-        ToMeConfig.named("balancd")
+        ToMeConfig.preset("balancd")
     with pytest.raises(ToMeTypeError, match="did you mean quality"):
         ToMeConfig("qualty")
     for given in (dict(ratio="balancd"), dict(config="balancd")):

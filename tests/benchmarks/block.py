@@ -65,13 +65,14 @@ def stages_of(name: str, case: BlockCase) -> Stages:
 
 def run_ours(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, tile: int | None = None) -> Iterator[str]:
     """Merge with this package, comparing all with all or within tiles."""
-    from ppdiffusers_tome.merging.matchers import build_matcher
+    from ppdiffusers_tome.merging.matchers import match_tokens
     from ppdiffusers_tome.merging.partition import random_partition
+    from ppdiffusers_tome.merging.tiles import split_by_tile
 
     partition = random_partition(case.grid, 2, 2, seed=0, timestep=timestep)
-    match = build_matcher(partition, case.grid, case.num_merged, tile=tile)
+    tiles = split_by_tile(partition, case.grid, tile, (2, 2, 1))
     yield PARTITION
-    matching: Any = match(x)
+    matching: Any = match_tokens(x, partition, case.num_merged, tiles=tiles)
     yield MATCH
     yield from _merge_and_unmerge(matching.reduce, matching.restore, x)
 

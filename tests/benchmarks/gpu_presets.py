@@ -28,7 +28,7 @@ from benchmarks.pages import presets_by_strength, replace_between
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.methods import CHOSEN, METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.console.tables import Table
 
 FILE = Path(__file__).with_name("gpu_estimate.json")
@@ -93,7 +93,7 @@ def estimate_family(name: str) -> Iterator[dict[str, Any]]:
     family = FAMILIES[name]
     for pixels in SIZES:
         unmerged = family.denoiser.costs(pixels, family.batch, lambda level, tokens: tokens)
-        merged = {preset: count_merged(family, pixels, ToMeConfig.preset(preset)) for preset in presets()}
+        merged = {preset: count_merged(family, pixels, ToMeConfig.preset(preset)) for preset in PRESETS}
         for device in DEVICES:
             by_preset = {preset: _milliseconds(seconds_of(costs, device)) for preset, costs in merged.items()}
             milliseconds = _milliseconds(seconds_of(unmerged, device))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.console.tables import Table
 
 
@@ -89,4 +89,4 @@ def replace_between(path: Path, begin: str, end: str, text: str) -> None:
 
 def presets_by_strength() -> list[str]:
     """Return the presets, from the one that saves least."""
-    return sorted(presets(), key=lambda name: ToMeConfig.preset(name).highest_ratio(1))
+    return sorted(PRESETS, key=lambda name: ToMeConfig.preset(name).highest_ratio(1))

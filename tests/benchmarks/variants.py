@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 
 if TYPE_CHECKING:
     import paddle
@@ -113,7 +113,7 @@ VARIANTS: dict[str, Variant] = {
     "ours-tile": Variant(
         f"this package with tile={TILE}", lambda model, ratio: _apply_ours(model, ratio=ratio, tile=TILE)
     ),
-    **{f"preset-{name}": _make_preset(name) for name in presets()},
+    **{f"preset-{name}": _make_preset(name) for name in PRESETS},
     FREE: Variant(
         "the limit: as many tokens dropped by slicing, without matching or unmerging", drop_tokens, needs_unet=True
     ),

@@ -152,7 +152,7 @@ def measure_layers(sides: Sequence[int], channels: int, num_heads: int, repeats:
 
     from ppdiffusers_tome.cpu.chunked_attention import ChunkedAttnProcessor
     from ppdiffusers_tome.merging.grid import Grid
-    from ppdiffusers_tome.merging.matchers import build_matcher
+    from ppdiffusers_tome.merging.matchers import match_tokens
     from ppdiffusers_tome.merging.partition import random_partition
 
     attn = Attention(channels, heads=num_heads, dim_head=channels // num_heads)
@@ -167,7 +167,7 @@ def measure_layers(sides: Sequence[int], channels: int, num_heads: int, repeats:
 
         def run_tome(grid: Grid = grid, x: paddle.Tensor = x) -> None:
             partition = random_partition(grid, 2, 2, seed=0, timestep=timestep)
-            matching = build_matcher(partition, grid, grid.num_merged(0.5))(x)
+            matching = match_tokens(x, partition, grid.num_merged(0.5))
             assert matching is not None
             matching.restore(attend(attn, matching.reduce(x)))
 

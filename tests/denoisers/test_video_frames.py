@@ -28,7 +28,7 @@ def test_groups_never_hold_tokens_of_two_frames(family: Any) -> None:
         # ModelScope's video to video pads the height by a row when it halves it.
         rows = 16 // level + (family is vid2vid_st_unet and level > 1)
         assert (matching.batch, matching.num_tokens) == (2 * FRAMES, rows * (8 // level))
-        assert matching.num_merged == matching.num_tokens // 2
+        assert matching.num_left == matching.num_tokens - matching.num_tokens // 2
         assert all(len(set(group // matching.num_tokens)) == 1 for group in groups(matching))
 
 

@@ -204,7 +204,7 @@ def test_the_output_is_that_of_merging_by_hand(family: Family, options: Any, set
 def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: float) -> None:
     model, reference = family.build(), family.build()
     grid = grid_of(family, ODD)
-    frame = grid.single_frame
+    frame = Grid(grid.height, grid.width)
     kept = select_key_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
     hidden = np.setdiff1d(np.arange(grid.num_tokens), kept)
     for block in blocks(reference):

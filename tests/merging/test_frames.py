@@ -9,10 +9,11 @@ import pytest
 import tiny
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
-from ppdiffusers_tome.merging.matchers import build_matcher
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
+from ppdiffusers_tome.merging.tiles import split_by_tile
 
 FRAME = Grid(4, 6)
 
@@ -20,8 +21,8 @@ FRAME = Grid(4, 6)
 def match_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Matching, Matching]:
     """A matching of each frame as a part of its video, and as an image."""
     partition = random_partition(FRAME, 2, 2, seed=0, timestep=None)
-    together = build_matcher(partition, FRAME, num_merged, frames=frames)(x)
-    apart = build_matcher(partition, FRAME, num_merged)(x.reshape([-1, FRAME.num_tokens, x.shape[2]]))
+    together = match_tokens(x, partition, num_merged, frames=frames)
+    apart = match_tokens(x.reshape([-1, FRAME.num_tokens, x.shape[2]]), partition, num_merged)
     assert together is not None
     assert apart is not None
     return together, apart
@@ -60,7 +61,8 @@ def test_a_stride_over_frames_merges_within_its_frames(tile: int | None, frames:
     x = tiny.array((2, grid.num_tokens, 8))
     partition = random_partition(grid, 2, 2, seed=0, timestep=None, st=2)
     assert len(partition.destinations) == frames // 2 * 6
-    matching = build_matcher(partition, grid, grid.num_merged(0.6), tile=tile, stride=(2, 2, 2))(x)
+    tiles = split_by_tile(partition, grid, tile, (2, 2, 2))
+    matching = match_tokens(x, partition, grid.num_merged(0.6), tiles=tiles)
     assert matching is not None
     frame = np.arange(grid.num_tokens) // FRAME.num_tokens
     window = np.minimum(frame // 2, frames // 2 - 1)

@@ -11,10 +11,9 @@ from patching.contract import groups
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.matching import Matching, scatter_rows
 from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition
-from ppdiffusers_tome.merging.tensor_ops import scatter_rows
 from ppdiffusers_tome.patching.state.block_call import BlockCall
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -24,7 +23,7 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 def test_half_precision_sums_neither_overflow_nor_stop_growing(dtype: str) -> None:
     """2,000 tokens of 60 add up to 120,000: more than float16 holds, and bfloat16 would stop at 16,384."""
     order = paddle.arange(2000, dtype="int64").unsqueeze(0)
-    one_group = Matching(paddle.zeros([2000], dtype="int32"), paddle.full([1, 1], 1 / 2000), order, 1, 2000, 1999)
+    one_group = Matching(paddle.zeros([2000], dtype="int32"), paddle.full([1, 1], 1 / 2000), order, 1, 2000, 1)
     merged = one_group.reduce(paddle.full([1, 2000, 4], 60.0).astype(dtype))
     assert merged.dtype == getattr(paddle, dtype)
     np.testing.assert_array_equal(merged.astype("float32").numpy(), np.full((1, 1, 4), 60.0))
@@ -39,7 +38,7 @@ def test_sums_begin_at_zero_on_a_device_that_keeps_what_was_there(monkeypatch: p
     monkeypatch.setattr(paddle, "get_device", lambda: "npu:0")
     monkeypatch.setattr(paddle, "scatter_", scatter)
     monkeypatch.setattr(paddle, "empty", lambda shape, dtype: paddle.full(shape, 7.0, dtype))
-    sums = scatter_rows(paddle.ones([4, 2]), paddle.to_tensor([0, 1, 0, 0]), 2, add=True, in_place=True)
+    sums = scatter_rows(paddle.ones([4, 2]), paddle.to_tensor([0, 1, 0, 0]), paddle.zeros([2]), add=True)
     np.testing.assert_array_equal(sums.numpy(), [[3, 3], [1, 1]])
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from patching.contract import groups
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
-from ppdiffusers_tome.merging.matchers import build_matcher
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.tiles import split_by_tile
 from ppdiffusers_tome.patching.state.block_call import BlockCall
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -75,8 +76,8 @@ class Case:
         return paddle.to_tensor(x.astype("float32")).astype(dtype)
 
     def match(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching | None:
-        stride = (self.sx, self.sy)
-        return build_matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
+        tiles = split_by_tile(self.partition, self.grid, tile, (self.sx, self.sy, 1))
+        return match_tokens(x, self.partition, self.num_merged, tiles=tiles, **given)
 
 
 @st.composite
@@ -232,10 +233,11 @@ class TestMatching:
         matching = case.match(x, data.draw(tiles(case)), min_similarity=least)
         if matching is None:
             return
-        assert 1 <= matching.num_merged <= case.num_merged
+        num_merged = case.num_tokens - matching.num_left
+        assert 1 <= num_merged <= case.num_merged
         rows, kept = to_float(x), keepers(matching)
         unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
-        for group, keeper in zip(check_groups(case, matching, matching.num_merged), kept, strict=True):
+        for group, keeper in zip(check_groups(case, matching, num_merged), kept, strict=True):
             others = group[group != keeper]
             assert (unit[others] @ unit[keeper] >= least - 1e-5).all()
 
@@ -311,7 +313,7 @@ class TestRun:
         if int(grid.num_tokens * ratio) == 0 or height < sy or width < sx:
             assert matching is None  # the sublayer gets the very tokens that the block got
         else:
-            assert matching.num_merged == int(grid.num_tokens * ratio)
+            assert matching.num_tokens - matching.num_left == int(grid.num_tokens * ratio)
             assert min(map(len, groups(matching))) >= 1
 
     @pytest.mark.parametrize("how", COMBINE_MODES)
@@ -325,7 +327,7 @@ class TestRun:
             draw = np.random.default_rng(seed)
             order = draw.permuted(np.arange(batch * tokens).reshape(batch, tokens), axis=1)
             owner = paddle.to_tensor(np.argsort(order.ravel()).astype("int32"))
-            single = Matching(owner, paddle.ones([batch * tokens, 1]), paddle.to_tensor(order), batch, tokens, 0)
+            single = Matching(owner, paddle.ones([batch * tokens, 1]), paddle.to_tensor(order), batch, tokens, tokens)
             x = paddle.to_tensor(draw.standard_normal((batch, tokens, 3)).astype("float32")).astype(dtype)
             difference = np.abs(to_float(single.restore(single.reduce(x, how))) - to_float(x)).max()
             assert difference <= (TOLERANCE[dtype] * 4 if how == NORM else 0)

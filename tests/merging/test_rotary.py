@@ -10,7 +10,7 @@ import tiny
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.kv_reduction import ChosenKeys
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
-from ppdiffusers_tome.merging.matchers import build_matcher
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
@@ -65,7 +65,7 @@ def test_rows_differ_by_image_and_other_tokens_stay(form: object, text_first: bo
 
 
 def matching() -> Matching:
-    found = build_matcher(regular_partition(Grid(3, 4), 2, 2), Grid(3, 4), 7)(tiny.array((2, TOKENS, 6)))
+    found = match_tokens(tiny.array((2, TOKENS, 6)), regular_partition(Grid(3, 4), 2, 2), 7)
     assert found is not None
     return found
 

@@ -16,8 +16,8 @@ import pytest
 from ppdiffusers_tome.merging import similarity as module
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.partition import random_partition
-from ppdiffusers_tome.merging.similarity import find_nearest
-from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
+from ppdiffusers_tome.merging.similarity import find_nearest, find_nearest_on_cpu
+from ppdiffusers_tome.merging.tiles import split_by_tile
 
 # Grid, batch, channels and tile.
 CASES = [(Grid(16, 16), 2, 8, None), (Grid(5, 7), 3, 40, None), (Grid(24, 24), 2, 320, 8), (Grid(13, 14), 1, 6, 4)]
@@ -32,8 +32,9 @@ def search_of(grid: Grid, tile: int | None) -> tuple[paddle.Tensor, paddle.Tenso
     partition = random_partition(grid, 2, 2, seed=0, timestep=paddle.to_tensor([500]))
     if tile is None:
         return partition.sources, partition.destinations, 1
-    tiled = split_by_tile(partition, cut_into_tiles(grid, 2, 2, tile))
-    return tiled.sources, tiled.destinations, tiled.num_tiles
+    tiles = split_by_tile(partition, grid, tile, (2, 2, 1))
+    assert tiles is not None
+    return tiles.source_tokens, tiles.destination_tokens, tiles.num_tiles
 
 
 def cosines_of(x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int) -> np.ndarray:
@@ -58,13 +59,13 @@ def find_in_slices(at_once: int) -> Callable[..., tuple[paddle.Tensor, paddle.Te
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "_MAX_PRODUCTS", at_once)
             patch.setattr(module, "_MIN_ROWS", 7)
-            return find_nearest(x, *search)
+            return find_nearest_on_cpu(x, *search)
 
     return find
 
 
 WAYS = {
-    "chosen": find_nearest, "numpy": module._find_by_numpy, "paddle": module._find_by_paddle,
+    "numpy": find_nearest_on_cpu, "paddle": find_nearest,
     **{f"slices of {at_once}": find_in_slices(at_once) for at_once in (1, 3000, 2**30)},
 }  # fmt: skip
 
@@ -84,7 +85,7 @@ def test_half_precision_is_compared_in_float32(dtype: str) -> None:
     """So long tokens, whose squares no float16 holds, rank by their direction."""
     grid = Grid(16, 16)
     x, search = tokens_of(grid, 2, 320).astype(dtype) * 40, search_of(grid, None)
-    cosine, best = find_nearest(x, *search)
+    cosine, best = find_nearest_on_cpu(x, *search)
     assert cosine.dtype == paddle.float32
     check_found(x.astype("float32"), search, cosine, best)
 
@@ -98,7 +99,10 @@ def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monk
 
     def round_result(operator: Callable[..., paddle.Tensor]) -> Callable[..., paddle.Tensor]:
         def run(x: paddle.Tensor, *arguments: Any, **keywords: Any) -> paddle.Tensor:
-            wide = [module.widen(each) if isinstance(each, paddle.Tensor) else each for each in (x, *arguments)]
+            wide = [
+                each.astype("float32") if isinstance(each, paddle.Tensor) and each.dtype in module.HALF else each
+                for each in (x, *arguments)
+            ]
             result = operator(*wide, **keywords)
             return result.astype(x.dtype) if result.dtype == paddle.float32 else result
 
@@ -113,7 +117,7 @@ def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monk
     x = x.flatten(2).transpose([0, 2, 1]).astype(dtype)
     for owner, name in ((paddle, "index_select"), (paddle, "gather"), (paddle, "matmul"), (paddle.Tensor, "argmax")):
         monkeypatch.setattr(owner, name, round_result(getattr(owner, name)))
-    cosine, best = module._find_by_paddle(x, *search)
+    cosine, best = find_nearest(x, *search)
     monkeypatch.undo()
     assert cosine.dtype == paddle.float32
     all_cosines = cosines_of(x.astype("float32"), *search)[0]
@@ -130,4 +134,4 @@ def test_tokens_that_are_a_view_are_read_as_they_are() -> None:
     x, search = tokens_of(grid, 3, 8), search_of(grid, None)
     channels_first = x.transpose([0, 2, 1]).clone()
     for view in (x[1:], channels_first.transpose([0, 2, 1])[1:]):
-        check_found(x[1:].clone(), search, *find_nearest(view, *search))
+        check_found(x[1:].clone(), search, *find_nearest_on_cpu(view, *search))

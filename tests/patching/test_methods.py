@@ -18,7 +18,7 @@ from ppdiffusers_tome.merging.kv_reduction import plan_pooling, select_key_token
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.methods import KEEP, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
-from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
+from ppdiffusers_tome.merging.tiles import split_by_tile
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.layer_class import list_overrides
@@ -55,10 +55,10 @@ class TestMinSimilarity:
         if tile is None:
             found = match_tokens(x, partition, at_most, least)
         else:
-            tiles = split_by_tile(partition, cut_into_tiles(GRID, 2, 2, tile))
+            tiles = split_by_tile(partition, GRID, tile, (2, 2, 1))
             found = match_tokens(x, partition, at_most, least, tiles)
         assert found is not None
-        assert found.num_merged == merged
+        assert found.num_left == GRID.num_tokens - merged
         assert found.reduce(x).shape == [2, GRID.num_tokens - merged, 3]
         assert len(np.unique(found.owner.numpy())) == 2 * (GRID.num_tokens - merged)
 
@@ -122,7 +122,7 @@ class TestPooledKeys:
         self, layout: Layout, dropped: int, stride: tuple[int, int, int], left: int, uniform_groups: bool
     ) -> None:
         x = tiny.array((2, layout.num_tokens, 5))
-        keys = plan_pooling(layout, dropped, stride).match(x, Constants())
+        keys = Constants()(plan_pooling(layout, dropped, stride)).repeat(x)
         owner = keys.owner.numpy().reshape(2, -1)
         assert np.array_equal(owner[1], owner[0] + keys.num_left)
         members = [np.flatnonzero(owner[0] == group) for group in range(keys.num_left)]

@@ -31,7 +31,7 @@ from ppdiffusers_tome import (
     remove_tome,
 )
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.generation.settings import parse_tome_config
 
 RAMP, BY_LEVEL = ToMeConfig([0.6, 0.2, 0.4]), ToMeConfig({2: 0.25, 1: (0.5, 0.0)})
@@ -142,7 +142,7 @@ class TestExplicitSettings:
         return remove_tome(model)
 
     @pytest.mark.parametrize("name", SETTINGS)
-    @pytest.mark.parametrize("base", [*presets(), UNUSUAL], ids=str)
+    @pytest.mark.parametrize("base", [*PRESETS, UNUSUAL], ids=str)
     def test_the_default_given_beside_a_base_wins(self, base: str | ToMeConfig, name: str, unet: tiny.Model) -> None:
         default, config = getattr(ToMeConfig(), name), ToMeConfig.preset(base) if isinstance(base, str) else base
         assert getattr(UNUSUAL, name) != default or name in AT_DEFAULT
@@ -178,7 +178,7 @@ class TestExplicitSettings:
         assert apply_tome(unet, *arguments).tome.config == expected
         assert apply_tome(unet, (0.6, 0.2), config=UNUSUAL).tome.config == replace(UNUSUAL, ratio=(0.6, 0.2))
 
-    @pytest.mark.parametrize("name", presets())
+    @pytest.mark.parametrize("name", PRESETS)
     def test_nothing_given_leaves_the_base_as_it_is(self, name: str, unet: tiny.Model) -> None:
         config = ToMeConfig.preset(name)
         for base in (name, config):

@@ -75,13 +75,13 @@ def test_matching_itself_may_fail(call: int, monkeypatch: pytest.MonkeyPatch) ->
     """Out of memory strikes where the largest tensors are made: inside a hook."""
     pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
     expected = draw(pipe, 1)
-    fuse, made = Fuse(call), reducer.build_matcher
+    fuse, made = Fuse(call), reducer.match_tokens
 
     def failing(*args: Any, **given: Any) -> Any:
         fuse()
         return made(*args, **given)
 
-    monkeypatch.setattr(reducer, "build_matcher", failing)
+    monkeypatch.setattr(reducer, "match_tokens", failing)
     with pytest.raises(StumbledError):
         draw(pipe, 0, num_inference_steps=6)
     monkeypatch.undo()

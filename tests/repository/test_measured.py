@@ -6,7 +6,7 @@ import json
 import sys
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 from repository.pages import DOCS
 
 FIDELITY = DOCS / "measured" / "fidelity"
@@ -20,7 +20,7 @@ def test_presets_are_those_that_the_evaluations_choose():
     evaluations = [json.loads((FIDELITY / f"{name}.json").read_text()) for name in tables.NAMES[:2]]
     chosen = choose_presets.choose_presets(choose_presets.find_candidates(evaluations))
     configs = {name: ToMeConfig.from_dict(candidate.settings) for name, candidate in chosen.items()}
-    assert configs == {name: ToMeConfig.preset(name) for name in presets()}
+    assert configs == {name: ToMeConfig.preset(name) for name in PRESETS}
 
 
 def test_tables_are_those_of_the_evaluations():

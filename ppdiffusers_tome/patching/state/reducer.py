@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import paddle
@@ -11,15 +12,15 @@ from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.merging.kv_reduction import (
     ChosenKeys,
-    Pooling,
     TokenReduction,
     plan_pooling,
     select_key_tokens,
 )
-from ppdiffusers_tome.merging.matchers import build_matcher
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import CHOSEN, MERGED, METHODS, POOLED
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
+from ppdiffusers_tome.merging.tiles import split_by_tile
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Reduces the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
@@ -36,7 +37,7 @@ def build_reducer(
     of ``random_partition``.
     """
     constants, keys = constants or Constants(), METHODS[config.method].key_reduction
-    grid = layout.grid if config.st > 1 else layout.grid.single_frame
+    grid = layout.grid if config.st > 1 else replace(layout.grid, frames=1)
     frames, stride = layout.grid.frames // grid.frames, (config.sx, config.sy, config.st)
     # A ramp has another number in every step.
     step_constants = Constants() if config.is_ramp(layout.level) else constants
@@ -54,9 +55,10 @@ def build_reducer(
     if keys == CHOSEN:
         kept = select_key_tokens(partition, num_merged, step_constants, frames=frames)
         return partial(_choose_keys, kept, layout.prefix)
-    return build_matcher(
-        partition, grid, num_merged, tile=config.tile, stride=stride, min_similarity=config.min_similarity,
-        constants=constants, frames=frames, keeps_queries=keys == MERGED,
+    tiles = split_by_tile(partition, grid, config.tile, stride, constants)
+    return partial(
+        match_tokens, partition=partition, num_merged=num_merged, min_similarity=config.min_similarity, tiles=tiles,
+        frames=frames, keeps_queries=keys == MERGED,
     )  # fmt: skip
 
 
@@ -65,12 +67,12 @@ def build_reducer(
 
 
 def _pool_once(
-    pooling: Pooling, constants: Constants, matchings: dict[int, Matching], tokens: paddle.Tensor
+    pooling: Matching, constants: Constants, matchings: dict[int, Matching], tokens: paddle.Tensor
 ) -> Matching:
     """Pool keys in a matching that depends only on the batch size."""
     batch = tokens.shape[0]
     if batch not in matchings:
-        matchings[batch] = pooling.match(tokens, constants=constants)
+        matchings[batch] = constants(pooling).repeat(tokens)
     return matchings[batch]
 
 

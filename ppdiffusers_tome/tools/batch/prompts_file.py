@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
-from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import format_count, truncated_repr
+from ppdiffusers_tome.settings.types import did_you_mean, format_count, shorten_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.text_files import doubt_encoding, read_text
 
@@ -61,7 +60,7 @@ def check_names(values: Mapping[str, Any]) -> None:
     unknown = next((name for name in values if name not in FIELDS), None)
     if unknown is not None:
         suggestion = did_you_mean(unknown, FIELDS) or f"; known are {', '.join(FIELDS)}"
-        raise UserError(f"{truncated_repr(unknown)} is not known{suggestion}")
+        raise UserError(f"{shorten_repr(unknown)} is not known{suggestion}")
 
 
 def _check_name(path: Path, text: str) -> None:
@@ -73,7 +72,7 @@ def _check_name(path: Path, text: str) -> None:
     for separator in _SEPARATORS:
         names = [cell.strip(' "').lower() for cell in first.split(separator)]
         if "prompt" in names and (len(names) > 1 or first.strip() == "prompt"):
-            raise UserError(f"--prompts {path} begins like a table, {truncated_repr(first)}; rename it to end in .csv")
+            raise UserError(f"--prompts {path} begins like a table, {shorten_repr(first)}; rename it to end in .csv")
 
 
 def _read_table(path: Path, text: str) -> Iterator[Entry]:
@@ -110,16 +109,16 @@ def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
             break
     else:
         raise UserError(
-            f"--prompts {path} begins with {truncated_repr(first)}; the first line of a table must name its columns, "
+            f"--prompts {path} begins with {shorten_repr(first)}; the first line of a table must name its columns, "
             f"separated by commas, semicolons or tabs: 'prompt' and any of {', '.join(FIELDS[1:])}"
         )
     for name in names:
         if name in FIELDS and names.count(name) > 1:
             raise UserError(f"--prompts {path} has two columns {name!r}; name every column once")
         if name not in FIELDS and (suggestion := did_you_mean(name, set(FIELDS) - set(names))):
-            raise UserError(f"--prompts {path} has a column {truncated_repr(name)}, which is not known{suggestion}")
+            raise UserError(f"--prompts {path} has a column {shorten_repr(name)}, which is not known{suggestion}")
     if unknown := [name for name in names if name and name not in FIELDS]:
-        warn(f"--prompts {path}: columns that are not used: {truncated_repr(', '.join(unknown))}")
+        warn(f"--prompts {path}: columns that are not used: {shorten_repr(', '.join(unknown))}")
     return separator, names
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.files import prepare_folder
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import shorten_repr
 from ppdiffusers_tome.tools.batch.prompts_file import check_names, read_entries
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
@@ -69,9 +69,9 @@ class ImageSpec(NamedTuple):
         by_default = settings.defaults
         for name, value in wanted.items():
             if not (name in by_default and name in kept.get("defaults", ())) and kept.get(name) != value:
-                line = "the model's default" if name in by_default else truncated_repr(value)
+                line = "the model's default" if name in by_default else shorten_repr(value)
                 raise UserError(
-                    f"{self.path} is there with {name} {truncated_repr(kept.get(name))}, and line {self.line} has "
+                    f"{self.path} is there with {name} {shorten_repr(kept.get(name))}, and line {self.line} has "
                     f"{line}; give another --output, or replace it with --overwrite"
                 )
         return True
@@ -171,7 +171,7 @@ def _make_spec(
     name = values.get("output", f"{number:06d}-{slugify(prompt)}.png")
     if not _FILE_NAME.fullmatch(name) or len(name.encode()) > _MAX_BYTES:
         raise UserError(
-            f"output {truncated_repr(name)} must be the name of a file alone that ends in .png, such as star.png: "
+            f"output {shorten_repr(name)} must be the name of a file alone that ends in .png, such as star.png: "
             f'not hidden, without <>:"/\\|?* and control characters, at most {_MAX_BYTES} bytes'
         )
     return ImageSpec(line, args.output / name, prompt, settings)
@@ -182,7 +182,7 @@ def _parse_number(name: str, value: Any, kind: Callable[[str], Any]) -> Any:
         return kind(str(value))  # so that True is no number, and 0.5 no whole one
     except ValueError:
         accepted = "a whole number" if kind is int else "a number such as 0.5"
-        raise UserError(f"{name} {truncated_repr(value)} must be {accepted}") from None
+        raise UserError(f"{name} {shorten_repr(value)} must be {accepted}") from None
 
 
 def _generate(specs: Sequence[ImageSpec], batch_size: int, overwrite: bool) -> int:

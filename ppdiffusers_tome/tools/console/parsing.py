@@ -10,8 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import did_you_mean, shorten_repr
 
 _FORMATTER: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
 
@@ -62,7 +61,7 @@ def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
         # The help names all options, some of them in words.
         suggestion = did_you_mean(unknown[0].partition("=")[0], re.findall(r"--[\w-]+", chosen.format_help()))
         name = chosen.prog.partition(" ")[2] or chosen.prog
-        chosen.error(f"{truncated_repr(unknown[0])} is not an argument of {name}{suggestion}")
+        chosen.error(f"{shorten_repr(unknown[0])} is not an argument of {name}{suggestion}")
     if args.command is None:
         chosen.error(f"no command was given; the commands are {', '.join(args.commands)}")
     args.given = {word.partition("=")[0] for word in arguments if word.startswith("--")}

@@ -10,7 +10,7 @@ from typing import Any
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 
 _SIDE = 8  # of the grid, in tokens
 
@@ -64,6 +64,6 @@ def explain_faults(found: Mapping[str, str]) -> Iterator[str]:
         if " in " in case:
             dtype = case.rpartition(" in ")[2]
             working = [name for name in METHODS if f"{name} in {dtype}" not in found]
-            working += [name for name in presets() if ToMeConfig.preset(name).method in working]
+            working += [name for name in PRESETS if ToMeConfig.preset(name).method in working]
             remedy = f"these work: {', '.join(working)}" if working else "no method works"
             yield f"method {case} fails on {found['device']}, {fault}; {remedy}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
@@ -93,7 +93,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
     Options that the user omits set no attribute. The result is the group, for more arguments.
     """
     group = parser.add_argument_group("token merging")
-    group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(presets())}) or a JSON file")
+    group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
     if ratio:
         group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
     listed, flags = [], []

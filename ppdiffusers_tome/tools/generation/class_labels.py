@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import did_you_mean, shorten_repr
 
 PIPELINE = "DiTPipeline"
 _NO_CLASS = 1000  # with guidance the pipeline asks for this class, however many its model has
@@ -55,8 +54,8 @@ class ClassLabels:
                 return by_name[name]
         names, suggestion = ", ".join(self.list_names()), did_you_mean(text.lower(), in_small)
         raise UserError(
-            f"prompt {truncated_repr(prompt)} is not a class of this {PIPELINE}{suggestion}; give a number from 0 to "
-            f"{self.num_classes - 1}, or a name that it knows: {truncated_repr(names) if names else 'none'}"
+            f"prompt {shorten_repr(prompt)} is not a class of this {PIPELINE}{suggestion}; give a number from 0 to "
+            f"{self.num_classes - 1}, or a name that it knows: {shorten_repr(names) if names else 'none'}"
         )
 
     def check_arguments(

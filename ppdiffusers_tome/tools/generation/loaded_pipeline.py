@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import shorten_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
@@ -137,12 +137,12 @@ class LoadedPipeline:
                 found[name] = f"{words} has {count} tokens and the model reads {limit}; the rest is ignored"
         if settings.model.bundled and subject_of(prompt) is None:
             found["unknown_subject"] = (
-                f"prompt {truncated_repr(prompt)} names none of the photographs that the bundled model knows: "
+                f"prompt {shorten_repr(prompt)} names none of the photographs that the bundled model knows: "
                 f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
             )
         if settings.model.is_emoji and not re.search(rf"\b({'|'.join(EMOJI_CLASSES)})\b", prompt.lower()):
             found["unknown_subject"] = (
-                f"prompt {truncated_repr(prompt)} names nothing that the bundled model of emoji knows: "
+                f"prompt {shorten_repr(prompt)} names nothing that the bundled model of emoji knows: "
                 f"{', '.join(EMOJI_CLASSES)}; write for example '{EMOJI_CLASSES[0]}'"
             )
         if settings.model.bundled and self.size != get_native_size(self.pipe):

@@ -13,7 +13,7 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import UNSET, truncated_repr
+from ppdiffusers_tome.settings.types import UNSET, shorten_repr
 from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
@@ -158,7 +158,7 @@ def check_text(name: str, text: Any) -> None:
     """Check that a text is one; errors call it ``name``."""
     if not isinstance(text, str) or _NO_TEXT.search(text):
         raise UserError(
-            f"{name} {truncated_repr(text)} must be text, without characters that no text has; bytes in another "
+            f"{name} {shorten_repr(text)} must be text, without characters that no text has; bytes in another "
             "encoding than the terminal's become such: save a script as UTF-8"
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.files import prepare_folder
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import shorten_repr
 
 
 class Ledger:
@@ -47,7 +47,7 @@ class Ledger:
         for name, value in json.loads(json.dumps(identity)).items():
             if (old := first["identity"].get(name)) != value:
                 raise UserError(
-                    f"{path} was measured with {name}={truncated_repr(old)} and this run has {truncated_repr(value)}; "
+                    f"{path} was measured with {name}={shorten_repr(old)} and this run has {shorten_repr(value)}; "
                     "give the same arguments on the same machine to resume, another --output, or --overwrite to start "
                     "over"
                 )

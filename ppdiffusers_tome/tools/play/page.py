@@ -15,7 +15,7 @@ import gradio as gr
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, changes_nothing
@@ -116,7 +116,7 @@ class Page:
     def _lay_out_settings(self) -> None:
         words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)
         choices = [(words(GIVEN), GIVEN)] if is_given else []
-        choices += [(words(NONE), NONE), *((name, name) for name in presets()), (words(OWN), OWN)]
+        choices += [(words(NONE), NONE), *((name, name) for name in PRESETS), (words(OWN), OWN)]
         form["preset"] = gr.Radio(
             choices, value=choices[0][1], label=words("merging"), info=words("merging_info"), elem_id="tome-preset"
         )

@@ -144,7 +144,7 @@ class Studio:
             return ToMeConfig(0.0, cache=form["cache"])
         if name == OWN:
             return ToMeConfig(form["ratio"], method=form["method"], **part)
-        return replace(ToMeConfig.preset(name), **part)  # never ``named``, which reads files
+        return replace(ToMeConfig.preset(name), **part)  # no file is read
 
     def compare(
         self, request: Request, previous: Comparison | None, report: Report
