@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
-
 MIN_STEPS = 9  # with fewer, no step is skipped
 HIGHEST_SHARE = 0.2  # of skipped steps; more loses to fewer steps in some regimes of docs/en/results/step-caches.md
 
@@ -66,6 +64,8 @@ def choose_computed_steps(
     if predicts_noise and cache <= highest_share:
         last = min(num_steps - 2, round(place * (num_steps - 1)))
         return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * (num_steps - count), -2))
+    import numpy as np  # not by ``ppdiffusers-tome --help``
+
     points = _NOISE_UNET_DENSITY if predicts_noise and family == UNET else _DENSITIES[family]
     between = np.interp(np.arange(1, num_steps - 2) / (num_steps - 1), *np.transpose(points)).tolist()
     return frozenset([0, num_steps - 2, num_steps - 1, *(step + 1 for step in _spread(count - 3, between))])
@@ -103,6 +103,8 @@ def _spread(count: int, densities: Sequence[float]) -> list[int]:
 
 def _move_steps(computed: Sequence[int], num_steps: int, new_num_steps: int) -> frozenset[int]:
     """Move a list to another number of steps, at its fractions."""
+    import numpy as np
+
     count = max(2, round(len(computed) / num_steps * new_num_steps))
     number = np.arange(count)
     steps = np.interp(number * (len(computed) - 1) / (count - 1), np.arange(len(computed)), computed)

@@ -156,6 +156,8 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
 
 def _run_blocks(attachment: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> None:
     """Run one call of a denoiser whose blocks do nothing but merge and unmerge."""
+    import paddle
+
     from ppdiffusers_tome.merging.grid import Layout
     from ppdiffusers_tome.patching.state.block_call import BlockCall
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall

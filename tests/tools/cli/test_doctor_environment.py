@@ -131,7 +131,8 @@ def test_method_that_fails_is_named_with_those_that_work(monkeypatch):
     def sparkle(*_: object, **__: object) -> object:
         raise RuntimeError("The kernel `argmax` is not registered\n  [Hint: bfloat16]")
 
-    monkeypatch.setattr("ppdiffusers_tome.merging.matchers.find_nearest", sparkle)
+    for name in ("find_nearest", "find_nearest_on_cpu"):
+        monkeypatch.setattr(f"ppdiffusers_tome.merging.matchers.{name}", sparkle)
     monkeypatch.setattr("ppdiffusers_tome.merging.kv_reduction.ChosenKeys.reduce", lambda self, x: x[:, :4])
     found = check_methods()
     assert found["work"] == "1 of 6"
