@@ -54,6 +54,8 @@ _KEYS_ONLY = {
     "merge_mlp": "a feed-forward layer has no keys",
 }
 
+_NOTHING_RANDOM = dict.fromkeys(("use_rand", "seed"), "this method chooses nothing at random")
+
 METHODS: Mapping[str, Method] = {
     # Every token gets a result of its own; keys merge by ToMe's matching, weighted by group size (proportional
     # attention: Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
@@ -68,7 +70,7 @@ METHODS: Mapping[str, Method] = {
         about="all queries; the mean keys and values of each cell of the stride",
         key_reduction=POOLED,
         proportional=True,
-        unsupported_settings=_NO_SIMILARITIES | _KEYS_ONLY,
+        unsupported_settings=_NO_SIMILARITIES | _KEYS_ONLY | _NOTHING_RANDOM,
     ),
     # The sources are dropped, not averaged in, so every token is one that the model made.
     "prune": Method(

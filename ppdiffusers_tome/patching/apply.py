@@ -131,12 +131,16 @@ def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     models = [layer for _, layer in list_models(model_or_pipe)]
     # A layer may be in two models.
     before = dict.fromkeys(override for layer in models for override in walk_overrides(layer))
+    configs = {override.state: override.state.config for override in before}
+    has_raised = True
     try:
         yield
+        has_raised = False
     finally:
         with CHANGES:
-            remove_tome(model_or_pipe)
-            put_back(models if before else (), reversed(before))
+            # The traceback of an error keeps the graph of a backward pass that will not come.
+            _remove(model_or_pipe, by_backward=not has_raised)
+            put_back(models if before else (), reversed(before), configs)
 
 
 def remove_tome(model_or_pipe: T) -> T:
@@ -154,16 +158,20 @@ def remove_tome(model_or_pipe: T) -> T:
         ToMeTypeError: it is neither a pipeline nor a model.
         ToMeValueError: it is in use: one of its calls runs, or another thread generates an image with it.
     """
+    _remove(model_or_pipe)
+    return model_or_pipe
+
+
+def _remove(model_or_pipe: Any, *, by_backward: bool = True) -> None:
     # The port marks text encoders too, so all models are searched, not only those that denoise.
     layers = [layer for _, layer in list_models(model_or_pipe, denoisers_only=False)]
     with CHANGES:
         for layer in layers:
             if any(True for _ in walk_overrides(layer)):
-                require_unused(layer)
+                require_unused(layer, by_backward=by_backward)
         for layer in layers:
             detach(layer)
             remove_legacy_port(layer)
-    return model_or_pipe
 
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:

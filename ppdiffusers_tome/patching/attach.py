@@ -5,7 +5,7 @@ ToMe stores nothing else on a model (see ``layer_class``), so removing it from a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError
@@ -75,22 +75,26 @@ def detach(model: Layer) -> None:
         elif override.block is not None:
             override.block.take_off()
     for state, config in configs.items():
-        state.config = config
+        state.config, state.last_image = config, None
     for layer in model.sublayers(include_self=True):
         restore_class(layer)  # of one whose last override went while a function of the user was around it
     if overrides:
         _drop_programs(model)
 
 
-def require_unused(model: Layer) -> None:
+def require_unused(model: Layer, *, by_backward: bool = True) -> None:
     """Refuse a change of ToMe on a model in use, under ``CHANGES``.
+
+    Args:
+        model: any model or part of one.
+        by_backward: whether a backward pass to come is a use, too.
 
     Raises:
         ToMeValueError: a call of its denoiser runs, or a backward pass is to run layers of one again, or another thread
             runs a pipeline that has it.
     """
     states = {override.state for override in walk_overrides(model)}
-    uses = {state.find_use() for state in states} - {""}
+    uses = {state.find_use(by_backward=by_backward) for state in states} - {""}
     ids = {id(layer) for layer in model.sublayers(include_self=True)}
     if any(call.uses(ids) for call in tuple(PIPELINE_CALLS)):
         uses.add("while another thread generates an image with it")
@@ -111,10 +115,14 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]
     ]
 
 
-def put_back(models: Iterable[Layer], overrides: Iterable[Override]) -> None:
-    """Put overrides back that were taken off, innermost first."""
+def put_back(
+    models: Iterable[Layer], overrides: Iterable[Override], configs: Mapping[DenoiserState, ToMeConfig]
+) -> None:
+    """Put overrides back that were taken off, innermost first, and their configs."""
     for override in overrides:
         override.put()
+    for state, config in configs.items():
+        state.config = config
     for model in models:
         _drop_programs(model)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import paddle
@@ -79,10 +80,11 @@ class Override:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what this runs around."""
-        functions = vars(self.layer).get(_FUNCTIONS, {}).get(self.method, [])
-        if self not in functions:  # another thread took this off after it was found
-            return getattr(self.layer, self.method)(*args, **kwargs)
-        return functions[functions.index(self) - 1](*args, **kwargs)
+        functions = tuple(vars(self.layer).get(_FUNCTIONS, {}).get(self.method, ()))
+        inner = next((inside for inside, around in pairwise(functions) if around is self), None)
+        if inner is None:  # another thread took this off after it was found
+            inner = getattr(self.layer, self.method)
+        return inner(*args, **kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
@@ -178,6 +180,8 @@ def _class_with_overrides(cls: Any) -> type:
         elif is_own and function is methods[name]:
             vars(layer).pop(name, None)
             restore_class(layer)
+        elif value is not None and getattr(find_user_function(layer, name), "__wrapped__", None) is value:
+            vars(layer)[_FUNCTIONS][name][0].function = value  # what a hook from before ran around
         else:
             cls.__setattr__(layer, name, value)
 
@@ -186,6 +190,7 @@ def _class_with_overrides(cls: Any) -> type:
             _drop_user_function(layer, name)
         else:
             cls.__delattr__(layer, name)
+            restore_class(layer)
 
     for name in methods:
         setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]

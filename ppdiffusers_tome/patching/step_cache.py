@@ -311,10 +311,11 @@ class StackOverride(Override):
                 ]
             outputs = cached.stacks.pop(self.stack) if self.is_last else inputs
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
-        cached.stacks.setdefault(self.stack, inputs)
+        if cached.is_kept:
+            cached.stacks.setdefault(self.stack, inputs)
         output = self.call_original(*args, **kwargs)
         entered = cached.stacks.pop(self.stack, None) if self.is_last else None
-        if entered is not None and cached.is_kept:
+        if entered is not None:
             outputs = output if isinstance(output, (list, tuple)) else (output,)
             cached.store(
                 self.stack,

@@ -159,9 +159,8 @@ class Search:
                 self.choose_steps(fractions)
             chosen = {fraction: each for fraction, each in self.known.items() if isinstance(each, ChosenSteps)}
             trials = self.try_families(fit_cache(self.candidates, chosen, name_scheduler(self.pipe)))
-            best = choose_best(trials, self.target)
+            best = self.confirm_best(trials)
             if best is not None:
-                best = replace(best, speed_up=self.try_settings(best.config, beside_unmerged=True).speed_up)
                 fewer = [] if self.steps is None or self.steps < 2 else self.try_fewer_steps(best, trials, self.steps)
                 trials += fewer
                 best = choose_over_fewer_steps(best, fewer, self.target)
@@ -221,6 +220,16 @@ class Search:
         if not trials and refusal is not None:
             raise refusal
         return list(trials.values())
+
+    def confirm_best(self, trials: Sequence[Trial]) -> Trial | None:
+        """Return the best trial that also meets the target side by side with the unmerged images."""
+        left = list(trials)
+        while (best := choose_best(left, self.target)) is not None:
+            confirmed = replace(best, speed_up=self.try_settings(best.config, beside_unmerged=True).speed_up)
+            if confirmed.meets(self.target):
+                return confirmed
+            left.remove(best)
+        return None
 
     def try_fewer_steps(self, best: Trial, trials: Sequence[Trial], steps: int) -> list[Trial]:
         """Try fewer steps in the time of the best trial.

@@ -199,6 +199,35 @@ def test_the_output_is_that_of_merging_by_hand(family: Family, options: Any, set
         assert not np.array_equal(*hand.places)
 
 
+@pytest.mark.parametrize("method", ["keys", "todo"])
+@pytest.mark.parametrize("family", [case(FAMILIES[name]) for name in ("wan", "cogvideox", "hunyuan_video")])
+def test_a_processor_that_puts_other_tokens_beside_them_once(family: Family, method: str) -> None:
+    """That call is unmerged, whatever else attention got, and the next one merges."""
+
+    class Doubling(Processor):
+        is_on = True
+
+        def __call__(self, attention: Attention, hidden_states: paddle.Tensor, **given: Any) -> Any:
+            if not Doubling.is_on:
+                return super().__call__(attention, hidden_states, **given)
+            batch = hidden_states.shape[0]
+            tensors = {name: value for name, value in given.items() if isinstance(value, paddle.Tensor)}
+            doubled = {name: paddle.concat([each] * 2) for name, each in tensors.items() if each.shape[0] == batch}
+            output = super().__call__(attention, paddle.concat([hidden_states] * 2), **{**given, **doubled})
+            return tuple(each[:batch] for each in output) if isinstance(output, tuple) else output[:batch]
+
+    model = set_processors(family.build(), Doubling)
+    plain = family.run(model)
+    Doubling.is_on = False
+    merged = family.run(apply_tome(model, 0.5, method=method))
+    Doubling.is_on = True
+    with pytest.warns(UserWarning, match="so it runs unmerged"):
+        assert same(family.run(model), plain)
+    Doubling.is_on = False
+    assert same(family.run(model), merged)
+    assert not same(merged, plain)
+
+
 @pytest.mark.parametrize("family", map(case, FAMILIES.values()))
 @pytest.mark.parametrize("ratio", [0.5, 0.75])
 def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: float) -> None:

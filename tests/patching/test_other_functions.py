@@ -14,6 +14,7 @@ from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module, remove_h
 from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
+from patching.contract import StumbledError, needs_recompute
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import Specimen, specimens
@@ -270,6 +271,24 @@ def test_a_hook_from_before_may_go_while_it_is_applied(path: str, again: bool) -
     assert "forward" not in vars(layer)
 
 
+def test_a_hook_around_a_function_of_the_user_may_go_too() -> None:
+    unet, calls = tiny.unet(levels=1), []
+    own = unet.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return own(*args, **kwargs)
+
+    unet.forward = forward
+    add_hook_to_module(unet, ModelHook())
+    apply_tome(unet, 0.5)
+    remove_hook_from_module(unet)
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
+    assert vars(unet)["forward"] is forward
+    assert len(calls) == 2
+
+
 def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """As TeaCache does it: ``pipe.transformer.__class__.forward = ...``."""
     unet, calls = apply_tome(tiny.unet(levels=1), 0.5), []
@@ -334,3 +353,38 @@ def test_what_is_put_back_after_removal_leaves_nothing() -> None:
     remove_tome(unet)
     layer.forward = ours
     assert tiny.snapshot(unet) == before
+    ours = find_layer(apply_tome(unet, 0.5), ATTENTION).forward
+    layer.forward = lambda *args, **kwargs: ours(*args, **kwargs)
+    remove_tome(unet)
+    del layer.forward
+    assert tiny.snapshot(unet) == before
+
+
+def test_a_part_s_settings_end_with_their_block_and_the_denoiser_keeps_its_cache() -> None:
+    pipe = tiny.pipeline().apply_tome(0.5, cache=0.3)
+    with use_tome(pipe.unet.down_blocks[0], 0.3):
+        pass
+    assert pipe.tome.config == ToMeConfig(0.5, cache=0.3)
+
+
+def test_removing_a_part_forgets_the_report_of_its_cache() -> None:
+    pipe = tiny.pipeline().apply_tome(0.5, cache=0.3)
+    tiny.run_pipeline(pipe, steps=10)
+    assert pipe.tome.entries[0].last_image.num_skipped == 3
+    remove_tome(pipe.unet.down_blocks[0])
+    assert pipe.tome.entries[0].last_image is None
+
+
+@needs_recompute
+def test_an_error_before_the_backward_pass_restores_what_was_applied() -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.3)
+    unet.train()
+    unet.enable_gradient_checkpointing()
+
+    def fail() -> None:
+        output = unet(tiny.latent(), 500, tiny.text()).sample  # lives as long as the traceback
+        raise StumbledError(output.shape)
+
+    with pytest.raises(StumbledError), use_tome(unet, 0.6):
+        fail()
+    assert unet.tome.config.ratio == 0.3

@@ -32,6 +32,7 @@ from ppdiffusers_tome import (
     remove_tome,
     tune,
 )
+from ppdiffusers_tome.tuning import search
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.search import (
@@ -125,6 +126,21 @@ TRIALS = (trial(1.2, 45.0, 900), trial(1.6, 35.0, 700), trial(2.0, 25.0, 500), t
 )  # fmt: skip
 def test_the_best_that_meets_the_target_is_the_fastest_for_a_psnr(target, chosen):
     assert choose_best(TRIALS, target) is (None if chosen is None else TRIALS[chosen])
+
+
+def test_the_best_meets_the_target_beside_the_unmerged_images_too():
+    trials = [replace(each, config=ToMeConfig(0.1 * number)) for number, each in enumerate(TRIALS)]
+    beside = {trials[1].config: 1.2, trials[2].config: 1.9}  # the speed of a machine changes
+
+    class Search(search.Search):
+        def try_settings(self, config, family="", steps=None, *, beside_unmerged=False):
+            return trial(beside[config], 0.0)
+
+    def confirm(target):
+        return Search(None, None, (), target, {}, {}, None, None, None).confirm_best(trials)
+
+    assert confirm(Target(speedup=1.5)) == replace(trials[2], speed_up=1.9)
+    assert confirm(Target(psnr=30, speedup=1.5)) is None
 
 
 @pytest.mark.once

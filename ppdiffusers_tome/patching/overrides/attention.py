@@ -11,7 +11,7 @@ from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
 from ppdiffusers_tome.patching.layer_class import Override, find_plain_class, find_user_function
 from ppdiffusers_tome.patching.processors import gets_group_sizes
-from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 
 
 class MaskPreparation(Override):
@@ -63,8 +63,7 @@ class MaskPreparation(Override):
             return (reduction.reduce_mask(mask) if has_all_keys else mask), target_length
         if has_all_keys:
             # Attention on an image asks for its mask before its tokens merge.
-            point.block.run_unmerged("mask", "attention on an image got a mask, so it runs unmerged")
-            return mask, target_length
+            raise UnmergeableError("mask", "attention on an image got a mask, so it runs unmerged")
         # The mask of a text whose keys precede those of the image, which are never masked.
         visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
         return paddle.concat([mask, visible], axis=-1), mask.shape[-1] + reduction.num_left

@@ -15,10 +15,10 @@ from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
-from ppdiffusers_tome.patching.arguments import first_argument, replace_first_argument
+from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
 from ppdiffusers_tome.patching.layer_class import Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
-from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -44,21 +44,27 @@ class PointOverride(Override):
         if reduction is None:
             return self.call_original(*args, **kwargs)
         point = PointCall(block, reduction, self.merge_point, self.combine)
-        with CALL_STACK.push(Frame(block.call, block, point)):
-            keywords: Mapping[str, Any] = kwargs
-            if self.merge_point.rotary or self.merge_point.mask:
-                keywords = self._reduce_keywords(point, kwargs, tokens.dtype)
-            if reduction.keeps_queries or self.merge_point.merges_inside:
-                output = self.call_original(*args, **keywords)
-            else:
-                inputs, keywords = replace_first_argument(self.layer, args, keywords, point.reduce(tokens))
-                output = point.restore(self.call_original(*inputs, **keywords))
-        bypassed, has_stopped = point.bypassed, block.reduction is None and bool(point.ran)
-        if bypassed:
-            self.bypassing = find_processor(self.layer)
-            self.state.warn_once("bypass", self._describe_bypass(bypassed))
-        # Then the result has other keys, or lacks its positions, so the layer runs again unmerged.
-        return self.call_original(*args, **kwargs) if bypassed or has_stopped else output
+        try:
+            with CALL_STACK.push(Frame(block.call, block, point)):
+                output = self._run_merged(point, tokens, args, kwargs)
+        except UnmergeableError as error:
+            block.run_unmerged(*error.args)
+            return self.call_original(*args, **kwargs)
+        if not point.bypassed:
+            return output
+        # The result has other keys, or lacks its positions, so the layer runs again unmerged.
+        self.bypassing = find_processor(self.layer)
+        self.state.warn_once("bypass", self._describe_bypass(point.bypassed))
+        return self.call_original(*args, **kwargs)
+
+    def _run_merged(self, point: PointCall, tokens: paddle.Tensor, args: Arguments, kwargs: Keywords) -> Any:
+        """Run the layer on reduced tokens, which it or an override inside of it gets."""
+        if self.merge_point.rotary or self.merge_point.mask:
+            kwargs = self._reduce_keywords(point, kwargs, tokens.dtype)
+        if point.reduction.keeps_queries or self.merge_point.merges_inside:
+            return self.call_original(*args, **kwargs)
+        args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
+        return point.restore(self.call_original(*args, **kwargs))
 
     def _find_reduction(
         self, block: BlockCall, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
@@ -156,8 +162,7 @@ class ProjectionOverride(InnerOverride):
         if point.reduced[0] is not tokens:
             misfit = find_misfit(self.layer, point.merge_point, point.reduction, tokens)
             if misfit:
-                point.block.run_unmerged("sublayer", misfit)
-                return self.call_original(*args, **kwargs)
+                raise UnmergeableError("sublayer", misfit)
             point.reduced = tokens, point.reduce(tokens)
         args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduced[1])
         if self.name == PROJECTIONS[-1]:
@@ -195,12 +200,11 @@ class NormOverride(InnerOverride):
         """Rotate ``[batch, heads, tokens, channels]``, or tokens before heads."""
         rotation, text_first = point.rotations[self.name], point.merge_point.text_first
         if x.shape[1] == x.shape[2] == self.num_heads:
-            point.block.run_unmerged(
+            raise UnmergeableError(
                 "layout",
                 f"attention on {self.num_heads} tokens has {self.num_heads} heads, so the axis of its tokens is "
                 "unknown, and it runs unmerged",
             )
-            return x
         if x.shape[1] == self.num_heads:
             return rotation.rotate(x, text_first=text_first)
         return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
@@ -211,7 +215,7 @@ def find_misfit(layer: Layer, point: MergePoint, reduction: TokenReduction, toke
     batch, num_tokens = reduction.batch, reduction.num_tokens
     if tokens.ndim == 3 and tokens.shape[1] >= num_tokens:
         has_text, is_batch = tokens.shape[1] > num_tokens, tokens.shape[0] == batch or -1 in (tokens.shape[0], batch)
-        if (has_text and point.text) or (is_batch and not has_text):
+        if is_batch and (point.text or not has_text):
             return ""
     if reduction.keeps_queries:
         why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"

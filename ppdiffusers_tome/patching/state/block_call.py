@@ -12,13 +12,16 @@ from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 # Called with every ``BlockCall`` in which tokens merge, of all denoisers.
 WATCHERS: list[Callable[[BlockCall], None]] = []
+
+
+class UnmergeableError(Exception):
+    """What ends a merge point, with a topic and a reason: its block runs unmerged."""
 
 
 class BlockCall:
@@ -64,7 +67,6 @@ class BlockCall:
     def run_unmerged(self, topic: str, reason: str) -> None:
         """Stop merging in this call of the block; log the reason once."""
         self.tokens = self.reduction = None
-        CALL_STACK.leave_point()
         self.call.state.warn_once(topic, reason)
 
 

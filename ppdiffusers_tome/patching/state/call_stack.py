@@ -50,10 +50,6 @@ class CallStack(threading.local):
         finally:
             self.frames = outer
 
-    def leave_point(self) -> None:
-        """Let what follows run outside of the innermost merge point."""
-        self.frames = (*self.frames[:-1], self.frames[-1]._replace(point=None))
-
 
 CALL_STACK = CallStack()
 # The calls of pipelines that run in any thread.

@@ -122,7 +122,10 @@ class DenoiserCall:
             return
         if self.timestep is None:
             self._warn_of_missing_timestep()
-        self.state.denoising().cache.end_call(self.step, self.cached_step)
+        denoising = self.state.denoising()
+        denoising.cache.end_call(self.step, self.cached_step)
+        if self.step is not None and self.step.progress is not None:
+            denoising.merged.setdefault(self.step.progress, False)  # of a skipped step, which runs no block
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
         """Return the reduction of ``[batch, tokens, channels]``; None: run unmerged."""

@@ -87,11 +87,11 @@ class DenoiserState:
             return None
         return Frame(self.last_graph_call)
 
-    def find_use(self) -> str:
-        """Return what needs the overrides, a clause or "", under ``CHANGES``."""
+    def find_use(self, *, by_backward: bool) -> str:
+        """Return what needs the overrides, a clause or "", under ``CHANGES``; see ``require_unused``."""
         if self._running:
             return "while a call of the denoiser runs"
-        if awaits_backward(self):
+        if by_backward and awaits_backward(self):
             return "before the backward pass of a call with gradient checkpointing, which runs its layers again"
         return ""
 

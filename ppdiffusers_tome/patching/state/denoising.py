@@ -44,15 +44,15 @@ class Denoising:
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.merged: dict[float, bool] = {}
 
-    def explain_bounds(self, config: ToMeConfig) -> str | None:
+    def find_useless_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` that suits no step; None otherwise."""
         if (config.start, config.end) == (0, 1) or not self.merged:
             return None
         if not any(self.merged.values()):
             return (
                 f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: img2img "
-                "runs only the last part of the denoising, and few steps may all lie outside; choose another start or "
-                "end"
+                "runs only the last part of the denoising, few steps may all lie outside, and a cache may skip those "
+                "inside; choose another start or end"
             )
         if not all(self.merged.values()):
             return None

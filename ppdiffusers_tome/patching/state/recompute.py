@@ -10,6 +10,7 @@ gradients.
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paddle.distributed.fleet import recompute as _recompute
@@ -63,17 +64,20 @@ def _enter_stretch(stretch: Stretch) -> None:
 
 def _keep_stretches() -> None:
     """Give Paddle the functions for its one state, around others'."""
-    get_other, set_other = _MANAGER.custom_get_state_func, _MANAGER.custom_set_state_func
+    others = {"get": _MANAGER.custom_get_state_func, "set": _MANAGER.custom_set_state_func}
 
     def get_state(*_: Any) -> tuple[Stretch, Any]:
-        return _begin_stretch(), None if get_other is None else get_other()
+        return _begin_stretch(), None if others["get"] is None else others["get"]()
 
     def set_state(state: tuple[Stretch, Any]) -> None:
         _enter_stretch(state[0])
-        if set_other is not None:
-            set_other(state[1])
+        if others["set"] is not None:
+            others["set"](state[1])
 
     _MANAGER.custom_get_state_func, _MANAGER.custom_set_state_func = get_state, set_state
+    # Paddle's own take one function alone, so they would refuse what comes later.
+    _MANAGER.set_custom_get_state_func = partial(others.__setitem__, "get")
+    _MANAGER.set_custom_set_state_func = partial(others.__setitem__, "set")
 
 
 if HAS_STATE:

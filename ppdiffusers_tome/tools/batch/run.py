@@ -56,8 +56,10 @@ class ImageSpec(NamedTuple):
         if not self.path.exists():
             return False
         kept: dict[str, Any] = {}
+        kept_defaults: list[str] = []
         with suppress(Exception):  # whatever the file holds, it is no such image
             kept = read_settings(self.path)
+            kept_defaults = list(kept["defaults"])
         settings, scheduler = self.settings, self.settings.scheduler
         wanted = {
             "prompt": self.prompt, "seed": settings.seed, "model": settings.model.label, "steps": settings.steps,
@@ -68,7 +70,7 @@ class ImageSpec(NamedTuple):
         }  # fmt: skip
         by_default = settings.defaults
         for name, value in wanted.items():
-            if not (name in by_default and name in kept.get("defaults", ())) and kept.get(name) != value:
+            if not (name in by_default and name in kept_defaults) and kept.get(name) != value:
                 line = "the model's default" if name in by_default else shorten_repr(value)
                 raise UserError(
                     f"{self.path} is there with {name} {shorten_repr(kept.get(name))}, and line {self.line} has "
