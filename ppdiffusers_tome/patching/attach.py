@@ -161,10 +161,10 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     if timestep_layer is not None:
         TimestepOverride(state, timestep_layer).put()
     # A DiT embeds it inside its first block, too late for a cache over steps.
-    is_late = bool(config.cache) and any(
+    embeds_in_block = bool(config.cache) and any(
         layer is timestep_layer for block in blocks for layer in block.block.sublayers()
     )
-    reads_timestep = is_late or (timestep_layer is None and is_a(denoiser, "ModelMixin"))
+    reads_timestep = embeds_in_block or (timestep_layer is None and is_a(denoiser, "ModelMixin"))
     DenoiserOverride(state, denoiser, reads_timestep=reads_timestep).put()
 
 

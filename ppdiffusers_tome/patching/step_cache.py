@@ -52,17 +52,17 @@ class History:
     slope: Any = None
     is_repeated: bool = False
 
-    def add(self, time: int, value: Any) -> None:
-        """Store the value of a computed step."""
+    def add(self, time: int | None, value: Any) -> None:
+        """Store the value of a computed step, without a slope where its time is None."""
         # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
-        if self.time is not None and time != self.time:
+        if time is not None and self.time is not None and time != self.time:
             distance = time - self.time
             self.slope = map_tensors(lambda new, old: (new - old) / distance, value, self.value)
         self.time, self.value = time, value
 
-    def predict(self, time: int, share: float) -> Any:
+    def predict(self, time: int | None, share: float) -> Any:
         """Return a skipped step's value, along a share of the slope."""
-        if self.slope is None or self.time is None or share == 0:
+        if self.slope is None or self.time is None or time is None or share == 0:
             return self.value
         distance = share * (time - self.time)
         return map_tensors(lambda value, slope: value + slope * distance, self.value, self.slope)
@@ -97,7 +97,7 @@ class CachedStep:
     """One call of a denoiser with a cache over steps.
 
     Attributes:
-        time: see ``Step.time``; 0 where no step follows a slope, so that none is kept.
+        time: see ``Step.time``; None where no step follows a slope, so that none is kept.
         is_computed: True in a step that runs all layers.
         is_kept: True in a computed step whose values a later step will use.
         slope: the share of the slope that a skipped step follows.
@@ -107,7 +107,7 @@ class CachedStep:
         has_skipped: True once a layer was skipped.
     """
 
-    time: int
+    time: int | None
     is_computed: bool
     is_kept: bool
     slope: float
@@ -128,7 +128,7 @@ class CachedStep:
             history.is_repeated = True  # a layer that runs several times in a call has no one value
         else:
             self._stored.add(key)
-            history.add(self.time if is_used else 0, value)
+            history.add(self.time if is_used else None, value)
             if self.record is not None and is_used:
                 self.record(key, value)
 
@@ -180,7 +180,7 @@ class StepCache:
         number, record = step.number, call.state.record
         is_planned = number in self.computed_steps or number >= self.num_steps
         return CachedStep(
-            step.time if any(self._slopes) else 0, is_planned or not histories,
+            step.time if any(self._slopes) else None, is_planned or not histories,
             self._keeps(number) or record is not None, self._slopes[min(number, len(self._slopes) - 1)], histories,
             record=None if record is None else partial(record, number),
         )  # fmt: skip

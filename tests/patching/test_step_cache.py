@@ -150,7 +150,7 @@ class TestHistory:
     def test_linear_changes_are_predicted_exactly_by_the_whole_slope(self, share: float) -> None:
         history = History()
         for step in (0, 1, 4):
-            history.add(step if share else 0, (paddle.full([2], 3.0 * step), None))
+            history.add(step if share else None, (paddle.full([2], 3.0 * step), None))
         value, nothing = history.predict(6, share)
         assert nothing is None
         assert value.tolist() == [12.0 + 6.0 * share] * 2
