@@ -1,4 +1,4 @@
-"""What an export needs, and its files and their replacement. Imports no Paddle.
+"""The needs of an export, its files and their replacement. Imports no Paddle.
 
 ``export.json`` lists the files of its export. Only those are replaced or removed; all other files in a folder stay, and
 an export that would replace one of them is refused.

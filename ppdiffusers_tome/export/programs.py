@@ -86,7 +86,7 @@ class Component:
 
 
 class Part(paddle.nn.Layer):
-    """What a deploy pipeline runs as one program, around a model of a pipeline."""
+    """A model of a pipeline, in the form that a deploy pipeline runs."""
 
     def __init__(self, model: Any, controlnet: Any = None) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ _FUNCTIONS = "_ppdiffusers_tome"
 
 
 class Original:
-    """What overrides run around: the user's function, or for None the class's method."""
+    """The user's function, or for None the class's method, inside of overrides."""
 
     def __init__(self, layer: Layer, method: str, function: Callable[..., Any] | None = None) -> None:
         self.layer, self.method, self.function = layer, method, function
@@ -168,7 +168,7 @@ def _class_with_overrides(cls: Any) -> type:
             delattr(cls, name)
 
     def set_attribute(layer: Layer, name: str, value: Any) -> None:
-        """Set an attribute, unless it puts the method of the class back: then the layer keeps no function of its own.
+        """Set an attribute, or drop the layer's function for the class's method.
 
         What came after ToMe puts ours back, such as Paddle where it traced. What came before puts the plain one back,
         such as a hook that moves models to the GPU, and runs inside no longer.

@@ -46,5 +46,5 @@ def find_processor(layer: Any) -> type:
 
 
 def stores_maps(processor: type, role: str) -> bool:
-    """Return whether attention in a role with such a processor stores maps for its pipeline."""
+    """Return whether such attention in a role stores maps for its pipeline."""
     return any(role in _MAP_STORING.get(cls.__name__, ()) for cls in processor.__mro__)

@@ -53,7 +53,7 @@ class History:
     is_repeated: bool = False
 
     def add(self, time: int | None, value: Any) -> None:
-        """Store the value of a computed step, without a slope where its time is None."""
+        """Store a computed step's value, without a slope where time is None."""
         # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
         if time is not None and self.time is not None and time != self.time:
             distance = time - self.time

@@ -78,7 +78,7 @@ def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_cache(values: dict[str, Any]) -> None:
-    """Check and convert the cache over steps, and what belongs to its list of steps."""
+    """Check and convert the settings of the cache over steps."""
     cache, steps, slope = (values[name] for name in ("cache", "cache_steps", "cache_slope"))
     if _is_sequence(cache):
         computed = [to_python(step) for step in cache]

@@ -222,7 +222,7 @@ class Search:
         return list(trials.values())
 
     def confirm_best(self, trials: Sequence[Trial]) -> Trial | None:
-        """Return the best trial that also meets the target side by side with the unmerged images."""
+        """Return the best trial that also meets the target beside unmerged images."""
         left = list(trials)
         while (best := choose_best(left, self.target)) is not None:
             confirmed = replace(best, speed_up=self.try_settings(best.config, beside_unmerged=True).speed_up)

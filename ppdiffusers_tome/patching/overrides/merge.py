@@ -58,7 +58,7 @@ class PointOverride(Override):
         return self.call_original(*args, **kwargs)
 
     def _run_merged(self, point: PointCall, tokens: paddle.Tensor, args: Arguments, kwargs: Keywords) -> Any:
-        """Run the layer on reduced tokens, which it or an override inside of it gets."""
+        """Run the layer on reduced tokens, or let overrides inside reduce them."""
         if self.merge_point.rotary or self.merge_point.mask:
             kwargs = self._reduce_keywords(point, kwargs, tokens.dtype)
         if point.reduction.keeps_queries or self.merge_point.merges_inside:

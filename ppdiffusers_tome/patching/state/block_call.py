@@ -1,4 +1,4 @@
-"""The state of one call of a block, and of a merge point in it."""
+"""The state of one call of a block or merge point."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WATCHERS: list[Callable[[BlockCall], None]] = []
 
 
 class UnmergeableError(Exception):
-    """What ends a merge point, with a topic and a reason: its block runs unmerged."""
+    """The end of a merge point, with a topic and a reason."""
 
 
 class BlockCall:
@@ -89,7 +89,7 @@ class PointCall:
 
     @property
     def bypassed(self) -> set[str]:
-        """The names of layers of attention without which the result is wrong, and that did not run."""
+        """The required layers of attention that did not run, by name."""
         return {*self.rotations, *(("to_k",) if self.reduction.keeps_queries else ())} - self.ran
 
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Frame(NamedTuple):
-    """What runs: a call of a denoiser, maybe one of a block in it, maybe one of a merge point in that."""
+    """Running calls: of a denoiser, maybe a block, maybe a merge point."""
 
     call: DenoiserCall
     block: BlockCall | None = None

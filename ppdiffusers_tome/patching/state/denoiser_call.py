@@ -81,7 +81,7 @@ class DenoiserCall:
         self._begin_step(float(timestep.reshape([-1])[0]))
 
     def _list_step_settings(self) -> dict[str, str]:
-        """List what needs the step of a call, with the effect where there is none."""
+        """List the settings that need the step, each with the effect without one."""
         settings = {}
         if self._uses_progress:
             settings["a ratio that changes over the denoising, start or end"] = (

@@ -26,7 +26,7 @@ _STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
 
 
 class Stretch:
-    """Layers that a backward pass runs again, or the place to which it returns afterwards.
+    """Layers that a backward pass runs again, or the place of return.
 
     Attributes:
         frames: the calls in which the layers run first, innermost last.
