@@ -162,7 +162,9 @@ def _run_blocks(attachment: Any, case: BlockCase, x: paddle.Tensor, timestep: pa
     from ppdiffusers_tome.patching.state.block_call import BlockCall
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
-    call, layout = DenoiserCall(attachment, paddle.nn.Layer()), Layout(case.grid)
+    denoiser = paddle.nn.Layer()
+    denoiser.eval()  # in training nothing is reused over steps
+    call, layout = DenoiserCall(attachment, denoiser), Layout(case.grid)
     call.set_timestep(timestep)
     for number in range(case.blocks):
         reduction: Any = BlockCall(call, number, layout, x).match()
