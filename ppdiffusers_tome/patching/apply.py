@@ -132,14 +132,14 @@ def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     # A layer may be in two models.
     before = dict.fromkeys(override for layer in models for override in walk_overrides(layer))
     configs = {override.state: override.state.config for override in before}
-    has_raised = True
+    has_completed = False
     try:
         yield
-        has_raised = False
+        has_completed = True
     finally:
         with CHANGES:
             # The traceback of an error keeps the graph of a backward pass that will not come.
-            _remove(model_or_pipe, by_backward=not has_raised)
+            _remove(model_or_pipe, awaits_backward=has_completed)
             put_back(models if before else (), reversed(before), configs)
 
 
@@ -162,13 +162,13 @@ def remove_tome(model_or_pipe: T) -> T:
     return model_or_pipe
 
 
-def _remove(model_or_pipe: Any, *, by_backward: bool = True) -> None:
+def _remove(model_or_pipe: Any, *, awaits_backward: bool = True) -> None:
     # The port marks text encoders too, so all models are searched, not only those that denoise.
     layers = [layer for _, layer in list_models(model_or_pipe, denoisers_only=False)]
     with CHANGES:
         for layer in layers:
             if any(True for _ in walk_overrides(layer)):
-                require_unused(layer, by_backward=by_backward)
+                require_unused(layer, awaits_backward=awaits_backward)
         for layer in layers:
             detach(layer)
             remove_legacy_port(layer)

@@ -82,19 +82,19 @@ def detach(model: Layer) -> None:
         _drop_programs(model)
 
 
-def require_unused(model: Layer, *, by_backward: bool = True) -> None:
+def require_unused(model: Layer, *, awaits_backward: bool = True) -> None:
     """Refuse a change of ToMe on a model in use, under ``CHANGES``.
 
     Args:
         model: any model or part of one.
-        by_backward: whether a backward pass to come is a use, too.
+        awaits_backward: whether a backward pass to come is a use, too.
 
     Raises:
         ToMeValueError: a call of its denoiser runs, or a backward pass is to run layers of one again, or another thread
             runs a pipeline that has it.
     """
     states = {override.state for override in walk_overrides(model)}
-    uses = {state.find_use(by_backward=by_backward) for state in states} - {""}
+    uses = {state.find_use(awaits_backward=awaits_backward) for state in states} - {""}
     ids = {id(layer) for layer in model.sublayers(include_self=True)}
     if any(call.uses(ids) for call in tuple(PIPELINE_CALLS)):
         uses.add("while another thread generates an image with it")
@@ -118,7 +118,10 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]
 def put_back(
     models: Iterable[Layer], overrides: Iterable[Override], configs: Mapping[DenoiserState, ToMeConfig]
 ) -> None:
-    """Put overrides back that were taken off, innermost first, and their configs."""
+    """Put overrides back, innermost first, and their configs."""
+    overrides = list(overrides)
+    for override in overrides:  # of a part, those that serve several blocks are still there
+        override.take_off()
     for override in overrides:
         override.put()
     for state, config in configs.items():

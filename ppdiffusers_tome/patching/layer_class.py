@@ -168,20 +168,16 @@ def _class_with_overrides(cls: Any) -> type:
             delattr(cls, name)
 
     def set_attribute(layer: Layer, name: str, value: Any) -> None:
-        """Set an attribute, or drop the layer's function for the class's method.
-
-        What came after ToMe puts ours back, such as Paddle where it traced. What came before puts the plain one back,
-        such as a hook that moves models to the GPU, and runs inside no longer.
-        """
+        """Set an attribute, or drop the layer's function for the class's method."""
         is_own = name in methods and getattr(value, "__self__", None) is layer
         function = getattr(value, "__func__", None) if is_own else None
         if is_own and function is getattr(cls, name):
-            _drop_user_function(layer, name)
+            _drop_user_function(layer, name)  # as a hook from before does it that goes, of ``enable_model_cpu_offload``
         elif is_own and function is methods[name]:
-            vars(layer).pop(name, None)
+            vars(layer).pop(name, None)  # as what came after ToMe does it: a hook that goes, Paddle where it traced
             restore_class(layer)
-        elif value is not None and getattr(find_user_function(layer, name), "__wrapped__", None) is value:
-            vars(layer)[_FUNCTIONS][name][0].function = value  # what a hook from before ran around
+        elif _wraps(find_user_function(layer, name), value):
+            vars(layer)[_FUNCTIONS][name][0].function = value  # a hook from before goes, and leaves what it wrapped
         else:
             cls.__setattr__(layer, name, value)
 
@@ -218,6 +214,14 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     marked._runs_overrides = True
     marked.__signature__ = inspect.signature(getattr(cls, name))
     return marked
+
+
+def _wraps(function: Any, inner: Any) -> bool:
+    """Return whether a function was made around another by ``functools.wraps``."""
+    while (function := getattr(function, "__wrapped__", None)) is not None:
+        if function is inner:
+            return True
+    return False
 
 
 def _drop_user_function(layer: Layer, method: str) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES
 from ppdiffusers_tome.settings.config import ToMeConfig
-
-if TYPE_CHECKING:
-    pass
 
 # Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
 _SELF_CONTAINED = {

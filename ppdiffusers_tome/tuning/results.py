@@ -142,7 +142,7 @@ class ChosenSteps:
         return cls(tuple(values["steps"]), tuple(values["slopes"]), values["psnr"])
 
     def apply_to(self, config: ToMeConfig, scheduler: str | None) -> ToMeConfig:
-        """Return settings with these steps; a slope that was given stays."""
+        """Return settings with these steps; another slope than the default stays."""
         slope = self.slopes if config.cache_slope == ToMeConfig().cache_slope else config.cache_slope
         return replace(
             config, cache=self.steps, cache_slope=slope, cache_steps=len(self.slopes), cache_scheduler=scheduler

@@ -35,6 +35,7 @@ from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, 
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 
 NUM_CHOOSING = 2  # images by which the computed steps of a cache are chosen
+_MAX_CONFIRMED = 3  # of the best settings, until one meets the target beside the unmerged images, too
 LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 _UNMERGED = ToMeConfig(0.0)
 
@@ -177,7 +178,7 @@ class Search:
     def count_images(self, *, chooses: bool) -> int:
         """Count the images of a search at most, without the first unmerged ones."""
         # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time
-        # of a step is measured before.
+        # of a step is measured before. More than one best is rarely tried.
         num_known = sum(isinstance(each, Trial) and each.steps is None for each in self.known.values())
         num_trials = sum(map(len, self.candidates.values())) - num_known + 2 * (1 + (0 if self.steps is None else 5))
         num_choosing = NUM_CHOOSING * count_images(self.steps) if chooses and self.steps else 0
@@ -221,14 +222,16 @@ class Search:
             raise refusal
         return list(trials.values())
 
-    def confirm_best(self, trials: Sequence[Trial]) -> Trial | None:
+    def confirm_best(self, trials: list[Trial]) -> Trial | None:
         """Return the best trial that also meets the target beside unmerged images."""
-        left = list(trials)
-        while (best := choose_best(left, self.target)) is not None:
+        for _ in range(_MAX_CONFIRMED):
+            best = choose_best(trials, self.target)
+            if best is None:
+                break
             confirmed = replace(best, speed_up=self.try_settings(best.config, beside_unmerged=True).speed_up)
+            trials[trials.index(best)] = confirmed
             if confirmed.meets(self.target):
                 return confirmed
-            left.remove(best)
         return None
 
     def try_fewer_steps(self, best: Trial, trials: Sequence[Trial], steps: int) -> list[Trial]:

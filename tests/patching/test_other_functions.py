@@ -17,6 +17,7 @@ import tiny
 from patching.contract import StumbledError, needs_recompute
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
+from ppdiffusers_tome.patching.layer_class import _REPLACEABLE, Override, list_overrides
 from zoo import Specimen, specimens
 
 SPECIMENS = [
@@ -362,9 +363,19 @@ def test_what_is_put_back_after_removal_leaves_nothing() -> None:
 
 def test_a_part_s_settings_end_with_their_block_and_the_denoiser_keeps_its_cache() -> None:
     pipe = tiny.pipeline().apply_tome(0.5, cache=0.3)
+
+    def list_by_method() -> list[dict[str, list[Override]]]:
+        layers = pipe.unet.sublayers(include_self=True)
+        return [
+            {method: [each for each in list_overrides(layer) if each.method == method] for method in _REPLACEABLE}
+            for layer in layers
+        ]
+
+    overrides = list_by_method()
     with use_tome(pipe.unet.down_blocks[0], 0.3):
         pass
     assert pipe.tome.config == ToMeConfig(0.5, cache=0.3)
+    assert list_by_method() == overrides
 
 
 def test_removing_a_part_forgets_the_report_of_its_cache() -> None:

@@ -112,6 +112,8 @@ def run_img2img(pipe: Any) -> None:
         (4, dict(ratio=(0.002, 0.001)), None),
         (4, dict(sx=32, sy=32, end=0.95), "smaller than one cell"),
         (12, dict(end=0.8, cache=tuple(range(9)), cache_steps=12), None),
+        (4, dict(sx=32, sy=32, end=0.95, cache=(0, 1, 3), cache_steps=4), "smaller than one cell"),
+        (12, dict(end=0.99, cache=tuple(range(9)), cache_steps=12), "end=0.99 leaves no step of"),
         (12, dict(start=0.7, cache=tuple(range(9)), cache_steps=12), "a cache may skip those inside"),
     ],
     ids=str,

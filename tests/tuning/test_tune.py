@@ -140,7 +140,9 @@ def test_the_best_meets_the_target_beside_the_unmerged_images_too():
         return Search(None, None, (), target, {}, {}, None, None, None).confirm_best(trials)
 
     assert confirm(Target(speedup=1.5)) == replace(trials[2], speed_up=1.9)
+    trials[1] = replace(trials[1], speed_up=1.6)
     assert confirm(Target(psnr=30, speedup=1.5)) is None
+    assert trials[1].speed_up == 1.2  # what is told of it
 
 
 @pytest.mark.once

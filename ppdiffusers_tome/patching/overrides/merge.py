@@ -49,12 +49,13 @@ class PointOverride(Override):
                 output = self._run_merged(point, tokens, args, kwargs)
         except UnmergeableError as error:
             block.run_unmerged(*error.args)
-            return self.call_original(*args, **kwargs)
-        if not point.bypassed:
-            return output
-        # The result has other keys, or lacks its positions, so the layer runs again unmerged.
-        self.bypassing = find_processor(self.layer)
-        self.state.warn_once("bypass", self._describe_bypass(point.bypassed))
+        else:
+            if not point.bypassed:
+                return output
+            # The result has other keys, or lacks its positions.
+            self.bypassing = find_processor(self.layer)
+            self.state.warn_once("bypass", self._describe_bypass(point.bypassed))
+        del point  # and the tokens that it holds
         return self.call_original(*args, **kwargs)
 
     def _run_merged(self, point: PointCall, tokens: paddle.Tensor, args: Arguments, kwargs: Keywords) -> Any:

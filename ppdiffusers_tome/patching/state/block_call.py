@@ -21,7 +21,10 @@ WATCHERS: list[Callable[[BlockCall], None]] = []
 
 
 class UnmergeableError(Exception):
-    """The end of a merge point, with a topic and a reason."""
+    """A merge point that cannot go on, with a topic and a reason.
+
+    Its block runs unmerged, and its layer again, on all tokens.
+    """
 
 
 class BlockCall:

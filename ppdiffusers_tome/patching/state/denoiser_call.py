@@ -100,6 +100,8 @@ class DenoiserCall:
         denoising = self.state.denoising()
         step = denoising.tracker.step_at(timestep)
         self.step = step
+        if step.progress is not None:
+            denoising.progress.add(step.progress)
         if step.progress is None and self._uses_progress:
             self.state.warn_once(
                 "progress",
@@ -122,10 +124,7 @@ class DenoiserCall:
             return
         if self.timestep is None:
             self._warn_of_missing_timestep()
-        denoising = self.state.denoising()
-        denoising.cache.end_call(self.step, self.cached_step)
-        if self.step is not None and self.step.progress is not None:
-            denoising.merged.setdefault(self.step.progress, False)  # of a skipped step, which runs no block
+        self.state.denoising().cache.end_call(self.step, self.cached_step)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
         """Return the reduction of ``[batch, tokens, channels]``; None: run unmerged."""

@@ -20,7 +20,7 @@ from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, Fram
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoising import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.recompute import awaits_backward
+from ppdiffusers_tome.patching.state.recompute import is_awaited
 from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -87,11 +87,11 @@ class DenoiserState:
             return None
         return Frame(self.last_graph_call)
 
-    def find_use(self, *, by_backward: bool) -> str:
+    def find_use(self, *, awaits_backward: bool) -> str:
         """Return what needs the overrides, a clause or "", under ``CHANGES``; see ``require_unused``."""
         if self._running:
             return "while a call of the denoiser runs"
-        if by_backward and awaits_backward(self):
+        if awaits_backward and is_awaited(self):
             return "before the backward pass of a call with gradient checkpointing, which runs its layers again"
         return ""
 

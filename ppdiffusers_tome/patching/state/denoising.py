@@ -30,7 +30,8 @@ class Denoising:
         matchings: the reductions that steps share.
         cache: over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
-        merged: whether tokens merged in each step that ran, by its progress, where a setting needs that.
+        progress: of all steps that ran, where a setting needs it.
+        merged: whether tokens merged in each step whose blocks ran, by its progress.
     """
 
     def __init__(
@@ -42,10 +43,11 @@ class Denoising:
         has_schedule = isinstance(tracker, SchedulerTracker)
         self.cache = StepCache(state.config, scheduler, None if has_schedule else advice)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
+        self.progress: set[float] = set()
         self.merged: dict[float, bool] = {}
 
     def find_useless_bounds(self, config: ToMeConfig) -> str | None:
-        """Explain a ``start`` or ``end`` that suits no step; None otherwise."""
+        """Explain a ``start`` or ``end`` without effect, if any."""
         if (config.start, config.end) == (0, 1) or not self.merged:
             return None
         if not any(self.merged.values()):
@@ -54,14 +56,15 @@ class Denoising:
                 "runs only the last part of the denoising, few steps may all lie outside, and a cache may skip those "
                 "inside; choose another start or end"
             )
-        if not all(self.merged.values()):
-            return None
-        if config.end < 1:
+        first, last, is_always_merged = min(self.progress), max(self.progress), all(self.merged.values())
+        if is_always_merged and last < config.end < 1:
             return (
-                f"end={config.end:g} leaves no step of this image unmerged: the last step begins at "
-                f"{max(self.merged):.3g} of the denoising; choose a smaller end or more steps"
+                f"end={config.end:g} leaves no step of this image unmerged: the last step begins at {last:.3g} of the "
+                "denoising; choose a smaller end or more steps"
             )
-        return (
-            f"start={config.start:g} leaves no step of this image unmerged: the first step begins at "
-            f"{min(self.merged):.3g} of the denoising; choose a greater start"
-        )
+        if is_always_merged and 0 < config.start <= first:
+            return (
+                f"start={config.start:g} leaves no step of this image unmerged: the first step begins at {first:.3g} "
+                "of the denoising; choose a greater start"
+            )
+        return None

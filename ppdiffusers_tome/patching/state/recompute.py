@@ -10,7 +10,6 @@ gradients.
 from __future__ import annotations
 
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paddle.distributed.fleet import recompute as _recompute
@@ -26,22 +25,22 @@ _STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
 
 
 class Stretch:
-    """Layers that a backward pass runs again, or the place of return.
+    """The calls around layers that a backward pass runs again.
 
     Attributes:
         frames: the calls in which the layers run first, innermost last.
         is_recomputing: True where a backward pass runs layers again already.
         ran_again: True once these layers run again.
-        is_outer: True of the place that Paddle asks for just before they run again, and hands back afterwards.
+        is_return: True of the calls that Paddle asks for just before layers run again, to return to them.
     """
 
     def __init__(self) -> None:
         self.frames, self.is_recomputing = CALL_STACK.frames, CALL_STACK.is_recomputing
-        self.ran_again = self.is_outer = False
+        self.ran_again = self.is_return = False
 
 
-def awaits_backward(state: DenoiserState) -> bool:
-    """Return whether a backward pass needs a denoiser again, under ``CHANGES``."""
+def is_awaited(state: DenoiserState) -> bool:
+    """Return whether a backward pass is to run a denoiser's layers, under ``CHANGES``."""
     return any(frame.call.state is state for stretch in _STRETCHES if not stretch.ran_again for frame in stretch.frames)
 
 
@@ -56,28 +55,34 @@ def _begin_stretch() -> Stretch:
 def _enter_stretch(stretch: Stretch) -> None:
     """Begin the second run of a stretch, or return to what runs around it."""
     outer = None if CALL_STACK.last_stretch is None else CALL_STACK.last_stretch()
-    if not stretch.is_outer and outer is not None:
-        outer.is_outer = stretch.ran_again = True
+    if not stretch.is_return and outer is not None:
+        outer.is_return = stretch.ran_again = True
     CALL_STACK.frames = stretch.frames
-    CALL_STACK.is_recomputing = stretch.is_recomputing if stretch.is_outer else True
+    CALL_STACK.is_recomputing = stretch.is_recomputing if stretch.is_return else True
 
 
 def _keep_stretches() -> None:
     """Give Paddle the functions for its one state, around others'."""
     others = {"get": _MANAGER.custom_get_state_func, "set": _MANAGER.custom_set_state_func}
 
-    def get_state(*_: Any) -> tuple[Stretch, Any]:
-        return _begin_stretch(), None if others["get"] is None else others["get"]()
+    def get_state(*_: Any) -> tuple[Any, ...]:
+        return (_begin_stretch(),) if others["get"] is None else (_begin_stretch(), others["get"]())
 
-    def set_state(state: tuple[Stretch, Any]) -> None:
+    def set_state(state: tuple[Any, ...]) -> None:
         _enter_stretch(state[0])
-        if others["set"] is not None:
+        if len(state) > 1 and others["set"] is not None:
             others["set"](state[1])
 
+    # Paddle's own refuse a second function, and so whoever comes after this.
+    def set_custom_get_state_func(custom_get_state_func: Any) -> None:
+        others["get"] = custom_get_state_func
+
+    def set_custom_set_state_func(custom_set_state_func: Any) -> None:
+        others["set"] = custom_set_state_func
+
     _MANAGER.custom_get_state_func, _MANAGER.custom_set_state_func = get_state, set_state
-    # Paddle's own take one function alone, so they would refuse what comes later.
-    _MANAGER.set_custom_get_state_func = partial(others.__setitem__, "get")
-    _MANAGER.set_custom_set_state_func = partial(others.__setitem__, "set")
+    _MANAGER.set_custom_get_state_func = set_custom_get_state_func
+    _MANAGER.set_custom_set_state_func = set_custom_set_state_func
 
 
 if HAS_STATE:
