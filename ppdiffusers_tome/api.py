@@ -171,11 +171,14 @@ def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
     Requests that run at the same time need a ``shared_copy`` each, as settings of a pipeline hold in all threads.
 
     Args:
-        model_or_pipe: the pipeline or model that has settings now, if any, not a part of it.
-        args, settings: as for ``apply_tome``, whose errors are raised, too.
+        model_or_pipe, args, settings: as for ``apply_tome``, whose errors are raised, too.
 
     Yields:
         ``model_or_pipe``. After any error, what was applied before is applied again.
+
+    Raises:
+        ToMeValueError: the model is in use at the end, as a backward pass is to run its layers again or another thread
+            generates with it. The settings of the block then stay.
 
     Example:
         >>> with use_tome(pipe, ratio=0.5):
