@@ -131,6 +131,7 @@ class Search:
         known: the ``ChosenSteps`` by the fraction that they skip, and the trials by their settings and steps, of an
             interrupted search with the same images, which are not repeated; those of this one are added.
         unmerged: the first unmerged images.
+        missed: the best trials, measured beside unmerged images, that do not meet the target there.
     """
 
     pipe: Any
@@ -144,6 +145,7 @@ class Search:
     on_trial: Callable[[Trial], None]
     known: MutableMapping[Any, Any] = field(default_factory=dict)
     unmerged: Sequence[MeasuredImage] = ()
+    missed: dict[ToMeConfig, Trial] = field(default_factory=dict)
 
     def run(self) -> Tuned:
         """Search, and describe the result."""
@@ -169,8 +171,9 @@ class Search:
             remove_tome(self.pipe)
         pays = best is not None and (best.speed_up >= LEAST_SPEED_UP or self.target.memory is not None)
         config = best.config if best is not None and pays else ToMeConfig(**{**self.kept, "ratio": 0.0}).without_cache
+        last = [self.missed.get(trial.config, trial) if trial.steps is None else trial for trial in trials]
         return Tuned(
-            config, pays, tuple(trials), describe_result(best, pays, trials), seconds,
+            config, pays, tuple(trials), describe_result(best, pays, last), seconds,
             highest_peak(image.peak_bytes for image in self.unmerged),
             best.steps if best is not None and pays else None,
         )  # fmt: skip
@@ -222,16 +225,16 @@ class Search:
             raise refusal
         return list(trials.values())
 
-    def confirm_best(self, trials: list[Trial]) -> Trial | None:
+    def confirm_best(self, trials: Sequence[Trial]) -> Trial | None:
         """Return the best trial that also meets the target beside unmerged images."""
         for _ in range(_MAX_CONFIRMED):
-            best = choose_best(trials, self.target)
+            best = choose_best([trial for trial in trials if trial.config not in self.missed], self.target)
             if best is None:
                 break
             confirmed = replace(best, speed_up=self.try_settings(best.config, beside_unmerged=True).speed_up)
-            trials[trials.index(best)] = confirmed
             if confirmed.meets(self.target):
                 return confirmed
+            self.missed[best.config] = confirmed
         return None
 
     def try_fewer_steps(self, best: Trial, trials: Sequence[Trial], steps: int) -> list[Trial]:
