@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -288,6 +289,19 @@ def test_a_hook_around_a_function_of_the_user_may_go_too() -> None:
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
     assert vars(unet)["forward"] is forward
     assert len(calls) == 2
+
+
+def test_several_hooks_around_a_function_may_go_at_once() -> None:
+    unet = tiny.unet(levels=1)
+    chain = [unet.forward]
+    for _ in range(3):
+        chain.append(functools.wraps(chain[-1])(lambda *args, own=chain[-1], **kwargs: own(*args, **kwargs)))
+    unet.forward = chain[-1]
+    apply_tome(unet, 0.5)
+    unet.forward = chain[1]
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
+    assert vars(unet)["forward"] is chain[1]
 
 
 def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:

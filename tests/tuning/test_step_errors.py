@@ -14,7 +14,7 @@ import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeValueError
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.results import MeasuredImage
+from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage
 from ppdiffusers_tome.tuning.step_errors import StepErrors, choose_steps, count_images, measure_step_errors
 
 STEPS = 10
@@ -69,6 +69,11 @@ class TestChoice:
         values[4:, 0], values[7:, 1] = 1, 5
         errors = StepErrors((values @ values.T)[None], np.where(np.isin(np.arange(STEPS), (4, 7)), 1e-2, 1e-9))
         assert {0, 4, 7} <= set(choose_steps([errors], 5).steps)
+
+    def test_a_slope_that_was_given_stays(self):
+        chosen = ChosenSteps((0, 1, 3), (0.0, 0.0, 0.5, 0.0), 41.5)
+        assert chosen.apply_to(ToMeConfig(0, cache=0.25), None).cache_slope == chosen.slopes
+        assert chosen.apply_to(ToMeConfig(0, cache=0.25, cache_slope=0.25), None).cache_slope == 0.25
 
     def test_settings_with_them_can_be_saved(self, tmp_path):
         config = choose_steps([random_errors(0)], 4).apply_to(ToMeConfig.preset("balanced"), "DDIMScheduler")
