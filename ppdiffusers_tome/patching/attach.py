@@ -144,7 +144,8 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     for number, block in enumerate(blocks):
         depth = number / max(1, len(blocks) - 1)
         combine = MEAN if method.combine is None else method.combine(depth)
-        grid = grids.setdefault((id(block.parent), block.adapter.block_class), GridOverride(state, block))
+        key = (id(block.parent), block.adapter.block_class)
+        grid = grids[key] = grids.get(key) or GridOverride(state, block)
         inner = [
             override for role, point in block.points(config)
             for override in _list_overrides(state, block, role, point, combine)

@@ -193,8 +193,7 @@ def _class_with_overrides(cls: Any) -> type:
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return PlainMethods(cls.__name__, (cls,), {
         **names, **methods, "_plain_class": cls, "__setattr__": set_attribute, "__delattr__": delete_attribute,
-        "__reduce_ex__": _reduce,
-        "extra_repr": _describe,
+        "__reduce_ex__": _reduce, "extra_repr": _describe,
     })  # fmt: skip
 
 

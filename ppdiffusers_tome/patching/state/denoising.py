@@ -46,7 +46,7 @@ class Denoising:
         self.progress: set[float] = set()
         self.merged: dict[float, bool] = {}
 
-    def find_useless_bounds(self, config: ToMeConfig) -> str | None:
+    def explain_useless_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` without effect, if any."""
         if (config.start, config.end) == (0, 1) or not self.merged:
             return None

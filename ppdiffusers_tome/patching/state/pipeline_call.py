@@ -72,7 +72,7 @@ class PipelineCall:
             if denoising is not None and state.config.cache:
                 state.last_image = denoising.cache.end()
             if is_complete and denoising is not None:
-                message = denoising.find_useless_bounds(state.config)
+                message = denoising.explain_useless_bounds(state.config)
                 if message is not None:
                     state.warn_once("start and end", message)
 
