@@ -291,17 +291,20 @@ def test_a_hook_around_a_function_of_the_user_may_go_too() -> None:
     assert len(calls) == 2
 
 
-def test_several_hooks_around_a_function_may_go_at_once() -> None:
+@pytest.mark.parametrize("number", [0, 1, 3], ids=["to the class's method", "to an inner one", "to the outermost"])
+def test_what_was_there_before_may_be_put_back(number: int) -> None:
+    """Hooks around it go at once, also those that came after ToMe."""
     unet = tiny.unet(levels=1)
     chain = [unet.forward]
     for _ in range(3):
         chain.append(functools.wraps(chain[-1])(lambda *args, own=chain[-1], **kwargs: own(*args, **kwargs)))
     unet.forward = chain[-1]
     apply_tome(unet, 0.5)
-    unet.forward = chain[1]
+    add_hook_to_module(unet, ModelHook())
+    unet.forward = chain[number]
     assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
-    assert vars(unet)["forward"] is chain[1]
+    assert vars(unet).get("forward") is (chain[number] if number else None)
 
 
 def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
