@@ -9,9 +9,11 @@ before, and around if it came later.
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import paddle
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
 # The attribute of a layer that holds its ``ReplacedMethod`` by name.
 _REPLACED = "_ppdiffusers_tome"
+_MAX_HELD = 1000  # objects in which a function is looked for
 
 
 class ReplacedMethod(NamedTuple):
@@ -233,7 +236,7 @@ def _set_attribute(layer: Layer, name: str, value: Any) -> None:
     elif replaced is not _NOT_REPLACED and found is getattr(plain_class, name):
         vars(layer).pop(name, None)
         _replace(layer, name, function=None)
-    elif replaced.function is not None and inspect.unwrap(replaced.function, stop=lambda each: each is value) is value:
+    elif replaced.function is not None and _holds(replaced.function, value):
         vars(layer).pop(name, None)
         _replace(layer, name, function=value)
     else:
@@ -247,6 +250,18 @@ def _delete_attribute(layer: Layer, name: str) -> None:
     else:
         find_plain_class(layer).__delattr__(layer, name)
         restore_class(layer)
+
+
+def _holds(function: Any, inner: Any) -> bool:
+    """Return whether a function holds another, as a hook holds what it found."""
+    queue, seen = [function], set()
+    for each in queue:  # in closures, defaults, partials and objects of the user
+        if each is inner:
+            return True
+        if id(each) not in seen and not isinstance(each, (Layer, ModuleType, type)) and len(queue) < _MAX_HELD:
+            seen |= {id(each), id(getattr(each, "__globals__", None))}  # which lead everywhere
+            queue += gc.get_referents(each)
+    return False
 
 
 def _describe(layer: Layer) -> str:
