@@ -25,6 +25,7 @@ from ppdiffusers_tome.patching.checks import (
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
 from ppdiffusers_tome.patching.state.call_stack import CHANGES
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -129,8 +130,10 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     """Restore afterwards what is applied now, also if the block raises."""
     models = [layer for _, layer in list_models(model_or_pipe)]
-    # A layer may be in two models.
-    before = dict.fromkeys(override for layer in models for override in walk_overrides(layer))
+    # A layer may be in two models; one may be swapped out now.
+    found = [override for layer in models for override in walk_overrides(layer)]
+    swapped = (inner for each in found if isinstance(each, BlockOverride) for _, inner in each.inner)
+    before = dict.fromkeys([*found, *swapped])
     configs = {override.state: override.state.config for override in before}
     has_completed = False
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.errors import NothingToMergeError
+from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
@@ -111,6 +111,7 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
 
     Raises:
         NothingToMergeError: ToMe is not applied.
+        ToMeValueError: a call has no such image.
 
     Example:
         >>> pipe = pipe.apply_tome(ratio=0.5)
@@ -140,7 +141,10 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         is_shown = id(block.layer) in blocks and paddle.in_dynamic_mode() and not CALL_STACK.is_recomputing
         if not isinstance(matching, Matching) or not is_shown:
             return
-        owner = matching.owner.reshape([-1, layout.num_tokens])[image].numpy()
+        owners = matching.owner.reshape([-1, layout.num_tokens])
+        if not -owners.shape[0] <= image < owners.shape[0]:
+            raise ToMeValueError(f"image={image} must be an index in the batch of {owners.shape[0]} images")
+        owner = owners[image].numpy()
         groups = np.unique(owner[layout.prefix :], return_inverse=True)[1].astype(np.int32)
         value = None if timestep is None else float(timestep.reshape([-1])[0])  # of the first image
         merging_block, model = blocks[id(block.layer)]

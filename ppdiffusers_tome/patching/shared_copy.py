@@ -77,6 +77,6 @@ def _require_copyable_forwards(name: str, model: Layer) -> None:
         if not all(isinstance(function, MethodType) for function in list_user_functions(layer)):
             where = ".".join(part for part in (name, path) if part) or type(layer).__name__
             raise ToMeValueError(
-                f"{where} has a replaced forward, as a cache of steps installs it, which would run the original's "
-                "layers in a copy; remove it first (disable_cache()), and install it on both afterwards"
+                f"{where} has a replaced forward, as a cache of steps or paddle.jit.to_static installs it, which would "
+                "run the original's layers in a copy; copy first, and install it on both afterwards"
             )

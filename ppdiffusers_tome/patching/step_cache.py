@@ -9,7 +9,6 @@ steps, the plan of a denoising, and the overrides of the layers that a skipped s
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
     from ppdiffusers_tome.patching.state.progress import Step
+
+# Modules whose wrappers always run what they wrap: Paddle's decorators, and the hooks of ``enable_model_cpu_offload``.
+_TRANSPARENT = (".", "paddle.", "decorator.", "ppdiffusers.accelerate.hooks.")
 
 
 @dataclass
@@ -400,16 +402,23 @@ def predicts_noise(scheduler: Any, family: str) -> bool:
 def has_foreign_forward(denoiser: Layer) -> bool:
     """Return whether other code replaced a denoiser's ``forward``.
 
-    That is a function of another file, as ``functools.wraps`` copies the name of the module. A function around ours is
-    outside of this: where it skips a call, the run of steps ends.
+    That is a function of another module. A function around ours is outside of this: where it skips a call, the run of
+    steps ends.
     """
     owner = next(base for base in find_plain_class(denoiser).__mro__ if "forward" in vars(base))
     functions, inside = [vars(owner)["forward"]], find_user_function(denoiser)
     if inside is not None and not is_static_function(inside):
-        functions.append(getattr(inside, "__func__", inside))
-    own_file = getattr(sys.modules.get(owner.__module__), "__file__", None)
-    codes = [getattr(function, "__code__", None) for function in functions]
-    return any(code is None or code.co_filename != own_file for code in codes)
+        functions.append(inside)
+    return any(_find_module(function) != owner.__module__ for function in functions)
+
+
+def _find_module(function: Any) -> str:
+    """Return the module of a function's code, which ``functools.wraps`` does not show."""
+    code = getattr(getattr(function, "func", function), "__globals__", {})  # of a partial, that of its function
+    module = str(code.get("__name__", ""))
+    if hasattr(function, "__wrapped__") and f"{module}.".startswith(_TRANSPARENT):
+        return _find_module(function.__wrapped__)
+    return module
 
 
 def count_bytes(histories: Iterable[History]) -> int:

@@ -18,6 +18,7 @@ import pytest
 import tiny
 from patching.contract import EverySecond
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
+from ppdiffusers_tome.patching.blocks import find_layer
 from ppdiffusers_tome.patching.layer_class import list_overrides
 from ppdiffusers_tome.patching.state import denoiser_state
 
@@ -148,6 +149,20 @@ def test_what_was_traced_is_traced_again_when_tome_comes_and_goes(full_graph: bo
     for change, expected in ((remove_tome, plain), (partial(apply_tome, ratio=0.5), merged), (remove_tome, plain)):
         change(dit)
         assert np.abs(tiny.run_dit(traced) - expected).max() <= 1e-3
+
+
+@pytest.mark.parametrize("path", ["", ".transformer_blocks.0", ".transformer_blocks.0.attn1"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_layer_inside_of_a_denoiser_cannot_be_traced_alone(when: str, path: str) -> None:
+    """Tokens would be matched in Python for layers in a program, or the other way round."""
+    unet = tiny.small_unet()
+    for change in ("trace", "apply") if when == "before" else ("apply", "trace"):
+        if change == "apply":
+            apply_tome(unet, 0.5)
+        else:
+            paddle.jit.to_static(find_layer(unet, f"down_blocks.0.attentions.0{path}"), full_graph=True)
+    with pytest.raises(ToMeValueError, match="trace the whole model"):
+        tiny.run_unet(unet)
 
 
 @pytest.mark.skipif(not OLD, reason="Paddle 3 leaves merging to Python")

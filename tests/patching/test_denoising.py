@@ -167,6 +167,17 @@ def test_every_scheduler_of_ppdiffusers_is_one_run_from_wherever_it_begins(name:
     assert [later.time - earlier.time for earlier, later in pairwise(found)] == different
 
 
+@pytest.mark.parametrize("num_steps", [10, 50])
+@pytest.mark.parametrize("name", ["KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"])
+def test_a_list_that_rounds_one_of_two_timesteps_is_one_run(name: str, num_steps: int) -> None:
+    """So the next one is above it by a part of a whole number: 935.866, 936."""
+    scheduler = getattr(ppdiffusers, name)(use_karras_sigmas=True)
+    scheduler.set_timesteps(num_steps)
+    schedule = scheduler.timesteps.tolist()
+    steps = SchedulerTracker(Scheduler(schedule))
+    assert {steps.step_at(timestep).num_steps for timestep in schedule} == {len(schedule)}
+
+
 def test_a_jump_back_to_more_noise_begins_another_run() -> None:
     scheduler = ppdiffusers.RePaintScheduler()
     scheduler.set_timesteps(40, jump_length=10, jump_n_sample=2)

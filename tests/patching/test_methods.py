@@ -256,7 +256,7 @@ def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any
 
 
 @pytest.mark.parametrize("method", KEYS_ONLY)
-@pytest.mark.parametrize("ratio", [0.5, 0.75])
+@pytest.mark.parametrize(("ratio", "proportional"), [(0.5, None), (0.5, True), (0.75, None)])
 @pytest.mark.parametrize(
     ("processor", "words"),
     [
@@ -264,12 +264,14 @@ def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any
         (_attend_to_double, r"Linear got tokens of shape .* puts other tokens beside them"),
     ],
 )
-def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, method: str, ratio: float) -> None:
+def test_a_processor_whose_keys_are_others_is_told(
+    processor: Any, words: str, method: str, ratio: float, proportional: bool | None
+) -> None:
     unet = tiny.unet()
     for block in (found.block for found in find_blocks(unet)):
         block.attn1.processor = processor
     plain = tiny.run_unet(unet)
-    apply_tome(unet, ratio, method=method)
+    apply_tome(unet, ratio, method=method, proportional=proportional)
     with pytest.warns(UserWarning, match=words):
         assert np.array_equal(tiny.run_unet(unet), plain)
     assert not np.array_equal(tiny.run_unet(apply_tome(unet, ratio, sx=4)), plain)  # queries merge all the same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 import warnings
@@ -140,6 +141,18 @@ def test_a_function_of_the_user_may_put_all_tokens_in_the_place_of_merged_ones()
     attention.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output))
     tiny.run_unet(unet)
     assert np.array_equal(outputs[0].numpy(), features.numpy())
+
+
+@pytest.mark.parametrize("method", ["tome", "keys"])
+def test_a_function_that_leaves_attention_out_in_some_calls(method: str) -> None:
+    unet = tiny.unet(levels=1)
+    attention = unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1
+    own, features = attention.forward, [tiny.array((2, 256, 8), seed=5)]
+    attention.forward = lambda *args, **kwargs: features[0] if features else own(*args, **kwargs)
+    apply_tome(unet, 0.5, method=method)
+    tiny.run_unet(unet)
+    features.clear()
+    assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5, method=method)))
 
 
 class GivenMore(nn.Layer):
@@ -397,6 +410,17 @@ def test_a_class_may_be_derived_from_that_of_a_layer_with_it() -> None:
     assert "ratio 0.5" in str(unet)
     assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), run_merged(0.0))
+
+
+@pytest.mark.parametrize("path", [ATTENTION, f"{ATTENTION}.to_k"])
+def test_a_layer_that_is_absent_for_a_while_keeps_its_settings(path: str) -> None:
+    unet, (parent, _, name) = apply_tome(tiny.unet(levels=1), 0.5, method="keys"), path.rpartition(".")
+    merged, layer, around = tiny.run_unet(unet), find_layer(unet, path), find_layer(unet, parent)
+    setattr(around, name, copy.deepcopy(layer))
+    with use_tome(unet, 0.3):
+        tiny.run_unet(unet)
+    setattr(around, name, layer)
+    assert np.array_equal(tiny.run_unet(unet), merged)
 
 
 def test_other_attributes_are_set_as_without_it() -> None:

@@ -18,6 +18,7 @@ import ppdiffusers
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
@@ -452,6 +453,26 @@ class TestComputed:
         if place != "class":
             apply_tome(pipe, 0, cache=CACHE)
         check_all_computed(pipe, "replaced the forward of UNet2DConditionModel, as TeaCache")
+
+    @pytest.mark.parametrize("place", ["decorated", "hook"])
+    def test_wrappers_that_run_the_whole_model_are_no_cache(self, place: str) -> None:
+        """Those of ``paddle.no_grad()`` and, before and after, of ``enable_model_cpu_offload``."""
+
+        class Own(ppdiffusers.UNet2DConditionModel):
+            @paddle.no_grad()
+            def forward(self, *args: Any, **kwargs: Any) -> Any:
+                return super().forward(*args, **kwargs)
+
+        pipe = sampler()
+        if place == "decorated":
+            pipe.unet.__class__ = Own
+        else:
+            add_hook_to_module(pipe.unet, ModelHook())
+        apply_tome(pipe, 0, cache=CACHE)
+        if place == "hook":
+            add_hook_to_module(pipe.unet, ModelHook())
+        pipe(call)
+        assert pipe.tome.entries[0].last_image.num_skipped > 0
 
     def test_a_pipeline_that_is_called_without_its_scheduler(self) -> None:
         class Bare(ppdiffusers.DiffusionPipeline):

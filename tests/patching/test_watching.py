@@ -9,11 +9,13 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
+from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
 from patching.contract import StumbledError, failing_in, needs_recompute, watch_blocks
-from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome, use_tome
+from ppdiffusers_tome import NothingToMergeError, ToMeValueError, apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.recorder import merging_blocks, record_merging
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from zoo import uvit
@@ -134,6 +136,26 @@ def test_blocks_that_run_unmerged_leave_no_record() -> None:
     with record_merging(unet) as records, pytest.warns(UserWarning, match="smaller than one cell"):
         tiny.run_unet(unet, height=4, width=16)
     assert {record.block.level for record in records} == {1}
+
+
+class CrossAttnStoreProcessor(AttnProcessor):
+    """A processor that keeps maps, by its name, so attention runs unmerged after its block was matched."""
+
+
+@pytest.mark.parametrize("merge_mlp", [False, True])
+def test_blocks_that_are_matched_and_run_unmerged_leave_no_record(merge_mlp: bool) -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5, merge_mlp=merge_mlp)
+    for block in find_blocks(unet):
+        block.block.attn1.processor = CrossAttnStoreProcessor()
+    with record_merging(unet) as records, pytest.warns(UserWarning, match="keeps attention maps of all tokens"):
+        tiny.run_unet(unet)
+    assert len(records) == (4 if merge_mlp else 0)
+
+
+def test_an_image_that_is_not_in_the_batch_is_refused() -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    with record_merging(unet, image=7), pytest.raises(ToMeValueError, match="image=7 must be an index"):
+        tiny.run_unet(unet)
 
 
 def test_what_has_no_tome_is_refused() -> None:

@@ -110,6 +110,8 @@ def run_img2img(pipe: Any) -> None:
         (8, dict(end=0.875), None),
         (10, dict(end=0.9), None),
         (4, dict(ratio=(0.002, 0.001)), None),
+        (4, dict(ratio=0.001, start=0.2, end=0.8), None),
+        (12, dict(ratio=0, start=0.2, cache=0.2), None),
         (4, dict(sx=32, sy=32, end=0.95), "smaller than one cell"),
         (12, dict(end=0.8, cache=tuple(range(9)), cache_steps=12), None),
         (4, dict(sx=32, sy=32, end=0.95, cache=(0, 1, 3), cache_steps=4), "smaller than one cell"),

@@ -11,12 +11,13 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
-from ppdiffusers_tome.patching.layer_class import Override
+from ppdiffusers_tome.patching.layer_class import Override, find_user_function
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
@@ -41,12 +42,18 @@ class PointOverride(Override):
         """Run the layer on fewer tokens and restore its result, or run it unmerged."""
         is_nested, is_bypassed = CALL_STACK.frames[-1].point is not None, self.bypassing is find_processor(self.layer)
         reduction = None if is_nested or is_bypassed else block.match()
-        if reduction is not None:
-            try:
-                return self._run_merged(PointCall(block, reduction, self.merge_point, self.combine), args, kwargs)
-            except UnmergeableError as error:
-                self.state.warn_once(*error.args)
-        return self.call_original(*args, **kwargs)
+        if reduction is None:
+            return self.call_original(*args, **kwargs)
+        try:
+            output = self._run_merged(PointCall(block, reduction, self.merge_point, self.combine), args, kwargs)
+        except UnmergeableError as error:
+            warning = error.args
+        else:
+            block.count_merging()
+            return output
+        output = self.call_original(*args, **kwargs)
+        self.state.warn_once(*warning)
+        return output
 
     def _run_merged(self, point: PointCall, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
@@ -57,11 +64,19 @@ class PointOverride(Override):
         reduces_inside = point.reduction.keeps_queries or self.merge_point.merges_inside
         if not reduces_inside:
             args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
-        with CALL_STACK.push(Frame(point.block.call, point.block, point)):
-            output = self.call_original(*args, **kwargs)
+        try:
+            with CALL_STACK.push(Frame(point.block.call, point.block, point)):
+                output = self.call_original(*args, **kwargs)
+        except (UnmergeableError, ToMeError):
+            raise
+        except Exception as error:  # of all keys and a mask for fewer, or of the user's own
+            if point.required <= point.ran:
+                raise
+            raise UnmergeableError("bypass", self._describe_bypass(point.required - point.ran)) from error
         missing = point.required - point.ran
         if missing:  # the result has other keys, or lacks its positions
-            self.bypassing = find_processor(self.layer)
+            # A function of the user may leave attention out in some calls only.
+            self.bypassing = None if find_user_function(self.layer) else find_processor(self.layer)
             raise UnmergeableError("bypass", self._describe_bypass(missing))
         return output if reduces_inside else point.restore(output)
 
@@ -123,9 +138,14 @@ class PointOverride(Override):
 
     def _describe_bypass(self, missing: set[str]) -> str:
         why = "reduces keys" if "to_k" in missing else "rotates merged tokens by their positions"
+        who = (
+            "a function in place of its forward"
+            if find_user_function(self.layer)
+            else find_processor(self.layer).__name__
+        )
         return (
-            f"attention with {find_processor(self.layer).__name__} does not call {', '.join(sorted(missing))}, where "
-            f"ToMe {why}, so it runs unmerged; method='tome' needs no such layer where positions are not rotary"
+            f"attention with {who} does not call {', '.join(sorted(missing))}, where ToMe {why}, so it runs unmerged; "
+            "method='tome' needs no such layer where positions are not rotary"
         )
 
 

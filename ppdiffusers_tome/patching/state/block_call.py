@@ -16,7 +16,7 @@ from ppdiffusers_tome.patching.adapters.adapter import MergePoint
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
-# Called with every ``BlockCall`` in which tokens merge, of all denoisers.
+# Called with every ``BlockCall`` in which tokens merged, of all denoisers.
 WATCHERS: list[Callable[[BlockCall], None]] = []
 
 
@@ -33,6 +33,7 @@ class BlockCall:
         tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None once they are
             matched, and until a layer inside of the block gets them where that is the ``tokens_layer``.
         reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
+        has_merged: True once a merge point ran on fewer tokens.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class BlockCall:
     ) -> None:
         self.call, self.layer, self.layout, self.tokens = call, layer, layout, tokens
         self.reduction: TokenReduction | None = None
+        self.has_merged = False
 
     def match(self) -> TokenReduction | None:
         """Match the block's tokens at the first use and return their reduction.
@@ -60,9 +62,16 @@ class BlockCall:
                 "tokens",
                 f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged",
             )
-        for watch in WATCHERS if self.reduction is not None else ():
-            watch(self)
         return self.reduction
+
+    def count_merging(self) -> None:
+        """Count the block as one whose tokens merged; tell ``WATCHERS`` once."""
+        if not self.has_merged:
+            self.has_merged = True
+            if self.call.step is not None:
+                self.call.state.denoising().has_merged = True
+            for watch in WATCHERS:
+                watch(self)
 
 
 class PointCall:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,14 +29,14 @@ class CallStack(threading.local):
         frames: the calls of denoisers and in them, innermost last. While a backward pass runs layers again, they are
             those in which the layers ran first.
         returns: the calls to return to from each backward pass that runs layers again, innermost last.
-        last_stretch: the last for which Paddle asked, see ``recompute``; None before.
+        last_stretch: returns the last for which Paddle asked, see ``recompute``, or None.
         pipeline_call: the innermost call of a pipeline, or None.
     """
 
     def __init__(self) -> None:
         self.frames: tuple[Frame, ...] = ()
         self.returns: list[Stretch | None] = []
-        self.last_stretch: weakref.ref[Stretch] | None = None
+        self.last_stretch: Callable[[], Stretch | None] = lambda: None
         self.pipeline_call: PipelineCall | None = None
 
     @property

@@ -50,6 +50,7 @@ class DenoiserCall:
         # Training uses random timesteps and images.
         is_training = denoiser.training and CALL_STACK.pipeline_call is None
         self._shares_steps = self._config.reuse_steps > 1 and not is_training
+        self._is_traced: bool | None = None
         self.timestep: paddle.Tensor | None = None
         self.step: Step | None = None
         self.layouts: dict[object, Layout] = {}
@@ -59,6 +60,21 @@ class DenoiserCall:
         self._reducers: dict[Layout, Reducer] = {}
         # By block (None with ``reuse_blocks``), layout and batch; None instead of a dictionary where nothing is reused.
         self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
+
+    def require_one_mode(self) -> None:
+        """Refuse a denoiser of which only some layers are traced.
+
+        Raises:
+            ToMeValueError: a program is being traced of some of the layers in this call, and others run in Python.
+        """
+        is_traced = not paddle.in_dynamic_mode()
+        if self._is_traced not in (None, is_traced):
+            raise ToMeValueError(
+                f"paddle.jit.to_static traces a layer inside of {type(self.denoiser).__name__}, and its tokens are "
+                "matched outside of that program; trace the whole model, call to_static with full_graph=False, or "
+                "remove_tome"
+            )
+        self._is_traced = is_traced
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
         """Set the timestep, the first that the model embeds; ignore later ones.
@@ -157,9 +173,9 @@ class DenoiserCall:
             return 0
         num_merged = config.num_merged(grid, layout.level, progress)
         has_cell = grid.num_cells(config.sx, config.sy, config.st) > 0
-        if progress is not None and has_cell:
-            merged = self.state.denoising().merged
-            merged[progress] = merged.get(progress, False) or num_merged > 0
+        if progress is not None and has_cell and config.highest_ratio(layout.level) * grid.num_tokens >= 1:
+            allowed = self.state.denoising().allowed
+            allowed[progress] = allowed.get(progress, False) or num_merged > 0
         if num_merged > 0 and not has_cell:
             self.state.warn_once(
                 "cell",

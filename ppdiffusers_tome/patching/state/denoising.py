@@ -31,7 +31,8 @@ class Denoising:
         cache: over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
         progress: of all steps that ran, where a setting needs it.
-        merged: whether tokens merged in each step whose blocks ran, by its progress.
+        allowed: whether the ratio lets tokens merge in each step whose blocks ran, by its progress.
+        has_merged: True once tokens merged, where a setting needs the step.
     """
 
     def __init__(
@@ -44,19 +45,21 @@ class Denoising:
         self.cache = StepCache(state.config, scheduler, None if has_schedule else advice)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.progress: set[float] = set()
-        self.merged: dict[float, bool] = {}
+        self.allowed: dict[float, bool] = {}
+        self.has_merged = False
 
     def explain_useless_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` without effect, if any."""
-        if (config.start, config.end) == (0, 1) or not self.merged:
+        if (config.start, config.end) == (0, 1) or not self.allowed:
             return None
-        if not any(self.merged.values()):
+        if not any(self.allowed.values()):
             return (
                 f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: img2img "
                 "runs only the last part of the denoising, few steps may all lie outside, and a cache may skip those "
                 "inside; choose another start or end"
             )
-        first, last, is_always_merged = min(self.progress), max(self.progress), all(self.merged.values())
+        first, last = min(self.progress), max(self.progress)
+        is_always_merged = self.has_merged and all(self.allowed.values())
         if is_always_merged and last < config.end < 1:
             return (
                 f"end={config.end:g} leaves no step of this image unmerged: the last step begins at {last:.3g} of the "

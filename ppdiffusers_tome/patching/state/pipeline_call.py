@@ -30,7 +30,6 @@ class PipelineCall:
 
     def __init__(self, pipe: Any) -> None:
         self._pipe, self._thread = pipe, threading.get_ident()
-        PIPELINE_CALLS.add(self)
         self._denoisings: dict[DenoiserState, Denoising | None] = {}
         # Read once each time they are set, as on a GPU reading waits for the device.
         self._timesteps: dict[int, tuple[Any, list[float]]] = {}
@@ -93,8 +92,9 @@ def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
         outer, pipeline_call, is_complete = CALL_STACK.pipeline_call, PipelineCall(pipe), False
-        CALL_STACK.pipeline_call = pipeline_call
         try:
+            PIPELINE_CALLS.add(pipeline_call)
+            CALL_STACK.pipeline_call = pipeline_call
             output = call(pipe, *args, **kwargs)
             is_complete = True
             return output

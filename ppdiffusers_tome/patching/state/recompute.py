@@ -51,12 +51,11 @@ def _begin_stretch() -> Stretch:
 
 def _enter_stretch(stretch: Stretch) -> None:
     """Begin the second run of a stretch, or return to what runs around it."""
-    returns, last = CALL_STACK.returns, CALL_STACK.last_stretch
+    returns = CALL_STACK.returns
     if returns and returns[-1] is stretch:
         returns.pop()
     else:
-        # Paddle asked just before for the calls to return to.
-        returns.append(None if last is None else last())
+        returns.append(CALL_STACK.last_stretch())  # Paddle asked for it just before
         stretch.ran_again = True
     CALL_STACK.frames = stretch.frames
 
@@ -69,9 +68,9 @@ def _keep_stretches() -> None:
         return (_begin_stretch(),) if others["get"] is None else (_begin_stretch(), others["get"]())
 
     def set_state(state: tuple[Any, ...]) -> None:
-        _enter_stretch(state[0])
         if len(state) > 1 and others["set"] is not None:
-            others["set"](state[1])
+            others["set"](state[1])  # first, as it may raise
+        _enter_stretch(state[0])
 
     # Paddle's own refuse a second function, and so whoever comes after this.
     def set_custom_get_state_func(custom_get_state_func: Any) -> None:
