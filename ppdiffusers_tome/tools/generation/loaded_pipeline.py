@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -117,7 +118,11 @@ class LoadedPipeline:
                 f"--negative-prompt has no effect at guidance scale {self.guidance_scale:g}; give a --guidance-scale "
                 "above 1, or omit it"
             )
-        if self.labels is not None:
+        if self.labels is None:
+            takes = inspect.signature(self.pipe.__call__).parameters
+            if self.settings.negative_prompt is not None and "negative_prompt" not in takes:
+                raise UserError(f"--negative-prompt has no effect in a {type(self.pipe).__name__}; omit it")
+        else:
             settings, given = self.settings, {"--negative-prompt": self.settings.negative_prompt}
             self.labels.check_arguments(given, settings.height, settings.width, self.guidance_scale)
             self.labels.find_plain_class(prompt)
@@ -210,7 +215,7 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
     check_device(settings.dtype, xformers=settings.xformers)
-    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, class_labels=True)
+    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, generates=True)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
