@@ -95,9 +95,13 @@ def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys, monk
     # A finished run needs no model, and what is there with other settings is not taken for it.
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     assert many(lines) == 0
-    for other in (["--ratio", "0.25"], ["--steps", "3"], ["--seed", "9"], ["--guidance-scale", "3"]):
+    for other, words in (
+        (["--tile", "16"], "tome (ratio 0.5), and line 1 has (ratio 0.5, tile 16)"),
+        (["--steps", "3"], "steps 1, and line 1 has 3"), (["--seed", "9"], "seed 0, and line 1 has 9"),
+        (["--guidance-scale", "3"], "guidance_scale 1.5, and line 1 has 3.0"),
+    ):  # fmt: skip
         assert many(lines, *other) == 2
-        assert "give another --output, or replace it with --overwrite" in capsys.readouterr().err
+        assert f"with {words}; give another --output, or replace it with --overwrite" in capsys.readouterr().err
     (outputs / "000001-a-photo-of-a-astronaut.png").write_bytes(b"mine")
     assert many(lines) == 2
     assert (outputs / "000001-a-photo-of-a-astronaut.png").read_bytes() == b"mine"

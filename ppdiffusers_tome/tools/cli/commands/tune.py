@@ -162,9 +162,11 @@ def _is_own(settings_file: Path, results: Path) -> bool:
 
 
 def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
+    given = {name: value for name, value in run["target"].items() if value is not None}
+    target = [f"{name} {format_bytes(value) if name == 'memory' else f'{value:g}'}" for name, value in given.items()]
     return [
         format_run(run),
-        f"target: {', '.join(f'{name} {value:g}' for name, value in run['target'].items() if value is not None)}",
+        f"target: {', '.join(target)}",
         *([f"kept: {', '.join(f'{name} {value}' for name, value in run['kept'].items())}"] if run["kept"] else []),
         f"unmerged: {tuned.unmerged_seconds:.2f} s, {format_bytes(tuned.unmerged_peak_bytes)} ({run['memory']})",
         tuned.verdict,
