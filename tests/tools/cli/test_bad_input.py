@@ -21,6 +21,11 @@ MODEL = find_model("bundled").folder
 
 # A command line, and a part of the sentence that must come.
 CASES = f"""
+generte | did you mean generate?; see ppdiffusers-tome --help
+generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
+generate --prompt=-- | argument --prompt: '--' is not a value
+generate --method tood | did you mean todo?
+generate --prompt x --tile x | tile='x' must be a whole number
 generate | there is no prompt
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
 generate --prompt x --height 100000 --width 100000 | width 100000: the attention of the
@@ -98,7 +103,7 @@ def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeyp
     (tmp_path / "file.jsonl").write_text(json.dumps({"prompt": PROMPT}))
     (tmp_path / "edges.jsonl").write_text(json.dumps({"prompt": PROMPT, "control_image": str(photo)}))
     arguments = [files.get(argument, argument) for argument in shlex.split(line)]
-    if "--output" not in arguments and arguments[0] not in ("doctor", "play"):
+    if "--output" not in arguments and arguments[0] not in ("doctor", "play", "generte"):
         arguments += ["--output", str(tmp_path / "outputs")]
     assert sentence in get_error(arguments, capsys)
     assert not (tmp_path / "outputs").exists() or not list((tmp_path / "outputs").iterdir())
@@ -165,6 +170,10 @@ def test_controlnet_of_another_model_is_refused(tmp_path, photo, capsys):
     given = ["--model", "bundled-emoji", "--controlnet", "bundled", "--image", str(photo), "--prompt", "bird"]
     error = get_error(["generate", *given, "--output", str(tmp_path)], capsys)
     assert "its block_out_channels is [96, 96, 160, 160], and that of the model [64, 96, 128]" in error
+
+
+def test_no_command_is_refused(capsys):
+    assert "no command was given; the commands are compare, doctor" in get_error([], capsys)
 
 
 def test_hub_that_cannot_be_reached_is_one_line(tmp_path, capsys):

@@ -108,11 +108,14 @@ def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys, monk
 
 
 @pytest.mark.once
-def test_an_image_with_a_setting_is_not_that_of_a_line_without_it(tmp_path, capsys, monkeypatch):
-    """What the model would choose is not known before it is loaded."""
+def test_an_image_with_a_setting_is_not_that_of_a_line_without_it(many, tmp_path, capsys, monkeypatch):
+    """What the model would choose is not known before it is loaded; what it chose may be named."""
     named = {"--height": "64", "--width": "64", "--guidance-scale": "3", "--scheduler": "euler"}
     command = ["generate", "--steps", "1", *to_arguments(tmp_path, [{"prompt": PROMPT}])]
     assert main([*command, *chain(*named.items())]) == 0
+    assert many([{"prompt": PROMPT}], folder="defaults") == 0
+    (image,) = (tmp_path / "defaults").iterdir()
+    assert read_settings(image)["defaults"] == ["guidance_scale", "scheduler"]
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     capsys.readouterr()
     for omitted in named:
@@ -121,17 +124,8 @@ def test_an_image_with_a_setting_is_not_that_of_a_line_without_it(tmp_path, caps
         assert re.search(said, capsys.readouterr().err)
     assert main([*command, *chain(*named.items())]) == 0
     assert "0 generated now, 1 before" in capsys.readouterr().out
-
-
-@pytest.mark.once
-def test_defaults_that_an_image_has_may_be_named(many, tmp_path, capsys, monkeypatch):
-    lines = [{"prompt": PROMPT}]
-    assert many(lines) == 0
-    settings = read_settings(*(tmp_path / "outputs").iterdir())
-    assert settings["defaults"] == ["guidance_scale", "scheduler"]
-    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
-    assert many(lines, "--guidance-scale", "1.5", "--scheduler", "ddim") == 0
-    assert many(lines, "--scheduler", "pndm") == 2
+    chosen = ("--guidance-scale", "1.5", "--scheduler")
+    assert [many([{"prompt": PROMPT}], *chosen, name, folder="defaults") for name in ("ddim", "pndm")] == [0, 2]
 
 
 def test_the_launcher_s_processes_each_take_every_nth_line(many, tmp_path, monkeypatch, capsys):
