@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +75,10 @@ class LoadedPipeline:
         applied = applied_tome(self.pipe)
         if applied is None:
             return "no token merging"
-        reports = [entry.last_image for entry in applied.entries if entry.last_image is not None]
+        reports = {entry.denoiser: entry.last_image for entry in applied.entries if entry.last_image is not None}
         skipped = [
-            f"; {each.num_skipped} of {format_count(each.num_skipped + each.num_computed, 'call')} skipped"
-            for each in reports
+            f"; {each.num_skipped} of {format_count(each.num_skipped + each.num_computed, 'call')} of {name} skipped"
+            for name, each in reports.items()
         ]
         return f"token merging: {applied}{''.join(skipped)}"
 
@@ -85,6 +86,16 @@ class LoadedPipeline:
         """Count the calls of the denoiser for an image."""
         self.pipe.scheduler.set_timesteps(self.settings.steps)
         return len(self.pipe.scheduler.timesteps)
+
+    @property
+    def warm_up_steps(self) -> int:
+        """One step, or those of an image if its scheduler cannot run one."""
+        from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
+
+        with suppress(UserError):
+            check_scheduler(self.pipe.scheduler, 1, may_scale=True)
+            return 1
+        return self.settings.steps
 
     def generate(
         self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None,

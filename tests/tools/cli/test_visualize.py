@@ -83,7 +83,7 @@ def test_blocks_and_calls_are_selected(tmp_path):
 def test_what_a_cache_skips_is_told(tmp_path, capsys):
     content = visualize(tmp_path, "--cache", "0.5", size=["--height", "64", "--width", "64", "--steps", "10"])
     assert len({row["call"] for row in content["merged"]}) == 5
-    assert "; 5 of 10 calls skipped" in capsys.readouterr().out
+    assert "; 5 of 10 calls of unet skipped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
