@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -125,7 +124,6 @@ class Evaluation:
                 self._generate(case, self.loaded.warm_up_steps)
                 self._warmed_up.add(configuration.name)
             configuration.apply(self.loaded.pipe)
-            gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed
             generated = self._generate(case, configuration.steps)
         finally:
             remove_tome(self.loaded.pipe)
