@@ -52,6 +52,11 @@ def parse_arguments(argv=None):
     args = parser.parse_args(argv)
     if args.steps < 2:
         parser.error("--steps must be 2 or more, as the first step is not timed")
+    if not 0 <= args.merged_part <= 1:
+        parser.error(f"--merged-part {args.merged_part} must be from 0 to 1")
+    for name in ("batch", "crops", "rank", "evaluations"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} {getattr(args, name)} must be 1 or more")
     if args.size is not None and (args.size < 8 or args.size % 8):
         parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as 256")
     if args.images and not args.images.is_dir():

@@ -24,8 +24,10 @@ parser.add_argument("--frames", type=int, default=81, help="a multiple of 4, plu
 parser.add_argument("--merge-frames", type=int, metavar="N", help="merge tokens over N frames; 1: within each frame")
 args = parser.parse_args()
 
-if args.height % 16 or args.width % 16 or args.frames % 4 != 1:
+if min(args.height, args.width) < 16 or args.height % 16 or args.width % 16 or args.frames < 1 or args.frames % 4 != 1:
     parser.error("--height and --width must be multiples of 16, and --frames one of 4 plus 1, such as 480, 832 and 81")
+if args.merge_frames is not None and args.merge_frames < 1:
+    parser.error(f"--merge-frames {args.merge_frames} must be 1 or more")
 if not hasattr(ppdiffusers, "WanPipeline"):
     parser.error(
         f"ppdiffusers {ppdiffusers.__version__} has no Wan; install it from PaddleMIX's source "

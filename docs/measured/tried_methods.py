@@ -290,7 +290,7 @@ def main() -> None:
     args = parser.parse_args()
     prepare_cpu()
     source = find_model(args.model)
-    pipe = load_pipeline(source, class_labels=True)
+    pipe = load_pipeline(source, generates=True)
     pipe.set_progress_bar_config(disable=True)
     labels = sampling.get_class_labels(pipe)
     prompts = list(PROMPTS) if labels is None else labels.list_names()

@@ -87,7 +87,9 @@ def _make_config(settings, ratio, method, start, end, cache):
         ToMeError: the inputs are invalid or conflict.
     """
     if settings == OFF:
-        return ToMeConfig(0.0, cache=cache) if cache else None
-    if settings == CUSTOM:
-        return ToMeConfig(ratio=ratio, method=method, start=start, end=end, cache=cache)
-    return replace(ToMeConfig.preset(settings), start=start, end=end, cache=cache)
+        config = ToMeConfig(0.0, cache=cache)
+    elif settings == CUSTOM:
+        config = ToMeConfig(ratio=ratio, method=method, start=start, end=end, cache=cache)
+    else:
+        config = replace(ToMeConfig.preset(settings), start=start, end=end, cache=cache)
+    return config if config.ratio or config.cache else None

@@ -186,7 +186,10 @@ def _describe_error(option: str, path: Path, error: Exception) -> str:
 
 def compute_scores(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Return the scores of every configuration."""
-    results = json.loads((args.evaluation / "evaluate.json").read_text())
+    try:
+        results = json.loads((args.evaluation / "evaluate.json").read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{args.evaluation} holds no results of evaluate --save-images ({error})") from error
     folder = ImageFolder(args.evaluation, keeps_all=True)
     paths, prompts = {}, {}
     for row in results["configurations"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -27,9 +28,11 @@ class Meter:
     """A clock and a memory counter that start when they are created.
 
     Memory is that of Paddle's tensors; that of the process (Linux) on a CPU with Paddle 2.6, which cannot reset a peak.
+    What earlier work left to the garbage collector is collected before, as it would count, or be collected meanwhile.
     """
 
     def __init__(self) -> None:
+        gc.collect()
         core, kind, index = _find_device()
         reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
         self._read_peak: Callable[[], int | None] = partial(

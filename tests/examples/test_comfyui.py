@@ -96,6 +96,8 @@ class TestOfTheNode:
         assert OURS().merge(tiny.pipeline(), **{**usual, "settings": "off", "cache": 0.2})[0].tome.config == ToMeConfig(
             0.0, cache=0.2
         ), "nothing merges, and the cache is used"
+        pipe, summary = OURS().merge(tiny.pipeline(), **{**usual, "ratio": 0.0})
+        assert (pipe.tome, summary) == (None, "nothing merges")
 
     def test_without_the_package_one_line_says_so(self):
         code = f"""

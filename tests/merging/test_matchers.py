@@ -77,17 +77,6 @@ class TestTiles:
                 assert set(destinations) == set(seen)
                 assert len(seen) <= (TILE // sx + 2) * (TILE // sy + 2)
 
-    def test_what_is_beside_a_token_is_never_out_of_reach(self) -> None:
-        """A tile's edge runs between two tokens that are alike, and nothing else is like them."""
-        grid = Grid(8, 8)
-        x = tiny.array((1, grid.num_tokens, 64))
-        partition = regular_partition(grid, 2, 2)
-        # The top left cell of the second tile and, across the edge, a source of the first.
-        destination, source = 4, 3
-        x[0, source] = x[0, destination]
-        matching = match_in_tiles(x, partition, grid, 1)
-        assert matching.owner[source].item() == matching.owner[destination].item()
-
     def test_a_tile_as_large_as_the_grid_is_no_tile(self) -> None:
         assert cut_into_tiles(Grid(16, 16), 2, 2, 16).num_tiles == 1
         whole = tiny.run_unet(apply_tome(tiny.unet(), 0.5, max_downsample=2))

@@ -33,12 +33,13 @@ def test_random_destinations_are_even_over_a_cell(sx: int, sy: int) -> None:
             assert np.abs(share - 1 / places).max() < 5 * np.sqrt(1 / places / len(cell))
 
 
-def test_random_destinations_of_neighbours_and_of_steps_are_independent() -> None:
-    draws = np.stack([find_places(Grid(16, 16), 2, 2, timestep=step) for step in range(300)])
+def test_random_destinations_of_neighbours_steps_and_grids_are_independent() -> None:
+    grids = (Grid(16, 16), Grid(8, 32))
+    draws, other = (np.stack([find_places(grid, 2, 2, timestep=step) for step in range(300)]) for grid in grids)
     agree = {
         "cells": (draws[:, 1:] == draws[:, :-1]).mean(),
         "steps": (draws[1:] == draws[:-1]).mean(),
-        "steps of 20": (draws[20:] == draws[:-20]).mean(),
+        "steps of 20": (draws[20:] == draws[:-20]).mean(), "grids": (draws == other).mean(),
     }
     assert all(abs(share - 0.25) < 0.02 for share in agree.values()), agree
 
@@ -61,17 +62,6 @@ def test_random_destinations_are_these_on_every_paddle() -> None:
     """Pinned: Paddle 2.6 rounds large Python numbers to float32, which once gave it other ones."""
     found = random_partition(Grid(4, 8), 2, 2, seed=7, timestep=paddle.to_tensor(981))
     assert found.destinations.tolist() == [1, 3, 4, 6, 17, 27, 28, 30]
-
-
-def test_random_destinations_differ_between_seeds_grids_and_strides() -> None:
-    first = find_places(Grid(8, 16), 2, 2)
-    for other in (
-        find_places(Grid(8, 16), 2, 2, seed=1),
-        find_places(Grid(16, 8), 2, 2),
-        find_places(Grid(8, 16), 2, 2, timestep=2.0),
-        find_places(Grid(8, 16), 2, 2, timestep=1.25),
-    ):
-        assert (first != other).mean() > 0.5
 
 
 def test_timestep_gives_other_destinations() -> None:

@@ -9,8 +9,7 @@ import math
 import numpy as np
 import pytest
 
-import tiny
-from ppdiffusers_tome import ToMeConfig, applied_tome
+from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate import configurations
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration, make_merged, make_unmerged, parse_compared
@@ -27,15 +26,6 @@ def parse(*arguments: str) -> list[Configuration]:
     configurations.add_compared_arguments(parser)
     add_tome_arguments(parser)
     return parse_compared(parser.parse_args(arguments), steps=10)
-
-
-def test_each_configuration_applies_its_settings():
-    pipe = tiny.pipeline()
-    before = tiny.snapshot(pipe.unet)
-    TILES.apply(pipe)
-    assert applied_tome(pipe).config == TILES.tome
-    make_unmerged().apply(pipe)
-    assert tiny.snapshot(pipe.unet) == before
 
 
 def test_names_and_families_tell_settings_apart():

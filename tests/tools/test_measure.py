@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import paddle
@@ -35,6 +36,20 @@ def test_a_peak_belongs_to_its_own_work():
     if None in peaks:
         pytest.skip("this system measures no memory")
     assert [(peak - peaks[0]) / MIB for peak in peaks[1:]] == [pytest.approx(size, abs=12) for size in (399, 99)]
+
+
+def test_what_waits_for_the_garbage_collector_belongs_to_no_peak():
+    meter = Meter()
+    hold(1)
+    alone = meter.peak_bytes()
+    if alone is None:
+        pytest.skip("this system measures no memory")
+    waiting: list[Any] = [paddle.ones([200 * MIB // 4])]
+    waiting.append(waiting)
+    del waiting
+    meter = Meter()
+    hold(1)
+    assert abs(meter.peak_bytes() - alone) / MIB < 50
 
 
 def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,17 +80,25 @@ def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width:
 def time_denoiser(
     pipe: Any, part: str, config: ToMeConfig, height: int, width: int, *, steps: int = 20
 ) -> tuple[float, float]:
-    """Time the first denoiser call of an image, unmerged and merged.
+    """Time a denoiser call of an image, unmerged and where most merges.
 
     The pipeline has no ToMe, before and after; height and width are those of the image in pixels.
     """
     denoiser = dict(list_models(pipe))[part]
     unmerged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
-    apply_tome(pipe, config.without_cache)
+    # It is the first call of an image, in which a start or a ramp may leave all unmerged.
+    levels = config.levels
+    ratio = config.highest_ratio(1) if levels is None else {level: config.highest_ratio(level) for level in levels}
+    apply_tome(pipe, replace(config.without_cache, ratio=ratio, start=0.0, end=1.0))
     try:
         return unmerged, min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
     finally:
         remove_tome(pipe)
+
+
+def count_merging_steps(config: ToMeConfig, levels: Sequence[int], steps: int) -> int:
+    """Count the steps of an image in which something merges at one of the levels."""
+    return sum(any(config.ratio_at(level, step / steps) > 0 for level in levels) for step in range(steps))
 
 
 def time_decoding(pipe: Any, height: int, width: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +12,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, make_unmerged
 from ppdiffusers_tome.tools.evaluate.report import Report, Row
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
+from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
@@ -47,9 +47,13 @@ class Evaluation:
         """Measure the images that ledger or folder lack; report on all.
 
         Raises:
-            UserError: the ledger belongs to another run, or cannot be written.
+            UserError: the ledger belongs to another run, or cannot be written; or the scheduler cannot run so few steps
+                as a configuration has.
             NothingToMergeError: nothing merges in the pipeline with a configuration.
         """
+        for each in self.configurations:
+            if each.steps is not None:
+                check_scheduler(self.loaded.pipe.scheduler, each.steps, may_scale=True)
         run = {**self.loaded.describe_run(), "negative_prompt": self.loaded.settings.negative_prompt}
         del run["versions"]  # those of the machine
         machine = {**describe_machine(), "memory": explain_peak()}
@@ -117,10 +121,9 @@ class Evaluation:
         try:
             if configuration.name not in self._warmed_up:  # the first image of a configuration is slower
                 replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
-                self._generate(case, 1)
+                self._generate(case, self.loaded.warm_up_steps)
                 self._warmed_up.add(configuration.name)
             configuration.apply(self.loaded.pipe)
-            gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed
             generated = self._generate(case, configuration.steps)
         finally:
             remove_tome(self.loaded.pipe)

@@ -61,7 +61,7 @@ def describe_records(records: Sequence[MergeRecord]) -> list[dict[str, Any]]:
 
 def _make_groups_cell(image: Image.Image, record: MergeRecord | None) -> Cell:
     if record is None:
-        return Cell(image, "ran unmerged")
+        return Cell(image, "nothing merged")
     unmerged = int((record.sizes == 1).sum())
     groups = len(record.sizes) - unmerged
     caption = f"{format_count(groups, 'group')}, largest {record.sizes.max()}; {unmerged} not merged"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +75,10 @@ class LoadedPipeline:
         applied = applied_tome(self.pipe)
         if applied is None:
             return "no token merging"
-        reports = [entry.last_image for entry in applied.entries if entry.last_image is not None]
+        reports = {entry.denoiser: entry.last_image for entry in applied.entries if entry.last_image is not None}
         skipped = [
-            f"; {each.num_skipped} of {format_count(each.num_skipped + each.num_computed, 'call')} skipped"
-            for each in reports
+            f"; {each.num_skipped} of {format_count(each.num_skipped + each.num_computed, 'call')} of {name} skipped"
+            for name, each in reports.items()
         ]
         return f"token merging: {applied}{''.join(skipped)}"
 
@@ -84,6 +86,16 @@ class LoadedPipeline:
         """Count the calls of the denoiser for an image."""
         self.pipe.scheduler.set_timesteps(self.settings.steps)
         return len(self.pipe.scheduler.timesteps)
+
+    @property
+    def warm_up_steps(self) -> int:
+        """One step, or those of an image if its scheduler cannot run one."""
+        from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
+
+        with suppress(UserError):
+            check_scheduler(self.pipe.scheduler, 1, may_scale=True)
+            return 1
+        return self.settings.steps
 
     def generate(
         self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None,
@@ -117,7 +129,11 @@ class LoadedPipeline:
                 f"--negative-prompt has no effect at guidance scale {self.guidance_scale:g}; give a --guidance-scale "
                 "above 1, or omit it"
             )
-        if self.labels is not None:
+        if self.labels is None:
+            takes = inspect.signature(self.pipe.__call__).parameters
+            if self.settings.negative_prompt is not None and "negative_prompt" not in takes:
+                raise UserError(f"--negative-prompt has no effect in a {type(self.pipe).__name__}; omit it")
+        else:
             settings, given = self.settings, {"--negative-prompt": self.settings.negative_prompt}
             self.labels.check_arguments(given, settings.height, settings.width, self.guidance_scale)
             self.labels.find_plain_class(prompt)
@@ -210,7 +226,7 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
     check_device(settings.dtype, xformers=settings.xformers)
-    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, class_labels=True)
+    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, generates=True)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)

@@ -25,12 +25,13 @@ _UNET = "the attention of the UNet"
 
 def check_memory(
     folder: Path | None, tome: ToMeConfig, height: int | None, width: int | None, *, rows: int = 2,
-    chunked_attention: bool = False,
+    chunked_attention: bool | None = False,
 ) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
     Nothing is known of a hub's pipeline, which has no folder, and the model's native size is assumed to fit. The rows
-    are those of the UNet's batch, two for each image with guidance.
+    are those of the UNet's batch, two for each image with guidance. Of a command without ``--chunked-attention`` that
+    is None.
     """
     sizes = {"height": height, "width": width}
     names = " and ".join(f"{name} {pixels}" for name, pixels in sizes.items() if pixels is not None)
@@ -43,7 +44,7 @@ def check_memory(
         return
     for part, size in needs.items():
         if size > free and not (chunked_attention and part == _UNET):
-            remedy = ", or give --chunked-attention" if part == _UNET else ""
+            remedy = ", or give --chunked-attention" if part == _UNET and chunked_attention is not None else ""
             raise UserError(
                 f"{names}: {part} alone takes at least {size / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB "
                 f"are free; choose a smaller image{remedy}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log, warn
-from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
+from ppdiffusers_tome.tools.generation.class_labels import PIPELINE, compute_vae_scale
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource
 from ppdiffusers_tome.tools.generation.weights import explain_weights, find_code, is_torch, list_pickles
 
@@ -21,19 +22,21 @@ _CONTROLNET_PIPELINES = {
     "StableDiffusionPipeline": "StableDiffusionControlNetPipeline",
     "StableDiffusionXLPipeline": "StableDiffusionXLControlNetPipeline",
 }
+# What a call must take: noise of its own for each image, and a function that is called after every step.
+_ARGUMENTS = {"prompt", "height", "width", "latents", "callback_on_step_end"}
 
 
 def load_pipeline(
     model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0], any_kind: bool = False,
-    class_labels: bool = False,
+    generates: bool = False,
 ) -> Any:  # fmt: skip
     """Load a pipeline in evaluation mode.
 
     Args:
         model, controlnet: from ``model_sources``.
         dtype: one of ``DTYPES``; all but float32 on a GPU only.
-        any_kind: accept pipelines that cannot generate from a prompt, too.
-        class_labels: accept a DiTPipeline, too.
+        any_kind: accept every pipeline; otherwise it must have a UNet and a VAE.
+        generates: accept only what ``sampling.generate_batch`` takes, of the others a DiTPipeline.
     """
     import ppdiffusers
 
@@ -44,6 +47,8 @@ def load_pipeline(
             ppdiffusers.DiffusionPipeline.load_config(model.name) if model.folder is None
             else json.loads((model.folder / "model_index.json").read_bytes())
         )  # fmt: skip
+        if not isinstance(index, dict):
+            raise ValueError("model_index.json holds no object")
     code = find_code(index, model.folder, ppdiffusers.pipelines)
     if code is not None and not model.trusts_code:
         raise UserError(
@@ -59,10 +64,13 @@ def load_pipeline(
         )
     # A part is a library and a class of it; without either, the pipeline lacks it.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
-    if not (any_kind or {"unet", "vae"} <= parts or (class_labels and kind == PIPELINE)):
+    is_usable = any_kind or {"unet", "vae"} <= parts
+    if generates:
+        is_usable = kind == PIPELINE or (is_usable and _generates_from_prompt(kind, guided=controlnet is not None))
+    if not is_usable:
         raise UserError(
-            f"--model {model.name} is a {kind} without a unet and a vae; give a text-to-image pipeline such as Stable "
-            "Diffusion"
+            f"--model {model.name} is a {kind}, which this command cannot use; give a text-to-image pipeline such as "
+            "Stable Diffusion"
         )
     cls, loaded = ppdiffusers.DiffusionPipeline, {}
     if controlnet is not None:
@@ -74,7 +82,10 @@ def load_pipeline(
         loaded["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
     if model.vae is not None:
         loaded["vae"] = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
-    return _load(cls, "--model", model, dtype, **loaded)
+    pipe = _load(cls, "--model", model, dtype, **loaded)
+    if controlnet is not None:
+        _check_fit(pipe, model, controlnet)
+    return pipe
 
 
 def check_device(dtype: str, *, xformers: bool) -> None:
@@ -110,6 +121,31 @@ def drop_controlnet(pipe: Any) -> Any:
     parts = {name: part for name, part in pipe.components.items() if name != "controlnet"}
     checks = {} if "safety_checker" not in parts else {"requires_safety_checker": parts["safety_checker"] is not None}
     return getattr(ppdiffusers, name)(**parts, **checks)
+
+
+def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
+    """Return whether a prompt, and edges where ``guided``, are all that a class of pipelines needs."""
+    import ppdiffusers
+
+    cls = getattr(ppdiffusers, kind, None)
+    if cls is None:  # of the model's own code, or unknown, on which loading has its say
+        return True
+    takes = inspect.signature(cls.__call__).parameters.keys()
+    return takes >= _ARGUMENTS and (guided or "image" not in takes)
+
+
+def _check_fit(pipe: Any, model: ModelSource, controlnet: ModelSource) -> None:
+    """Check that a ControlNet was made for a UNet of this shape."""
+    own, unet = pipe.controlnet.config, pipe.unet.config
+    values = {name: (own[name], unet[name]) for name in ("block_out_channels", "cross_attention_dim")}
+    own_scale = 2 ** (len(own["conditioning_embedding_out_channels"]) - 1)
+    values["scale from image to latent"] = own_scale, compute_vae_scale(pipe.vae.config)
+    for name, (given, needed) in values.items():
+        if json.dumps(given) != json.dumps(needed):  # tuples and lists are equal there
+            raise UserError(
+                f"--controlnet {controlnet.name} does not fit --model {model.name}: its {name} is {given}, and that of "
+                f"the model {needed}; name one that was made for this model"
+            )
 
 
 def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: Any) -> Any:

@@ -5,9 +5,11 @@ Imports no Paddle, so that a wrong name is reported at once.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,7 +53,13 @@ def find_model(name: str, *, trusts_code: bool = False) -> ModelSource:
 
 def find_controlnet(name: str) -> ModelSource:
     """Find a ControlNet: bundled, a folder, or a hub name."""
-    return _find(name, "--controlnet", {BUNDLED: CONTROLNET}, "a ControlNet's", "config.json")
+    source = _find(name, "--controlnet", {BUNDLED: CONTROLNET}, "a ControlNet's", "config.json")
+    if source.folder is not None:
+        with suppress(ValueError, AttributeError):  # of a damaged config, on which loading has its say
+            kind = json.loads((source.folder / "config.json").read_bytes()).get("_class_name")
+            if kind != "ControlNetModel":  # of which ppdiffusers would draw the weights that a folder lacks
+                raise UserError(f"--controlnet {name} holds a {kind}; give a folder of a ControlNetModel")
+    return source
 
 
 def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index: str) -> ModelSource:

@@ -186,7 +186,8 @@ class Studio:
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
         if key not in self._warm:
             loaded.apply(settings.make_warm_up_config(tome))
-            loaded.generate(request.prompt, 0, edges, steps=1, after_call=_count_calls(report, "warm_up", 1))
+            counter = _count_calls(report, "warm_up", 1)
+            loaded.generate(request.prompt, 0, edges, steps=loaded.warm_up_steps, after_call=counter)
             self._warm.add(key)
         loaded.apply(tome)
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))

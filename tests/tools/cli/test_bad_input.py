@@ -12,6 +12,7 @@ import ppdiffusers
 import pytest
 
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.demo_model import EMOJI
 from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from tools.cli.conftest import PROMPT, SMALL
@@ -20,6 +21,11 @@ MODEL = find_model("bundled").folder
 
 # A command line, and a part of the sentence that must come.
 CASES = f"""
+generte | did you mean generate?; see ppdiffusers-tome --help
+generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
+generate --prompt=-- | argument --prompt: '--' is not a value
+generate --method tood | did you mean todo?
+generate --prompt x --tile x | tile='x' must be a whole number
 generate | there is no prompt
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
 generate --prompt x --height 100000 --width 100000 | width 100000: the attention of the
@@ -30,6 +36,7 @@ generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --xformers --chunked-attention | --chunked-attention: not allowed with argument --xformers
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
+generate --prompt x --controlnet {MODEL}/unet --image PHOTO | holds a UNet2DConditionModel
 generate --prompt x --controlnet bundled | --controlnet needs edges
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image PHOTO | --image needs a ControlNet that fits
@@ -66,6 +73,7 @@ visualize --ratio 0 | ratio 0 makes no groups of similar tokens
 visualize --config fast | method todo) makes no groups of similar tokens, so there is nothing to show; add --me
 visualize --prompt a --prompt b | 2 prompts were given
 export --tolerance 0 | --tolerance 0.0 must be above 0
+export --height 100000 --width 100000 | GiB are free; choose a smaller image
 export --end 0.5 | start or end cannot be exported
 export --output /proc/nowhere | /proc/nowhere cannot be written
 """
@@ -95,7 +103,7 @@ def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeyp
     (tmp_path / "file.jsonl").write_text(json.dumps({"prompt": PROMPT}))
     (tmp_path / "edges.jsonl").write_text(json.dumps({"prompt": PROMPT, "control_image": str(photo)}))
     arguments = [files.get(argument, argument) for argument in shlex.split(line)]
-    if "--output" not in arguments and arguments[0] not in ("doctor", "play"):
+    if "--output" not in arguments and arguments[0] not in ("doctor", "play", "generte"):
         arguments += ["--output", str(tmp_path / "outputs")]
     assert sentence in get_error(arguments, capsys)
     assert not (tmp_path / "outputs").exists() or not list((tmp_path / "outputs").iterdir())
@@ -109,6 +117,7 @@ UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "predictio
     ("file", "content", "words"),
     [
         ("model_index.json", b"{", "could not be loaded; check that its files are complete"),
+        ("model_index.json", b"[]", "could not be loaded; check that its files are complete"),
         ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "load_exported("),
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
@@ -139,6 +148,32 @@ def test_damaged_model_is_refused(file, content, words, tmp_path, capsys):
     capsys.readouterr()
     output = ["--output", str(tmp_path / "outputs")]
     assert words in get_error(["generate", "--prompt", PROMPT, *SMALL, *output, "--model", str(model)], capsys)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        *((f"StableDiffusion{kind}Pipeline", "which this command cannot use; give a text-to-image pipeline")
+          for kind in ("Img2Img", "Inpaint", "ControlNet", "Panorama")),
+        ("LatentConsistencyModelPipeline", "--negative-prompt has no effect in a LatentConsistencyModelPipeline"),
+    ],
+)  # fmt: skip
+def test_pipeline_that_takes_other_arguments_is_refused(kind, words, tmp_path, capsys):
+    model = Path(shutil.copytree(EMOJI, tmp_path / "model"))
+    index = json.loads((model / "model_index.json").read_text())
+    (model / "model_index.json").write_text(json.dumps(index | {"_class_name": kind}))
+    given = ["--prompt", "bird", "--negative-prompt", "red", "--output", str(tmp_path / "outputs")]
+    assert words in get_error(["generate", *given, "--model", str(model)], capsys)
+
+
+def test_controlnet_of_another_model_is_refused(tmp_path, photo, capsys):
+    given = ["--model", "bundled-emoji", "--controlnet", "bundled", "--image", str(photo), "--prompt", "bird"]
+    error = get_error(["generate", *given, "--output", str(tmp_path)], capsys)
+    assert "its block_out_channels is [96, 96, 160, 160], and that of the model [64, 96, 128]" in error
+
+
+def test_no_command_is_refused(capsys):
+    assert "no command was given; the commands are compare, doctor" in get_error([], capsys)
 
 
 def test_hub_that_cannot_be_reached_is_one_line(tmp_path, capsys):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.demo_model import EMOJI
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, Gone, heard, pixels_of
@@ -52,6 +54,19 @@ def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path, photo):
     shown = column[(column == 0).all(-1).mean(1) > 0.1]
     edges = EdgeSource(photo).load(64, 64)
     assert np.corrcoef(shown.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
+
+
+def test_a_scheduler_that_cannot_run_one_step(tmp_path, capsys):
+    """PNDM with Runge-Kutta steps, ppdiffusers' default, takes four or more; a warm-up needs one elsewhere."""
+    model = Path(shutil.copytree(EMOJI, tmp_path / "model"))
+    config = json.loads((model / "scheduler/scheduler_config.json").read_text())
+    (model / "scheduler/scheduler_config.json").write_text(json.dumps(config | {"skip_prk_steps": False}))
+    given = ["--model", str(model), "--steps", "4", "--prompt", "bird"]
+    assert compare(tmp_path / "a", *given, "--ratios", "0.5") == 0
+    assert compare(tmp_path / "b", *given, "--ratios", "--fewer-steps", "2") == 2
+    assert "PNDMScheduler cannot run 2 steps here" in capsys.readouterr().err
+    assert main(["tune", *SMALL, *given, "--max-memory", "64GB", "--output", str(tmp_path / "c")]) == 0
+    assert "fewer steps are not tried, as PNDMScheduler cannot run a single one" in capsys.readouterr().err
 
 
 def test_nothing_is_lost_when_nobody_reads_the_output_and_more_is_added(tmp_path, monkeypatch):

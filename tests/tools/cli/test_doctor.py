@@ -14,6 +14,7 @@ import tiny
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.doctor import coverage as shipped
 from ppdiffusers_tome.tools.doctor.coverage import inspect_installed
@@ -42,7 +43,7 @@ def test_one_model_has_tokens_at_every_level_and_a_timed_call(capsys):
                  "--cache", "0.5"]) == 0  # fmt: skip
     output = capsys.readouterr().out
     assert output.startswith("bundled: StableDiffusionPipeline, 512x256, ratio 0.9375")
-    assert re.search(r"skips most layers in 10 of 20 calls", output)
+    assert re.search(r"skips most layers in 10 of 20 steps", output)
     assert re.search(r"unet +1 +64x32 +3 +2048 -> 128", output)
     assert re.search(r"unet +8 +8x4 +1 +none: ratio names level 1, 2 only", output)
     assert re.search(r"memory of an image, computed, at least +unmerged +merged\n", output)
@@ -60,6 +61,10 @@ def test_transformer_is_counted_in_latents_at_its_own_size(capsys, monkeypatch):
     assert re.search(r"transformer +2 +32x32 +6 +1024 -> 256", output)
     # Beside the speed-up of a call stands that of the whole image: 25 s, then 7.
     assert "10.00 times as fast. Of an image of 20 steps, with decoding, calls are 80%, and it is 3.57 times" in output
+    assert main(["doctor", "--model", "bundled-dit", "--config", "quality", "--start", "0.5"]) == 0
+    assert "Of an image of 20 steps, of which 10 merge, with decoding, calls are 80%, and it is 1.56" in (
+        capsys.readouterr().out
+    )
     assert main(["doctor", "--model", "bundled-dit", "--height", "2048"]) == 2
     assert "height 2048 is not the size of this DiTPipeline, 512x512 pixels" in capsys.readouterr().err
 
@@ -100,6 +105,10 @@ def test_timing_leaves_a_pipeline_as_it_was():
     assert time_decoding(tiny.pipeline(), 32, 32) > 0
     assert tiny.snapshot(pipe.unet) == before
     assert tiny.random_states() == random
+    merging: list[BlockCall] = []
+    WATCHERS.append(merging.append)
+    time_denoiser(pipe, "unet", ToMeConfig((0.0, 0.5), start=0.3), 16, 16)  # its first call is timed, and merges
+    assert {block.reduction.num_left for block in merging} == {32}
     with pytest.raises(UserError, match="StableDiffusionPipeline cannot be called with a prompt alone"):
         time_denoiser(tiny.pipeline(), "unet", ToMeConfig(0.5), 32, 32)  # it has no tokenizer
 

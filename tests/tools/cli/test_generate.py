@@ -61,7 +61,7 @@ def test_ratio_0_equals_the_plain_pipeline_and_a_cache_needs_no_merging(generate
     assert not np.array_equal(pixels_of(computed), pixels_of(cached))
 
 
-def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_path):
+def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_path, capsys):
     edges = tmp_path / "edges.png"
     EdgeSource(photo).load(64, 64).save(edges)
     (by_photo,), (by_edges,) = generate("--image", str(photo)), generate("--control-image", str(edges), folder="b")
@@ -70,6 +70,9 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
         "option": "--image", "file": "photo.png", "canny_low": 100, "canny_high": 200,
     }  # fmt: skip
     (chunked,) = generate("--image", str(photo), "--chunked-attention", folder="c")
+    capsys.readouterr()
+    generate("--image", str(photo), "--cache", "0,2", "--steps", "3", folder="d")
+    assert "; 1 of 3 calls of unet skipped; 1 of 3 calls of controlnet skipped" in capsys.readouterr().out
     assert np.abs(pixels_of(by_photo).astype(int) - pixels_of(chunked)).max() <= 1
 
 

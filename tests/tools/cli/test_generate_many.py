@@ -95,20 +95,27 @@ def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys, monk
     # A finished run needs no model, and what is there with other settings is not taken for it.
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     assert many(lines) == 0
-    for other in (["--ratio", "0.25"], ["--steps", "3"], ["--seed", "9"], ["--guidance-scale", "3"]):
+    for other, words in (
+        (["--tile", "16"], "tome (ratio 0.5), and line 1 has (ratio 0.5, tile 16)"),
+        (["--steps", "3"], "steps 1, and line 1 has 3"), (["--seed", "9"], "seed 0, and line 1 has 9"),
+        (["--guidance-scale", "3"], "guidance_scale 1.5, and line 1 has 3.0"),
+    ):  # fmt: skip
         assert many(lines, *other) == 2
-        assert "give another --output, or replace it with --overwrite" in capsys.readouterr().err
+        assert f"with {words}; give another --output, or replace it with --overwrite" in capsys.readouterr().err
     (outputs / "000001-a-photo-of-a-astronaut.png").write_bytes(b"mine")
     assert many(lines) == 2
     assert (outputs / "000001-a-photo-of-a-astronaut.png").read_bytes() == b"mine"
 
 
 @pytest.mark.once
-def test_an_image_with_a_setting_is_not_that_of_a_line_without_it(tmp_path, capsys, monkeypatch):
-    """What the model would choose is not known before it is loaded."""
+def test_an_image_with_a_setting_is_not_that_of_a_line_without_it(many, tmp_path, capsys, monkeypatch):
+    """What the model would choose is not known before it is loaded; what it chose may be named."""
     named = {"--height": "64", "--width": "64", "--guidance-scale": "3", "--scheduler": "euler"}
     command = ["generate", "--steps", "1", *to_arguments(tmp_path, [{"prompt": PROMPT}])]
     assert main([*command, *chain(*named.items())]) == 0
+    assert many([{"prompt": PROMPT}], folder="defaults") == 0
+    (image,) = (tmp_path / "defaults").iterdir()
+    assert read_settings(image)["defaults"] == ["guidance_scale", "scheduler"]
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     capsys.readouterr()
     for omitted in named:
@@ -117,17 +124,8 @@ def test_an_image_with_a_setting_is_not_that_of_a_line_without_it(tmp_path, caps
         assert re.search(said, capsys.readouterr().err)
     assert main([*command, *chain(*named.items())]) == 0
     assert "0 generated now, 1 before" in capsys.readouterr().out
-
-
-@pytest.mark.once
-def test_defaults_that_an_image_has_may_be_named(many, tmp_path, capsys, monkeypatch):
-    lines = [{"prompt": PROMPT}]
-    assert many(lines) == 0
-    settings = read_settings(*(tmp_path / "outputs").iterdir())
-    assert settings["defaults"] == ["guidance_scale", "scheduler"]
-    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
-    assert many(lines, "--guidance-scale", "1.5", "--scheduler", "ddim") == 0
-    assert many(lines, "--scheduler", "pndm") == 2
+    chosen = ("--guidance-scale", "1.5", "--scheduler")
+    assert [many([{"prompt": PROMPT}], *chosen, name, folder="defaults") for name in ("ddim", "pndm")] == [0, 2]
 
 
 def test_the_launcher_s_processes_each_take_every_nth_line(many, tmp_path, monkeypatch, capsys):

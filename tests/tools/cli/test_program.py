@@ -50,24 +50,6 @@ def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
     sys.modules.pop("ppdiffusers_tome.tools.cli.commands.say_hello")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "no command was given; the commands are compare, doctor"),
-        (["generte"], "did you mean generate?; see ppdiffusers-tome --help"),
-        (["generate", "--promt=x"], "'--promt=x' is not an argument of generate; did you mean --prompt?"),
-        (["generate", "--prompt=--"], "argument --prompt: '--' is not a value"),
-        (["generate", "--method", "tood"], "did you mean todo?"),
-        ([*GENERATE, "--tile", "x"], "tile='x' must be "),
-    ],
-)
-def test_mistyped_arguments_are_one_line(arguments, sentence, capsys):
-    assert main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ppdiffusers-tome: error: ")
-    assert sentence in line
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_60_lines_and_lists_every_option(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")

@@ -24,6 +24,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     assert main(["tune", *SMALL, "--max-memory", "64GiB", *given, "--output", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "| chosen |" in (folder / "tune.md").read_text()
+    assert "target: memory 65,536 MiB\n" in shown
     found = json.loads((folder / "tune.json").read_text())
     settings = dict(method="tofu", tile=16, seed=3)
     expected = [configs[0].to_dict() for configs in list_candidates(settings, steps=1).values()]

@@ -37,7 +37,8 @@ def test_a_sheet_and_numbers_are_written(tmp_path, capsys):
     captured = capsys.readouterr()
     assert heard(captured.err) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
-    assert captured.out.split() == [str(tmp_path / name) for name in reversed(FILES)]
+    merging = "token merging: unet has ratio 0.5 in 3 blocks"
+    assert captured.out.splitlines() == [merging, *(str(tmp_path / name) for name in reversed(FILES))]
     assert read_settings(tmp_path / "visualize.png") == content["run"]
     assert content["run"]["ratio"] == content["run"]["tome"]["ratio"] == 0.5
     first = content["merged"][0]
@@ -77,6 +78,12 @@ def test_blocks_and_calls_are_selected(tmp_path):
     columns = [1 + 3, 1 + len(blocks), 1 + len(ups)]  # the image, and the blocks
     assert [shape[1] for shape in shapes] == [2 * MARGIN + count * (256 + GAP) - GAP for count in columns]
     assert shapes[0][0] < shapes[1][0] < shapes[2][0]  # rows of one call, two, three
+
+
+def test_what_a_cache_skips_is_told(tmp_path, capsys):
+    content = visualize(tmp_path, "--cache", "0.5", size=["--height", "64", "--width", "64", "--steps", "10"])
+    assert len({row["call"] for row in content["merged"]}) == 5
+    assert "; 5 of 10 calls of unet skipped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
     assert 10 < result.merged.similarity.psnr < 100
     assert min(result.merged.seconds, result.unmerged.seconds) > 0
     assert result.notes.keys() == {"settings_note", "measured_note", "unusual_size"}
-    assert "5 of 10 calls skipped" in result.notes["settings_note"]
+    assert "5 of 10 calls of unet skipped" in result.notes["settings_note"]
 
 
 def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
 from ppdiffusers_tome.merging.methods import METHODS
@@ -33,6 +34,9 @@ from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config, refuse_without_merging
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports.
@@ -132,23 +136,26 @@ def _print_estimates(args: argparse.Namespace) -> None:
         table.print()
         merging = [each for each in levels if each.reason is None]
         if merging:
-            part = max(merging, key=lambda each: each.num_blocks).part
-            print_line(_describe_gain(pipe, part, config, height, width, args.steps))
+            print_line(_describe_gain(pipe, merging, config, height, width, args.steps))
         else:
             print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
         if config.cache:
             computed = choose_computed_steps(args.steps, config.cache, cache_steps=config.cache_steps)
             num_skipped = args.steps - len(computed)
             print_line(
-                f"The cache over steps skips most layers in {num_skipped} of {args.steps} calls; neither that nor its "
+                f"The cache over steps skips most layers in {num_skipped} of {args.steps} steps; neither that nor its "
                 "memory is in these numbers."
             )
 
 
-def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width: int, steps: int) -> str:
+def _describe_gain(
+    pipe: Any, merging: Sequence[Estimate], config: ToMeConfig, height: int, width: int, steps: int
+) -> str:
     """Time a denoiser call and the decoding, or explain why not."""
-    from ppdiffusers_tome.tools.doctor.estimate import time_decoding, time_denoiser
+    from ppdiffusers_tome.tools.doctor.estimate import count_merging_steps, time_decoding, time_denoiser
 
+    part = max(merging, key=lambda each: each.num_blocks).part
+    levels = [each.level for each in merging if each.part == part]
     try:
         unmerged, merged = time_denoiser(pipe, part, config, height, width, steps=steps)
     except UserError as error:
@@ -159,8 +166,11 @@ def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width:
         remedy = cheaper if METHODS[config.method].compares else ""
         return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}."
     before = steps * unmerged + time_decoding(pipe, height, width)
-    after = before - steps * (unmerged - merged)
+    num_merging = count_merging_steps(config, levels, steps)
+    after = before - num_merging * (unmerged - merged)
+    which = "" if num_merging == steps else f" of which {num_merging} merge,"
+    most = "at most " if any(map(config.is_ramp, levels)) else ""
     return (
-        f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {steps} steps, with "
-        f"decoding, calls are {steps * unmerged / before:.0%}, and it is {before / after:.2f} times as fast."
+        f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {steps} steps,{which} with "
+        f"decoding, calls are {steps * unmerged / before:.0%}, and it is {most}{before / after:.2f} times as fast."
     )

@@ -14,7 +14,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, check_prompts, parse_settings
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
@@ -86,8 +86,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     """
     settings = parse_settings(args, None, provides_edges=True)
     if settings.model.bundled and settings.model.vae is None and args.controlnet is None:
-        args.controlnet = BUNDLED
-        settings = parse_settings(args, None, provides_edges=True)
+        settings = replace(settings, controlnet=find_controlnet(BUNDLED))
     for name in args.allow_host:
         if not _HOST_NAME.fullmatch(name):
             raise UserError(f"--allow-host {name} must be a name such as play.example.org, or *.example.org")

@@ -14,7 +14,7 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.files import refuse_existing, write_text
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -149,9 +149,10 @@ def _tune(
 
         images = [(prompt, number) for number, prompt in enumerate(prompts)]
         kept = run["kept"]
-        return Search(
-            loaded.pipe, generate, images, target, candidates, kept, settings.steps, begin, report, known
-        ).run()
+        steps = settings.steps if loaded.warm_up_steps == 1 else None
+        if steps is None:
+            warn(f"fewer steps are not tried, as {type(loaded.pipe.scheduler).__name__} cannot run a single one")
+        return Search(loaded.pipe, generate, images, target, candidates, kept, steps, begin, report, known).run()
 
 
 def _is_own(settings_file: Path, results: Path) -> bool:
@@ -162,9 +163,11 @@ def _is_own(settings_file: Path, results: Path) -> bool:
 
 
 def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
+    given = {name: value for name, value in run["target"].items() if value is not None}
+    target = [f"{name} {format_bytes(value) if name == 'memory' else f'{value:g}'}" for name, value in given.items()]
     return [
         format_run(run),
-        f"target: {', '.join(f'{name} {value:g}' for name, value in run['target'].items() if value is not None)}",
+        f"target: {', '.join(target)}",
         *([f"kept: {', '.join(f'{name} {value}' for name, value in run['kept'].items())}"] if run["kept"] else []),
         f"unmerged: {tuned.unmerged_seconds:.2f} s, {format_bytes(tuned.unmerged_peak_bytes)} ({run['memory']})",
         tuned.verdict,

@@ -75,13 +75,13 @@ def run(args: argparse.Namespace) -> None:
         if not by_block:
             raise UserError(
                 "none of the blocks merged tokens into groups in this image, so there is nothing to show: generate a "
-                "larger image, or omit --blocks"
+                "larger image, or omit --blocks and --min-similarity"
             )
         run = loaded.describe(prompt, 0)
         sheet = make_groups_sheet(traced.image, by_block, num_calls, calls, run, settings.tome.summary)
         write_json(paths[1], {"run": run, "calls": num_calls, "merged": describe_records(records)}, overwrite=True)
         write_image(paths[0], sheet, run, overwrite=True)
-        print_line("\n".join(map(str, paths)))
+        print_line("\n".join([loaded.describe_merging(), *map(str, paths)]))
 
 
 def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
