@@ -75,8 +75,6 @@ def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[st
     """
     check_names(settings)
     if config is None:
-        # Refuses a seed of nothing random; all else depends on the candidate.
-        combine_settings(None, {name: settings[name] for name in ("seed", "use_rand") if name in settings})
         return dict(settings)
     values = vars(combine_settings(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}

@@ -452,7 +452,7 @@ class TestCandidates:
             assert strengths == sorted(strengths)
 
     @pytest.mark.parametrize(
-        ("base", "given"), [("quality", {}), (ToMeConfig(0.4, tile=8, seed=5), dict(use_rand=False))], ids=str
+        ("base", "given"), [("quality", {}), (ToMeConfig(0.4, tile=8, reuse_steps=2), dict(use_rand=False))], ids=str
     )
     def test_of_a_config_only_the_ratio_is_looked_for(self, base, given):
         config = replace(base if isinstance(base, ToMeConfig) else ToMeConfig.preset(base), **given)
