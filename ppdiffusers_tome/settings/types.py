@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -130,14 +130,15 @@ class Bounds:
     lowest: float = -math.inf
     highest: float = math.inf
     or_none: bool = False
-    among: tuple[Any, ...] = ()
+    among: Sequence[Any] = ()
 
     def check(self, name: str, value: Any) -> Any:
-        """Return a value as Python's own.
+        """Return a value, which may be numpy's or Paddle's, as Python's own.
 
         Raises:
             ToMeTypeError, ToMeValueError: the setting does not accept it.
         """
+        value = to_python(value)
         if value is None and self.or_none:
             return None
         if self.kind is bool:
@@ -156,7 +157,7 @@ class Bounds:
 
 def setting(
     default: Any, kind: type = bool, accepted: str = "True or False", lowest: float = -math.inf,
-    highest: float = math.inf, among: tuple[Any, ...] = (),
+    highest: float = math.inf, among: Sequence[Any] = (),
 ) -> Any:  # fmt: skip
     """Return a setting's field; None is accepted where it is the default."""
     bounds = Bounds(kind, accepted, lowest, highest, or_none=default is None, among=among)

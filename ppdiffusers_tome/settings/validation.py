@@ -98,7 +98,7 @@ def _check_cache(values: dict[str, Any]) -> None:
     if not _is_sequence(slope):
         values["cache_slope"] = _SLOPE.check("cache_slope", slope)
     elif len(slope) == steps:
-        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", to_python(each)) for each in slope)
+        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slope)
     else:
         raise ToMeValueError(
             f"cache_slope={shorten_repr(slope)} must have one number for each of cache_steps={steps} steps; got "
