@@ -86,7 +86,7 @@ def highest_peak(peaks: Iterable[int | None]) -> int | None:
 
 
 @contextmanager
-def untouched_random_state() -> Iterator[None]:
+def keep_random_state() -> Iterator[None]:
     """Restore the global generators of Paddle, numpy and ppdiffusers afterwards.
 
     ppdiffusers keeps those of ``pipe(generator=name)`` in ``paddle.Generator()``, where PyTorch has a class; they

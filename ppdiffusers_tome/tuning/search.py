@@ -30,7 +30,7 @@ from ppdiffusers_tome.settings.types import check_type, describe_type, shorten_r
 from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_fractions
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.measurement import Meter, highest_peak, untouched_random_state
+from ppdiffusers_tome.tuning.measurement import Meter, highest_peak, keep_random_state
 from ppdiffusers_tome.tuning.results import (
     LEAST_SPEED_UP,
     ChosenSteps,
@@ -115,7 +115,7 @@ def tune(
 
     def generate(arguments: Mapping[str, Any], seed: int, fewer_steps: int | None) -> MeasuredImage:
         changes = {} if fewer_steps is None else {"num_inference_steps": fewer_steps}
-        with untouched_random_state():
+        with keep_random_state():
             paddle.seed(seed)
             np.random.seed(seed)
             meter = Meter()
