@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,14 @@ import pytest
 import tiny
 from benchmarks.variants import apply_port
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files, load_exported
-from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
+from ppdiffusers_tome.export.loading import load_exported, load_program
+from ppdiffusers_tome.export.pipelines import (
+    _check_program,
+    describe_settings,
+    export_pipeline,
+    list_settings_files,
+)
+from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.overrides.block import GridOverride
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
@@ -127,15 +134,15 @@ def test_an_open_size_is_refused_while_it_is_recorded():
         paddle.disable_static()
 
 
-@pytest.mark.parametrize("kind", ["img2img", "half", "scale"])
+@pytest.mark.parametrize("kind", ["img2img", "unet", "vae", "text_encoder", "scale"])
 def test_what_the_deploy_pipelines_do_not_take_is_refused(kind, tmp_path):
     name = "StableDiffusionImg2ImgPipeline" if kind == "img2img" else "StableDiffusionPipeline"
     pipe = tiny.pipeline(getattr(ppdiffusers, name))
-    words = {"img2img": "a StableDiffusionImg2ImgPipeline cannot", "half": "load it in float32", "scale": "at 1/8"}
-    if kind == "half":
+    words = {"img2img": "a StableDiffusionImg2ImgPipeline cannot", "scale": "at 1/8"}
+    if kind in ("unet", "vae", "text_encoder"):
         pipe.vae_scale_factor = 8
-        pipe.unet.to(dtype=paddle.float64)
-    with pytest.raises(ToMeValueError, match=words[kind]):
+        getattr(pipe, kind).to(dtype="float64")
+    with pytest.raises(ToMeValueError, match=words.get(kind, f"{kind} in .*float64 cannot.* load it in float32")):
         export_pipeline(pipe, tmp_path, height=64, width=64)
     assert not list(tmp_path.iterdir())
 
@@ -178,9 +185,36 @@ class TestLoading:
             load_exported(tmp_path / "none")
 
 
-def test_a_size_in_another_librarys_integer_is_refused(tmp_path):
-    with pytest.raises(ToMeTypeError, match=r"height=.*a whole number"):
-        export_pipeline(tiny.pipeline(), tmp_path / "export", height=np.int64(64), width=64)
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (dict(height=np.int64(64), rows=paddle.to_tensor(2)), ToMeValueError, "at 1/8"),  # a later check
+        (dict(height="64"), ToMeTypeError, r"height='64' must be a whole number, a multiple of 8.*got str"),
+        (dict(width=60), ToMeValueError, r"width=60 must be a whole number, a multiple of 8, such as 512"),
+        (dict(width=0), ToMeValueError, r"width=0 must be"),
+        (dict(rows=0), ToMeValueError, r"rows=0 must be a whole number, 1 or more \(2 is one guided image\), or None"),
+        (dict(tolerance="0.1"), ToMeTypeError, r"tolerance='0\.1' must be a number"),
+    ],
+)
+def test_an_argument_is_checked_before_anything_is_written(given, error, words, tmp_path):
+    with pytest.raises(error, match=words):
+        export_pipeline(tiny.pipeline(), tmp_path / "export", **{"height": 64, "width": 64, **given})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_whose_output_is_not_a_number_is_refused(tmp_path):
+    """Also where only the late timestep, the second of two examples, has it."""
+
+    class Logarithm(paddle.nn.Layer):
+        def forward(self, timestep: paddle.Tensor) -> paddle.Tensor:
+            return paddle.log(timestep - 500)
+
+    component = Component("unet", Logarithm, {"timestep": ([1], "float32")})
+    component.save(tmp_path)
+    deployed = SimpleNamespace(unet=load_program(tmp_path / "unet"))
+    assert np.isfinite(component.run(component.examples()[0])).all()
+    with pytest.raises(ToMeValueError, match="the program of unet differs from its model by nan"):
+        _check_program(component, deployed, tmp_path, 1e-4)
 
 
 class TestSettings:
