@@ -119,14 +119,15 @@ class Program(PaddleInferRuntimeModel):
     input_shapes: Mapping[str, Sequence[int | None]] = {}
 
     def __call__(self, **inputs: Any) -> list[paddle.Tensor]:
-        """Run the program with its inputs by name and ignore others.
+        """Run the program with its inputs by name, in any number type, and ignore others.
 
         Raises:
             ToMeValueError: an input has another shape than the program, which would fail in a kernel.
         """
         for name in self.model.get_input_names():
-            value = np.asarray(inputs[name])
-            value = value.reshape([1]).astype("float32") if name == "timestep" else value
+            value, dtype = inputs[name], "int64" if name == "input_ids" else "float32"
+            value = np.asarray(value.astype(dtype) if isinstance(value, paddle.Tensor) else value, dtype)
+            value = value.reshape([1]) if name == "timestep" else value
             self._check_shape(name, value)
             self.model.get_input_handle(name).copy_from_cpu(np.ascontiguousarray(value))
         self.model.run()

@@ -89,6 +89,15 @@ def test_one_program_takes_any_batch_and_follows_the_timestep(default_folder):
     assert [len(output) for output in outputs] == [1, 3, 2]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_a_program_takes_numbers_of_any_type(dtype, default_folder):
+    program, example = load_program(default_folder), inputs(1, 500)
+    given = {name: value.astype(dtype) for name, value in example.items()}
+    same = {name: value.astype("float32") for name, value in given.items()}
+    for each in (given, {name: value.numpy() for name, value in given.items()} if dtype != "bfloat16" else given):
+        np.testing.assert_array_equal(program(**each)[0].numpy(), program(**same)[0].numpy())
+
+
 def test_destinations_in_a_program_depend_on_seed_and_timestep_alone(default_folder):
     program, example = load_program(default_folder), inputs(1, 500)
     first = program(**example)[0].numpy()
