@@ -9,11 +9,12 @@ before, and around if it came later.
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import paddle
 from paddle.jit.sot import psdb
@@ -26,22 +27,24 @@ if TYPE_CHECKING:
 
 # The methods that overrides replace.
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
-# The attribute of a layer that holds, by method, what runs in its place: an ``Original`` and the overrides around it,
-# outermost last.
-_FUNCTIONS = "_ppdiffusers_tome"
+# The attribute of a layer that holds its ``ReplacedMethod`` by name.
+_REPLACED = "_ppdiffusers_tome"
+_MAX_HELD = 1000  # objects in which a function is looked for
 
 
-class Original:
-    """The user's function, or for None the class's method, inside of overrides."""
+class ReplacedMethod(NamedTuple):
+    """What runs in place of a method of one layer.
 
-    def __init__(self, layer: Layer, method: str, function: Callable[..., Any] | None = None) -> None:
-        self.layer, self.method, self.function = layer, method, function
+    Attributes:
+        function: the user's function inside of the overrides; None for the method of the class.
+        overrides: around it, outermost last.
+    """
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = self.function
-        if function is None:
-            function = getattr(find_plain_class(self.layer), self.method).__get__(self.layer)
-        return (function if paddle.in_dynamic_mode() else convert_while_tracing(function))(*args, **kwargs)
+    function: Any = None
+    overrides: tuple[Override, ...] = ()
+
+
+_NOT_REPLACED = ReplacedMethod()
 
 
 class Override:
@@ -80,27 +83,25 @@ class Override:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what this runs around."""
-        functions = tuple(vars(self.layer).get(_FUNCTIONS, {}).get(self.method, ()))
-        inner = next((inside for inside, around in pairwise(functions) if around is self), None)
-        if inner is None:  # another thread took this off after it was found
-            inner = getattr(self.layer, self.method)
-        return inner(*args, **kwargs)
+        functions = _list_functions(self.layer, self.method)
+        if self not in functions:  # another thread took this off after it was found
+            return getattr(self.layer, self.method)(*args, **kwargs)
+        return functions[functions.index(self) - 1](*args, **kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
         layer = self.layer
         if not is_overridden(layer):
             layer.__class__ = _class_with_overrides(find_plain_class(layer))
-        functions = vars(layer).setdefault(_FUNCTIONS, {})
-        if self.method not in functions:
-            functions[self.method] = [Original(layer, self.method, vars(layer).pop(self.method, None))]
-        functions[self.method].append(self)
+        methods = vars(layer).setdefault(_REPLACED, {})
+        replaced = methods.get(self.method) or ReplacedMethod(vars(layer).pop(self.method, None))
+        methods[self.method] = replaced._replace(overrides=(*replaced.overrides, self))
 
     def take_off(self) -> None:
         """Remove this from its layer, which the last one restores."""
-        if self in list_overrides(self.layer):
-            vars(self.layer)[_FUNCTIONS][self.method].remove(self)
-            restore_class(self.layer)
+        overrides = _find_replaced(self.layer, self.method).overrides
+        if self in overrides:
+            _replace(self.layer, self.method, overrides=tuple(each for each in overrides if each is not self))
 
     def follow(self, layer: Layer) -> None:
         """Move this to the layer that replaced its own in the model."""
@@ -114,12 +115,12 @@ class Override:
 
 def is_overridden(layer: Layer) -> bool:
     """Return whether a layer has ToMe, and other code gave it no class since."""
-    return _FUNCTIONS in vars(layer) and "_plain_class" in vars(type(layer))
+    return _REPLACED in vars(layer) and "_plain_class" in vars(type(layer))
 
 
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
-    return [override for functions in vars(layer).get(_FUNCTIONS, {}).values() for override in functions[:0:-1]]
+    return [override for replaced in vars(layer).get(_REPLACED, {}).values() for override in replaced.overrides[::-1]]
 
 
 def walk_overrides(model: Layer) -> Iterator[Override]:
@@ -135,13 +136,41 @@ def list_user_functions(layer: Layer) -> list[Any]:
 
 def find_user_function(layer: Layer, method: str = "forward") -> Any:
     """Return the user's function inside of a layer's overrides, or None."""
-    functions = vars(layer).get(_FUNCTIONS, {}).get(method)
-    return functions[0].function if functions else None
+    return _find_replaced(layer, method).function
 
 
 def find_plain_class(layer: Layer) -> Any:
     """Return the class of a layer without ToMe."""
     return vars(type(layer)).get("_plain_class", type(layer))
+
+
+def restore_class(layer: Layer) -> None:
+    """Restore a layer's class once no override is left, and no user's function around."""
+    methods = vars(layer).get(_REPLACED, {})
+    if not is_overridden(layer) or list_overrides(layer) or not methods.keys().isdisjoint(vars(layer)):
+        return  # a function around may call ours
+    functions = {name: replaced.function for name, replaced in methods.items() if replaced.function is not None}
+    del vars(layer)[_REPLACED]
+    vars(layer).update(functions)
+    layer.__class__ = find_plain_class(layer)
+
+
+def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
+    return vars(layer).get(_REPLACED, {}).get(method, _NOT_REPLACED)
+
+
+def _replace(layer: Layer, method: str, **changes: Any) -> None:
+    """Change the function or overrides of a layer's method."""
+    vars(layer)[_REPLACED][method] = _find_replaced(layer, method)._replace(**changes)
+    restore_class(layer)
+
+
+def _list_functions(layer: Layer, method: str) -> tuple[Callable[..., Any], ...]:
+    """List the user's function or the class's method, and the overrides around it."""
+    function, overrides = _find_replaced(layer, method)
+    if function is None:
+        function = getattr(find_plain_class(layer), method).__get__(layer)
+    return function if paddle.in_dynamic_mode() else convert_while_tracing(function), *overrides
 
 
 # One for each class, as ``to_static`` and pickle compare classes and functions.
@@ -167,32 +196,11 @@ def _class_with_overrides(cls: Any) -> type:
         def __delattr__(self, name: str) -> None:
             delattr(cls, name)
 
-    def set_attribute(layer: Layer, name: str, value: Any) -> None:
-        """Set an attribute, or drop the layer's function for the class's method."""
-        is_own = name in methods and getattr(value, "__self__", None) is layer
-        function = getattr(value, "__func__", None) if is_own else None
-        if is_own and function is getattr(cls, name):
-            _drop_user_function(layer, name)  # as a hook from before does it that goes, of ``enable_model_cpu_offload``
-        elif is_own and function is methods[name]:
-            vars(layer).pop(name, None)  # as what came after ToMe does it: a hook that goes, Paddle where it traced
-            restore_class(layer)
-        elif _wraps(find_user_function(layer, name), value):
-            vars(layer)[_FUNCTIONS][name][0].function = value  # a hook from before goes, and leaves what it wrapped
-        else:
-            cls.__setattr__(layer, name, value)
-
-    def delete_attribute(layer: Layer, name: str) -> None:
-        if name not in vars(layer) and find_user_function(layer, name) is not None:
-            _drop_user_function(layer, name)
-        else:
-            cls.__delattr__(layer, name)
-            restore_class(layer)
-
     for name in methods:
         setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return PlainMethods(cls.__name__, (cls,), {
-        **names, **methods, "_plain_class": cls, "__setattr__": set_attribute, "__delattr__": delete_attribute,
+        **names, **methods, "_plain_class": cls, "__setattr__": _set_attribute, "__delattr__": _delete_attribute,
         "__reduce_ex__": _reduce, "extra_repr": _describe,
     })  # fmt: skip
 
@@ -203,32 +211,57 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        if not FALLBACK and list_overrides(layer):
+        functions = _list_functions(layer, name)
+        if not FALLBACK and len(functions) > 1:
             require_whole_graph(vars(layer).get(name))
-        functions = vars(layer).get(_FUNCTIONS, {}).get(name) or [Original(layer, name)]
         return functions[-1](*args, **kwargs)
 
     marked: Any = method  # whose attributes the types of one Paddle know, and of another not
     marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
-    marked._runs_overrides = True
     marked.__signature__ = inspect.signature(getattr(cls, name))
     return marked
 
 
-def _wraps(function: Any, inner: Any) -> bool:
-    """Return whether a function was made around another by ``functools.wraps``."""
-    while (function := getattr(function, "__wrapped__", None)) is not None:
-        if function is inner:
+def _set_attribute(layer: Layer, name: str, value: Any) -> None:
+    """Set an attribute, or take back the user's functions that go.
+
+    A hook, a cache, or Paddle where it traced, restores what it found when it came. After ToMe that was our method,
+    before it the method of the class (``enable_model_cpu_offload``) or another function of the user.
+    """
+    replaced, plain_class = _find_replaced(layer, name), find_plain_class(layer)
+    found = getattr(value, "__func__", None) if getattr(value, "__self__", None) is layer else None
+    if found is not None and found is vars(type(layer)).get(name):
+        vars(layer).pop(name, None)
+        restore_class(layer)
+    elif replaced is not _NOT_REPLACED and found is getattr(plain_class, name):
+        vars(layer).pop(name, None)
+        _replace(layer, name, function=None)
+    elif replaced.function is not None and _holds(replaced.function, value):
+        vars(layer).pop(name, None)
+        _replace(layer, name, function=value)
+    else:
+        plain_class.__setattr__(layer, name, value)
+
+
+def _delete_attribute(layer: Layer, name: str) -> None:
+    """Delete an attribute, or the user's function inside."""
+    if name not in vars(layer) and _find_replaced(layer, name).function is not None:
+        _replace(layer, name, function=None)
+    else:
+        find_plain_class(layer).__delattr__(layer, name)
+        restore_class(layer)
+
+
+def _holds(function: Any, inner: Any) -> bool:
+    """Return whether a function holds another, as a hook holds what it found."""
+    queue, seen = [function], set()
+    for each in queue:  # in closures, defaults, partials and objects of the user
+        if each is inner:
             return True
+        if id(each) not in seen and not isinstance(each, (Layer, ModuleType, type)) and len(queue) < _MAX_HELD:
+            seen |= {id(each), id(getattr(each, "__globals__", None))}  # which lead everywhere
+            queue += gc.get_referents(each)
     return False
-
-
-def _drop_user_function(layer: Layer, method: str) -> None:
-    """Drop the user's functions around and inside of the overrides of a method."""
-    vars(layer).pop(method, None)
-    if method in vars(layer)[_FUNCTIONS]:
-        vars(layer)[_FUNCTIONS][method][0].function = None
-    restore_class(layer)
 
 
 def _describe(layer: Layer) -> str:
@@ -243,15 +276,3 @@ def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
 def _create(cls: type) -> Any:
     """Create an empty layer; pickle requires a function of a module."""
     return object.__new__(_class_with_overrides(cls))
-
-
-def restore_class(layer: Layer) -> None:
-    """Restore a layer's class once no override is left, and no user's function around."""
-    if not is_overridden(layer) or list_overrides(layer):
-        return
-    functions = vars(layer)[_FUNCTIONS]
-    if functions.keys().isdisjoint(vars(layer)):  # else the user's function may call ours
-        originals = {method: original.function for method, (original,) in functions.items()}
-        vars(layer).update({method: function for method, function in originals.items() if function is not None})
-        del vars(layer)[_FUNCTIONS]
-        layer.__class__ = find_plain_class(layer)

@@ -93,7 +93,7 @@ class StepReport:
 
 
 @dataclass
-class CachedStep:
+class CachedCall:
     """One call of a denoiser with a cache over steps.
 
     Attributes:
@@ -161,8 +161,8 @@ class StepCache:
         self._slopes: Sequence[float] = ()
         self._stores_maps = False
 
-    def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedStep | None:
-        """Return a call's step of the cache, or warn and return None."""
+    def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedCall | None:
+        """Begin a call, or warn that the cache has no effect on it and return None."""
         if step.number is None:
             self._warn_of_missing_step(call, timestep)
             return None
@@ -179,15 +179,15 @@ class StepCache:
             return None
         number, record = step.number, call.state.record
         is_planned = number in self.computed_steps or number >= self.num_steps
-        return CachedStep(
+        return CachedCall(
             step.time if any(self._slopes) else None, is_planned or not histories,
             self._keeps(number) or record is not None, self._slopes[min(number, len(self._slopes) - 1)], histories,
             record=None if record is None else partial(record, number),
         )  # fmt: skip
 
-    def end_call(self, step: Step | None, cached_step: CachedStep | None) -> None:
+    def end_call(self, step: Step | None, cached_call: CachedCall | None) -> None:
         """Count a call that ended."""
-        is_skipped = cached_step is not None and cached_step.has_skipped
+        is_skipped = cached_call is not None and cached_call.has_skipped
         steps = () if step is None or step.number is None or is_skipped else (step.number,)
         self.report += StepReport(int(not is_skipped), int(is_skipped), computed_steps=steps)
 
@@ -298,7 +298,7 @@ class StackOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the block, or return what the stack is predicted to."""
-        cached = call.cached_step
+        cached = call.cached_call
         inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
         if cached is None or inputs is None:
             return self.call_original(*args, **kwargs)
@@ -337,7 +337,7 @@ class CoarseOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
-        cached = call.cached_step
+        cached = call.cached_call
         if cached is not None and cached.skips(self):
             predicted = cached.predict(self)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted

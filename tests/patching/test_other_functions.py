@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import random
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -273,35 +275,55 @@ def test_a_hook_from_before_may_go_while_it_is_applied(path: str, again: bool) -
     assert "forward" not in vars(layer)
 
 
-def test_a_hook_around_a_function_of_the_user_may_go_too() -> None:
-    unet, calls = tiny.unet(levels=1), []
-    own = unet.forward
+@pytest.mark.parametrize("seed", range(24))
+def test_functions_and_settings_may_come_and_go_in_turns(seed: int) -> None:
+    """Each of the user's functions calls what it found, and puts that back when it goes."""
+    rng, unet = random.Random(seed), tiny.unet(levels=1)
+    layer = find_layer(unet, rng.choice(["", "time_proj", ATTENTION]))
+    own_class, ratio, found, calls = type(layer), 0.0, [], collections.Counter[int]()
+    expected = {each: run_merged(each) for each in (0.0, 0.5)}
+    for _ in range(8):
+        change = rng.choice(["put", "put with its name", "put back", "apply", "remove"])
+        if change == "put back":
+            number = max(0, len(found) - rng.randint(1, 2))  # two go at once
+            if found:
+                layer.forward, found = found[number], found[:number]
+        elif change in ("apply", "remove"):
+            ratio = 0.5 if change == "apply" else 0.0
+            _ = apply_tome(unet, ratio) if ratio else remove_tome(unet)
+        else:
+            own = layer.forward
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return own(*args, **kwargs)
+            def forward(*args: Any, own: Any = own, number: int = len(found), **kwargs: Any) -> Any:
+                calls[number] += 1
+                return own(*args, **kwargs)
 
-    unet.forward = forward
-    add_hook_to_module(unet, ModelHook())
-    apply_tome(unet, 0.5)
-    remove_hook_from_module(unet)
-    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
-    assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
-    assert vars(unet)["forward"] is forward
-    assert len(calls) == 2
+            layer.forward = functools.wraps(own)(forward) if change == "put with its name" else forward
+            found = [*found, own]
+        calls.clear()
+        assert np.array_equal(tiny.run_unet(unet), expected[ratio])
+        assert calls == dict.fromkeys(range(len(found)), 1)
+    for own in reversed(found):
+        layer.forward = own
+    remove_tome(unet)
+    assert type(layer) is own_class
+    assert getattr(vars(layer).get("forward"), "__func__", own_class.forward) is own_class.forward
 
 
-def test_several_hooks_around_a_function_may_go_at_once() -> None:
+@pytest.mark.parametrize("number", [0, 1, 3], ids=["to the class's method", "to an inner one", "to the outermost"])
+def test_what_was_there_before_may_be_put_back(number: int) -> None:
+    """Hooks around it go at once, also those that came after ToMe."""
     unet = tiny.unet(levels=1)
     chain = [unet.forward]
     for _ in range(3):
         chain.append(functools.wraps(chain[-1])(lambda *args, own=chain[-1], **kwargs: own(*args, **kwargs)))
     unet.forward = chain[-1]
     apply_tome(unet, 0.5)
-    unet.forward = chain[1]
+    add_hook_to_module(unet, ModelHook())
+    unet.forward = chain[number]
     assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
-    assert vars(unet)["forward"] is chain[1]
+    assert vars(unet).get("forward") is (chain[number] if number else None)
 
 
 def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,80 +38,66 @@ class PointOverride(Override):
         self.bypassing: type | None = None
 
     def run(self, block: BlockCall, *args: Any, **kwargs: Any) -> Any:
-        """Reduce the tokens, run the layer, restore its result."""
-        tokens = first_argument(self.layer, args, kwargs)
-        reduction = self._find_reduction(block, tokens, kwargs)
-        if reduction is None:
-            return self.call_original(*args, **kwargs)
-        point = PointCall(block, reduction, self.merge_point, self.combine)
-        try:
-            with CALL_STACK.push(Frame(block.call, block, point)):
-                output = self._run_merged(point, tokens, args, kwargs)
-        except UnmergeableError as error:
-            block.run_unmerged(*error.args)
-        else:
-            if not point.bypassed:
-                return output
-            # The result has other keys, or lacks its positions.
-            self.bypassing = find_processor(self.layer)
-            self.state.warn_once("bypass", self._describe_bypass(point.bypassed))
-        del point  # and the tokens that it holds
-        return self.call_original(*args, **kwargs)
-
-    def _run_merged(self, point: PointCall, tokens: paddle.Tensor, args: Arguments, kwargs: Keywords) -> Any:
-        """Run the layer on reduced tokens, or let overrides inside reduce them."""
-        if self.merge_point.rotary or self.merge_point.mask:
-            kwargs = self._reduce_keywords(point, kwargs, tokens.dtype)
-        if point.reduction.keeps_queries or self.merge_point.merges_inside:
-            return self.call_original(*args, **kwargs)
-        args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
-        return point.restore(self.call_original(*args, **kwargs))
-
-    def _find_reduction(
-        self, block: BlockCall, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
-    ) -> TokenReduction | None:
-        """Return the reduction of the block's tokens; None: run unmerged."""
+        """Run the layer on fewer tokens and restore its result, or run it unmerged."""
         is_nested, is_bypassed = CALL_STACK.frames[-1].point is not None, self.bypassing is find_processor(self.layer)
         reduction = None if is_nested or is_bypassed else block.match()
-        obstacle = None if reduction is None else self._find_obstacle(reduction, tokens, kwargs)
-        if obstacle is None:
-            return reduction
-        self.state.warn_once(*obstacle)
-        return None
+        if reduction is not None:
+            try:
+                return self._run_merged(PointCall(block, reduction, self.merge_point, self.combine), args, kwargs)
+            except UnmergeableError as error:
+                self.state.warn_once(*error.args)
+        return self.call_original(*args, **kwargs)
 
-    def _find_obstacle(
+    def _run_merged(self, point: PointCall, args: Arguments, kwargs: Keywords) -> Any:
+        """Run the layer on reduced tokens, or let overrides inside reduce them."""
+        tokens = first_argument(self.layer, args, kwargs)
+        self._require_mergeable(point.reduction, tokens, kwargs)
+        if self.merge_point.rotary or self.merge_point.mask:
+            kwargs = self._reduce_keywords(point, kwargs, tokens.dtype)
+        reduces_inside = point.reduction.keeps_queries or self.merge_point.merges_inside
+        if not reduces_inside:
+            args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
+        with CALL_STACK.push(Frame(point.block.call, point.block, point)):
+            output = self.call_original(*args, **kwargs)
+        missing = point.required - point.ran
+        if missing:  # the result has other keys, or lacks its positions
+            self.bypassing = find_processor(self.layer)
+            raise UnmergeableError("bypass", self._describe_bypass(missing))
+        return output if reduces_inside else point.restore(output)
+
+    def _require_mergeable(
         self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
-    ) -> tuple[str, str] | None:
-        """Return the warning why the layer runs unmerged, or None."""
+    ) -> None:
+        """Raise an ``UnmergeableError`` where the layer must run on all tokens."""
         point, name, processor = self.merge_point, type(self.layer).__name__, find_processor(self.layer)
         if stores_maps(processor, self.role):
-            return "maps", (
-                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
+            raise UnmergeableError(
+                "maps",
+                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
             )
         if tokens is None:
-            return "arguments", f"{name} was called without its first argument, so it runs unmerged"
-        misfit = "" if point.merges_inside else find_misfit(self.layer, point, reduction, tokens)
-        if misfit:
-            return "sublayer", misfit
+            raise UnmergeableError("arguments", f"{name} was called without its first argument, so it runs unmerged")
+        if not point.merges_inside:
+            require_fit(self.layer, point, reduction, tokens)
         context = kwargs.get("encoder_hidden_states") if reduction.keeps_queries else None
         has_other_keys = context is not None and context.shape[1] != reduction.num_tokens
         if has_other_keys and point.has_prepared_mask and not point.merges_inside:
-            return "keys", f"{name} got keys of other tokens than its block's, so it runs unmerged"
+            raise UnmergeableError("keys", f"{name} got keys of other tokens than its block's, so it runs unmerged")
         for key, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
             is_own = value is tokens or key == "encoder_hidden_states"
             has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
             if has_rows and not is_own:
-                return "rows", f"{name} got {key} with a row for each token, so it runs unmerged"
+                raise UnmergeableError("rows", f"{name} got {key} with a row for each token, so it runs unmerged")
         if kwargs.get(point.rotary) is not None:
             absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
             if absent:
-                return "bypass", self._describe_bypass(absent)
+                raise UnmergeableError("bypass", self._describe_bypass(absent))
         mask = kwargs.get(point.mask)
         if mask is not None and not (mask.ndim == 4 and mask.shape[2] == 1):
-            return "mask", (
-                f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged"
+            raise UnmergeableError(
+                "mask",
+                f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged",
             )
-        return None
 
     def _reduce_keywords(self, point: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
         """Return the keywords for fewer tokens; prepare the rotations."""
@@ -122,6 +108,7 @@ class PointOverride(Override):
             point.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
             if rotary.num_text:
                 point.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
+            point.required.update(point.rotations)
         if merge_point.mask:
             mask = kwargs.get(merge_point.mask)
             if mask is not None:
@@ -161,9 +148,7 @@ class ProjectionOverride(InnerOverride):
         point.ran.add(self.name)
         tokens = first_argument(self.layer, args, kwargs)
         if point.reduced[0] is not tokens:
-            misfit = find_misfit(self.layer, point.merge_point, point.reduction, tokens)
-            if misfit:
-                raise UnmergeableError("sublayer", misfit)
+            require_fit(self.layer, point.merge_point, point.reduction, tokens)
             point.reduced = tokens, point.reduce(tokens)
         args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduced[1])
         if self.name == PROJECTIONS[-1]:
@@ -211,18 +196,19 @@ class NormOverride(InnerOverride):
         return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
 
 
-def find_misfit(layer: Layer, point: MergePoint, reduction: TokenReduction, tokens: paddle.Tensor) -> str:
-    """Return why tokens of a layer cannot be reduced, or ""."""
+def require_fit(layer: Layer, point: MergePoint, reduction: TokenReduction, tokens: paddle.Tensor) -> None:
+    """Raise an ``UnmergeableError`` where a layer's tokens cannot be reduced."""
     batch, num_tokens = reduction.batch, reduction.num_tokens
     if tokens.ndim == 3 and tokens.shape[1] >= num_tokens:
         has_text, is_batch = tokens.shape[1] > num_tokens, tokens.shape[0] == batch or -1 in (tokens.shape[0], batch)
         if is_batch and (point.text or not has_text):
-            return ""
+            return
     if reduction.keeps_queries:
         why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"
     else:
         why = "feed-forward chunking does that), so it runs unmerged; switch chunking off to merge here"
-    return (
+    raise UnmergeableError(
+        "sublayer",
         f"{type(layer).__name__} got tokens of shape {list(tokens.shape)} instead of "
-        f"[{batch}, {num_tokens}, channels] ({why}"
+        f"[{batch}, {num_tokens}, channels] ({why}",
     )

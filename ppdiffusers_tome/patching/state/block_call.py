@@ -21,10 +21,7 @@ WATCHERS: list[Callable[[BlockCall], None]] = []
 
 
 class UnmergeableError(Exception):
-    """A merge point that cannot go on, with a topic and a reason.
-
-    Its block runs unmerged, and its layer again, on all tokens.
-    """
+    """A merge point whose layer must run on all tokens, with a topic and a reason."""
 
 
 class BlockCall:
@@ -67,11 +64,6 @@ class BlockCall:
             watch(self)
         return self.reduction
 
-    def run_unmerged(self, topic: str, reason: str) -> None:
-        """Stop merging in this call of the block; log the reason once."""
-        self.tokens = self.reduction = None
-        self.call.state.warn_once(topic, reason)
-
 
 class PointCall:
     """One call of a merge point, which runs on fewer tokens.
@@ -79,21 +71,17 @@ class PointCall:
     Attributes:
         block: the call of its block.
         combine: as in ``Matching.reduce``.
-        ran: names of the layers of attention that ran on fewer tokens.
+        ran, required: names of the layers of attention that ran on fewer tokens, and of those that have to.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
     """
 
     def __init__(self, block: BlockCall, reduction: TokenReduction, merge_point: MergePoint, combine: str) -> None:
         self.block, self.reduction, self.merge_point, self.combine = block, reduction, merge_point, combine
         self.ran: set[str] = set()
+        self.required: set[str] = {"to_k"} if reduction.keeps_queries else set()
         self.rotations: dict[str, Rotation] = {}
         # The last tokens of a projection and what they were reduced to, for the next one that gets the same tensor.
         self.reduced: tuple[Any, Any] = (None, None)
-
-    @property
-    def bypassed(self) -> set[str]:
-        """The required layers of attention that did not run, by name."""
-        return {*self.rotations, *(("to_k",) if self.reduction.keeps_queries else ())} - self.ran
 
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
         """Reduce the image tokens of ``[batch, tokens, channels]``."""

@@ -29,16 +29,21 @@ class CallStack(threading.local):
     Attributes:
         frames: the calls of denoisers and in them, innermost last. While a backward pass runs layers again, they are
             those in which the layers ran first.
-        is_recomputing: True while a backward pass runs layers again.
+        returns: the calls to return to from each backward pass that runs layers again, innermost last.
         last_stretch: the last for which Paddle asked, see ``recompute``; None before.
         pipeline_call: the innermost call of a pipeline, or None.
     """
 
     def __init__(self) -> None:
         self.frames: tuple[Frame, ...] = ()
-        self.is_recomputing = False
+        self.returns: list[Stretch | None] = []
         self.last_stretch: weakref.ref[Stretch] | None = None
         self.pipeline_call: PipelineCall | None = None
+
+    @property
+    def is_recomputing(self) -> bool:
+        """True while a backward pass runs layers again."""
+        return bool(self.returns)
 
     @contextmanager
     def push(self, frame: Frame) -> Iterator[None]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.block_call import BlockCall
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
     from ppdiffusers_tome.patching.state.progress import Step
-    from ppdiffusers_tome.patching.step_cache import CachedStep
+    from ppdiffusers_tome.patching.step_cache import CachedCall
 
 
 class DenoiserCall:
@@ -36,7 +36,7 @@ class DenoiserCall:
         timestep: scalar or ``[batch]``; None where the model has none.
         step: of the denoising; None if no setting needs it, or it is unknown.
         layouts: of the blocks, by the override of the layer that gets their latent.
-        cached_step: of the cache over steps; None where all layers run.
+        cached_call: of the cache over steps; None where all layers run.
         records_gradients: True if gradients may be computed.
     """
 
@@ -53,7 +53,7 @@ class DenoiserCall:
         self.timestep: paddle.Tensor | None = None
         self.step: Step | None = None
         self.layouts: dict[object, Layout] = {}
-        self.cached_step: CachedStep | None = None
+        self.cached_call: CachedCall | None = None
         self.records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
         self._counts: dict[Layout, int] = {}  # of tokens that merge
         self._reducers: dict[Layout, Reducer] = {}
@@ -116,7 +116,7 @@ class DenoiserCall:
             if denoising.matchings.never_matches:
                 self.state.warn_once("no reuse", f"{CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has")
         if self._config.cache:
-            self.cached_step = denoising.cache.begin_call(self, step, timestep)
+            self.cached_call = denoising.cache.begin_call(self, step, timestep)
 
     def end(self) -> None:
         """Count a call that ended, for the report of its image."""
@@ -124,7 +124,7 @@ class DenoiserCall:
             return
         if self.timestep is None:
             self._warn_of_missing_timestep()
-        self.state.denoising().cache.end_call(self.step, self.cached_step)
+        self.state.denoising().cache.end_call(self.step, self.cached_call)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
         """Return the reduction of ``[batch, tokens, channels]``; None: run unmerged."""

@@ -29,14 +29,11 @@ class Stretch:
 
     Attributes:
         frames: the calls in which the layers run first, innermost last.
-        is_recomputing: True where a backward pass runs layers again already.
-        ran_again: True once these layers run again.
-        is_return: True of the calls that Paddle asks for just before layers run again, to return to them.
+        ran_again: True once the layers run again.
     """
 
     def __init__(self) -> None:
-        self.frames, self.is_recomputing = CALL_STACK.frames, CALL_STACK.is_recomputing
-        self.ran_again = self.is_return = False
+        self.frames, self.ran_again = CALL_STACK.frames, False
 
 
 def is_awaited(state: DenoiserState) -> bool:
@@ -54,11 +51,14 @@ def _begin_stretch() -> Stretch:
 
 def _enter_stretch(stretch: Stretch) -> None:
     """Begin the second run of a stretch, or return to what runs around it."""
-    outer = None if CALL_STACK.last_stretch is None else CALL_STACK.last_stretch()
-    if not stretch.is_return and outer is not None:
-        outer.is_return = stretch.ran_again = True
+    returns, last = CALL_STACK.returns, CALL_STACK.last_stretch
+    if returns and returns[-1] is stretch:
+        returns.pop()
+    else:
+        # Paddle asked just before for the calls to return to.
+        returns.append(None if last is None else last())
+        stretch.ran_again = True
     CALL_STACK.frames = stretch.frames
-    CALL_STACK.is_recomputing = stretch.is_recomputing if stretch.is_return else True
 
 
 def _keep_stretches() -> None:
