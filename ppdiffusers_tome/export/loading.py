@@ -125,8 +125,9 @@ class Program(PaddleInferRuntimeModel):
             ToMeValueError: an input has another shape than the program, which would fail in a kernel.
         """
         for name in self.model.get_input_names():
-            value, dtype = inputs[name], "int64" if name == "input_ids" else "float32"
-            value = np.asarray(value.astype(dtype) if isinstance(value, paddle.Tensor) else value, dtype)
+            dtype: Any = "int64" if name == "input_ids" else "float32"
+            value = inputs[name].astype(dtype) if isinstance(inputs[name], paddle.Tensor) else inputs[name]
+            value = np.asarray(value, dtype)
             value = value.reshape([1]) if name == "timestep" else value
             self._check_shape(name, value)
             self.model.get_input_handle(name).copy_from_cpu(np.ascontiguousarray(value))

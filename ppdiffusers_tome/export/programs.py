@@ -71,15 +71,18 @@ class Component:
 
     @contextmanager
     def _build_for_inference(self) -> Iterator[paddle.nn.Layer]:
-        """Build the layer in evaluation mode, and restore its models' modes."""
+        """Build the layer in evaluation mode, and leave its models as they were."""
         layer = self.build()
-        is_training = {part: part.training for part in layer.sublayers()}
+        # Tracing puts functions in place of ``forward``, and Paddle 2.6 leaves them there.
+        before = {part: {name: vars(part)[name] for name in ("training", "forward") if name in vars(part)}
+                  for part in layer.sublayers()}  # fmt: skip
         layer.eval()
         try:
             yield layer
         finally:
-            for part, mode in is_training.items():
-                part.training = mode
+            for part, attributes in before.items():
+                vars(part).pop("forward", None)
+                vars(part).update(attributes)
 
 
 class Part(paddle.nn.Layer):

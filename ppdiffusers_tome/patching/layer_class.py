@@ -147,7 +147,12 @@ def find_plain_class(layer: Layer) -> Any:
 def restore_class(layer: Layer) -> None:
     """Restore a layer's class once no override is left, and no user's function around."""
     methods = vars(layer).get(_REPLACED, {})
-    if not is_overridden(layer) or list_overrides(layer) or not methods.keys().isdisjoint(vars(layer)):
+    if not is_overridden(layer) or list_overrides(layer):
+        return
+    for name in methods:
+        if getattr(vars(layer).get(name), "__func__", None) is vars(type(layer))[name]:
+            del vars(layer)[name]  # ours, which Paddle's tracing found and restores past ``_set_attribute``
+    if not methods.keys().isdisjoint(vars(layer)):
         return  # a function around may call ours
     functions = {name: replaced.function for name, replaced in methods.items() if replaced.function is not None}
     del vars(layer)[_REPLACED]

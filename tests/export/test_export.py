@@ -156,15 +156,34 @@ def test_what_the_deploy_pipelines_do_not_take_is_refused(kind, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_leaves_models_in_training(tmp_path):
-    unet = apply_tome(tiny.small_unet(), 0.5)
+def test_an_export_leaves_models_as_they_were(tmp_path):
+    unet = unet_of("default")
     unet.train()
     unet.conv_in.eval()
-    modes = [layer.training for layer in unet.sublayers(include_self=True)]
+    unet.conv_out.forward = function = unet.conv_out.forward  # a user's
     part = part_of(unet)
+    part.run(part.examples()[0])  # the first call marks layers as built
+    before = tiny.snapshot(unet)
     part.save(tmp_path)
     part.run(part.examples()[0])
-    assert [layer.training for layer in unet.sublayers(include_self=True)] == modes
+    for layer in unet.sublayers(include_self=True):
+        layer._original_funcs.clear()  # a record of Paddle 2.6
+    assert tiny.snapshot(unet) == before
+    assert vars(unet.conv_out)["forward"] is function
+
+
+def test_a_model_that_the_user_traced_is_without_tome_after_removal():
+    """Paddle 3 traces with another function in place of ``forward``, and restores ours on the layer itself."""
+    unet = unet_of("default")
+    specs = [paddle.static.InputSpec(value.shape, value.dtype) for value in inputs(1, 500).values()]
+    traced = paddle.jit.to_static(tiny.Positional(unet), specs, full_graph=True)
+    assert traced.forward.concrete_program is not None
+    remove_tome(unet)
+    for layer in unet.sublayers(include_self=True):
+        assert "_ppdiffusers_tome" not in vars(layer)
+        assert vars(layer).get("forward") is None or not paddle.__version__.startswith("3")
+    plain = tiny.small_unet().sublayers(include_self=True)
+    assert list(map(type, unet.sublayers(include_self=True))) == list(map(type, plain))
 
 
 class TestLoading:
@@ -215,8 +234,12 @@ def test_a_program_whose_output_is_not_a_number_is_refused(tmp_path):
     """Also where only the late timestep, the second of two examples, has it."""
 
     class Logarithm(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = self.create_parameter([1])  # Paddle 2.6 loads no program without one
+
         def forward(self, timestep: paddle.Tensor) -> paddle.Tensor:
-            return paddle.log(timestep - 500)
+            return paddle.log(timestep - 500) * self.scale
 
     component = Component("unet", Logarithm, {"timestep": ([1], "float32")})
     component.save(tmp_path)
