@@ -96,11 +96,14 @@ def keep_random_state() -> Iterator[None]:
     import paddle
 
     named = getattr(paddle.Generator(), "states_", {}) if hasattr(paddle, "Generator") else {}
-    paddle_state, numpy_state, named_states = paddle.get_rng_state(), np.random.get_state(), dict(named)
+    # A seed is that of the CPU, too, whatever the device.
+    paddle_states = {device: paddle.get_rng_state(device) for device in ("cpu", paddle.get_device())}
+    numpy_state, named_states = np.random.get_state(), dict(named)
     try:
         yield
     finally:
-        paddle.set_rng_state(paddle_state)
+        for device, state in paddle_states.items():
+            paddle.set_rng_state(state, device)
         np.random.set_state(numpy_state)
         named.update(named_states)
 

@@ -176,9 +176,8 @@ def describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> 
     result = f"{best.speed_up:.2f}x the speed, timed side by side with the unmerged image"
     if not pays:
         return (
-            f"No settings give a speed-up on this machine at this size: the best that reach the target, "
-            f"{best.config.summary}, run at {result}. Attention takes too small a part of the time; a larger image has "
-            "a larger speed-up"
+            f"The best settings that reach the target, {best.name}, give no speed-up on this machine at this size: "
+            f"they run at {result}. Attention takes too small a part of the time; a larger image has a larger speed-up"
         )
     others = [
         trial for trial in trials
