@@ -96,14 +96,14 @@ def keep_random_state() -> Iterator[None]:
     import paddle
 
     named = getattr(paddle.Generator(), "states_", {}) if hasattr(paddle, "Generator") else {}
-    # A seed is that of the CPU, too, whatever the device.
-    paddle_states = {device: paddle.get_rng_state(device) for device in ("cpu", paddle.get_device())}
-    numpy_state, named_states = np.random.get_state(), dict(named)
+    cpu = paddle.base.core.default_cpu_generator()  # which a seed is for, too, on every device
+    states, cpu_state, numpy_state = paddle.get_rng_state(), cpu.get_state(), np.random.get_state()
+    named_states = dict(named)
     try:
         yield
     finally:
-        for device, state in paddle_states.items():
-            paddle.set_rng_state(state, device)
+        cpu.set_state(cpu_state)
+        paddle.set_rng_state(states)
         np.random.set_state(numpy_state)
         named.update(named_states)
 
