@@ -170,8 +170,8 @@ def _remove(model_or_pipe: Any, *, awaits_backward: bool = True) -> None:
             if any(True for _ in walk_overrides(layer)):
                 require_unused(layer, awaits_backward=awaits_backward)
         for layer in layers:
+            remove_legacy_port(layer)  # first, as it may have come after ToMe
             detach(layer)
-            remove_legacy_port(layer)
 
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:

@@ -13,7 +13,7 @@ import gc
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import paddle
@@ -146,18 +146,20 @@ def find_plain_class(layer: Layer) -> Any:
 
 def restore_class(layer: Layer) -> None:
     """Restore a layer's class once no override is left, and no user's function around."""
-    methods = vars(layer).get(_REPLACED, {})
-    if not is_overridden(layer) or list_overrides(layer):
+    methods = vars(layer).get(_REPLACED)
+    if methods is None or list_overrides(layer):
         return
     for name in methods:
-        if getattr(vars(layer).get(name), "__func__", None) is vars(type(layer))[name]:
-            del vars(layer)[name]  # ours, which Paddle's tracing found and restores past ``_set_attribute``
+        ours, found = vars(type(layer)).get(name), getattr(vars(layer).get(name), "__func__", None)
+        if is_overridden(layer) and found is ours:
+            del vars(layer)[name]  # which Paddle's tracing found and restores past ``_set_attribute``
     if not methods.keys().isdisjoint(vars(layer)):
         return  # a function around may call ours
     functions = {name: replaced.function for name, replaced in methods.items() if replaced.function is not None}
     del vars(layer)[_REPLACED]
     vars(layer).update(functions)
-    layer.__class__ = find_plain_class(layer)
+    if find_plain_class(layer) is not type(layer):  # other code may have given it another class
+        layer.__class__ = find_plain_class(layer)
 
 
 def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
@@ -183,7 +185,7 @@ def _list_functions(layer: Layer, method: str) -> tuple[Callable[..., Any], ...]
 def _class_with_overrides(cls: Any) -> type:
     """Return the subclass whose methods run overrides."""
     methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
-    replaced: dict[str, Any] = {}  # the functions of the class that somebody replaced
+    originals: dict[str, Any] = {}  # the functions of the class that somebody replaced
 
     class PlainMethods(type(cls)):  # type: ignore[misc]
         """The metaclass whose attributes are those of the original class.
@@ -193,9 +195,9 @@ def _class_with_overrides(cls: Any) -> type:
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name in methods and value is methods[name]:  # ours, found in the ``__dict__``, as mock.patch does
-                value = replaced.pop(name, getattr(cls, name))
+                value = originals.pop(name, getattr(cls, name))
             elif name in methods:
-                replaced.setdefault(name, getattr(cls, name))
+                originals.setdefault(name, getattr(cls, name))
             setattr(cls, name, value)
 
         def __delattr__(self, name: str) -> None:
@@ -227,41 +229,49 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     return marked
 
 
-def _set_attribute(layer: Layer, name: str, value: Any) -> None:
-    """Set an attribute, or take back the user's functions that go.
+# These find the class of the model by an attribute, as a user may derive another class from one with ToMe.
 
-    A hook, a cache, or Paddle where it traced, restores what it found when it came. After ToMe that was our method,
-    before it the method of the class (``enable_model_cpu_offload``) or another function of the user.
+
+def _set_attribute(layer: Any, name: str, value: Any) -> None:
+    """Set an attribute, or put a function of the user where it belongs.
+
+    A hook, a cache, or Paddle where it traced, puts back what it found when it came. If that is our method, it came
+    after ToMe, and goes. If it is the method of the model's class, or held by the function inside, it came before, and
+    all others go with it. A new function around these, in place of an earlier hook, is inside; any other is around.
     """
-    replaced, plain_class = _find_replaced(layer, name), find_plain_class(layer)
-    found = getattr(value, "__func__", None) if getattr(value, "__self__", None) is layer else None
-    if found is not None and found is vars(type(layer)).get(name):
+    ours, replaced, plain_class = vars(type(layer)).get(name), _find_replaced(layer, name), layer._plain_class
+    if ours is None or name not in _REPLACEABLE:
+        plain_class.__setattr__(layer, name, value)
+        return
+    ours, plain, inside = MethodType(ours, layer), MethodType(getattr(plain_class, name), layer), replaced.function
+    if _is_same(value, ours):
         vars(layer).pop(name, None)
         restore_class(layer)
-    elif replaced is not _NOT_REPLACED and found is getattr(plain_class, name):
+    elif (
+        replaced is not _NOT_REPLACED
+        and not _holds(value, ours)
+        and (_holds(value, plain) or (inside is not None and (_holds(inside, value) or _holds(value, inside))))
+    ):
         vars(layer).pop(name, None)
-        _replace(layer, name, function=None)
-    elif replaced.function is not None and _holds(replaced.function, value):
-        vars(layer).pop(name, None)
-        _replace(layer, name, function=value)
+        _replace(layer, name, function=None if _is_same(value, plain) else value)
     else:
         plain_class.__setattr__(layer, name, value)
 
 
-def _delete_attribute(layer: Layer, name: str) -> None:
+def _delete_attribute(layer: Any, name: str) -> None:
     """Delete an attribute, or the user's function inside."""
     if name not in vars(layer) and _find_replaced(layer, name).function is not None:
         _replace(layer, name, function=None)
     else:
-        find_plain_class(layer).__delattr__(layer, name)
+        layer._plain_class.__delattr__(layer, name)
         restore_class(layer)
 
 
 def _holds(function: Any, inner: Any) -> bool:
-    """Return whether a function holds another, as a hook holds what it found."""
+    """Return whether a function is or holds another, as a hook holds what it found."""
     queue, seen = [function], set()
     for each in queue:  # in closures, defaults, partials and objects of the user
-        if each is inner:
+        if _is_same(each, inner):
             return True
         if id(each) not in seen and not isinstance(each, (Layer, ModuleType, type)) and len(queue) < _MAX_HELD:
             seen |= {id(each), id(getattr(each, "__globals__", None))}  # which lead everywhere
@@ -269,9 +279,14 @@ def _holds(function: Any, inner: Any) -> bool:
     return False
 
 
-def _describe(layer: Layer) -> str:
+def _is_same(one: Any, other: Any) -> bool:
+    """Compare functions; a bound method is a new object at each access."""
+    return one is other or (isinstance(one, MethodType) and isinstance(other, MethodType) and one == other)
+
+
+def _describe(layer: Any) -> str:
     """Return what ``print(model)`` shows of a layer, with its overrides."""
-    return ", ".join(filter(None, [find_plain_class(layer).extra_repr(layer), *map(repr, list_overrides(layer))]))
+    return ", ".join(filter(None, [layer._plain_class.extra_repr(layer), *map(repr, list_overrides(layer))]))
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
