@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,11 +40,11 @@ def prepare_folder(
         raise ToMeValueError(f"{folder} cannot be written ({error.strerror}); choose another folder") from error
     paths = {name: folder / name for name in names}
     for name, path in paths.items():
-        parent = path.parent
-        if parent != folder and (parent.is_symlink() or parent.is_file()):
-            raise ToMeValueError(
-                f"{parent} is a link or a file, where a folder belongs; remove it, or choose another folder"
-            )
+        for parent in [folder / each for each in Path(name).parents[:-1]]:
+            if parent.is_symlink() or parent.is_file():
+                raise ToMeValueError(
+                    f"{parent} is a link or a file, where a folder belongs; remove it, or choose another folder"
+                )
         if replaceable is not None and name not in replaceable and os.path.lexists(path):
             raise ToMeValueError(
                 f"{path} belongs to no earlier result, so not even overwrite=True replaces it; choose another folder, "
@@ -63,9 +64,9 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
     """Write a file beside its place, and rename it when complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        # A file of a killed process with the same number; or a link, which would lead out of the folder.
+        # A file of a killed process with the same numbers; or a link, which would lead out of the folder.
         temporary.unlink(missing_ok=True)
         with temporary.open("xb") as file:
             write(file)

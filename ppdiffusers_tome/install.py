@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -121,18 +120,13 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     It stays until an import succeeds.
     """
 
-    searching = False
-
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "ppdiffusers" or self.searching:
+        if name != "ppdiffusers":
             return None
-        self.searching = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self.searching = False
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in others if spec is not None), None)
         if spec is not None and spec.loader is not None:
             run_module = spec.loader.exec_module
 

@@ -10,13 +10,15 @@ import os
 import platform
 import sys
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
 
-from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.settings.types import Bounds
 
 _CPU_INFO, _CPU_QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")
 _MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
+_THREADS = Bounds(Integral, "a whole number, 1 or more, or None for one a core", 1, or_none=True)
 _memory_is_kept = False  # a state of the process, as its memory is
 
 
@@ -34,16 +36,14 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
         The number of threads.
 
     Raises:
-        ToMeValueError: ``threads`` is below 1.
+        ToMeTypeError, ToMeValueError: ``threads`` is not a whole number, or below 1.
 
     Example:
         >>> from ppdiffusers_tome import prepare_cpu
         >>> prepare_cpu()  # doctest: +SKIP
         2
     """
-    if threads is not None and threads < 1:
-        raise ToMeValueError(f"threads={threads} must be 1 or more, or None for one a core")
-    threads = threads or _read_threads() or usable_cores()
+    threads = _THREADS.check("threads", threads) or _read_threads() or usable_cores()
     os.environ[_THREADS_VARIABLE] = str(threads)
     if "paddle" in sys.modules:
         sys.modules["paddle"].base.core.set_num_threads(threads)

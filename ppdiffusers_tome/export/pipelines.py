@@ -10,12 +10,10 @@ Height and width are fixed, as they decide how many tokens merge; the batch may 
 
 from __future__ import annotations
 
-import json
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import paddle
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.export import layout
 from ppdiffusers_tome.export.layout import TOLERANCE
+from ppdiffusers_tome.export.loading import load_exported
 from ppdiffusers_tome.export.programs import (
     LATENT_CHANNELS,
     VAE_SCALE_FACTOR,
@@ -33,16 +32,16 @@ from ppdiffusers_tome.export.programs import (
     VaeDecoder,
     VaeEncoder,
     denoiser_component,
-    load_program,
 )
 from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import check_type
+from ppdiffusers_tome.settings.types import Bounds
 
-_LOCK = threading.Lock()
-_REPLACED: list[Callable[..., None]] = []  # Paddle's function, once for each call that replaces it
+_SIDE = Bounds(Integral, "a whole number, a multiple of 8, such as 512", among=range(VAE_SCALE_FACTOR, 2**31, 8))
+_ROWS = Bounds(Integral, "a whole number, 1 or more (2 is one guided image), or None (any)", 1, or_none=True)
+_TOLERANCE = Bounds(Real, "a number, 0 or more, such as 0.0001", 0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,8 @@ def export_pipeline(
         OSError: a file cannot be written.
     """
     folder = Path(folder)
-    _require_image_size(height, width, rows)
+    height, width, rows = _SIDE.check("height", height), _SIDE.check("width", width), _ROWS.check("rows", rows)
+    tolerance = _TOLERANCE.check("tolerance", tolerance)
     _require_deployable(pipe)
     denoisers = _list_denoisers(pipe)
     layout.require_folder(folder, overwrite=overwrite)
@@ -99,94 +99,6 @@ def export_pipeline(
             config.save(work / name)
         layout.publish(work, folder, description, overwrite=overwrite)
     return exported
-
-
-def load_exported(folder: str | Path) -> Any:
-    """Load an export of ``export_pipeline`` into ppdiffusers' deploy pipeline.
-
-    The pipeline generates images of the exported size, which is the default of its ``height`` and ``width``, and
-    refuses another size with a ``ToMeValueError``. On a CPU, where Paddle refuses the ``paddle.device.synchronize()``
-    after its last step, that returns at once while a call runs.
-
-    The deploy pipeline's own ``from_pretrained`` loads only what Paddle 2 exported, on Paddle 3: it does not know the
-    names of Paddle 3's programs, turns on oneDNN, with which no UNet of Paddle 3 runs, and ends the process on Paddle
-    2.6.2 (see ``Program``).
-
-    Args:
-        folder: the folder of an export.
-
-    Returns:
-        A ``PaddleInferStableDiffusionPipeline`` or ``PaddleInferStableDiffusionControlNetPipeline``.
-
-    Raises:
-        ToMeValueError: the folder holds no export, or an incomplete one.
-        OSError: a file cannot be read.
-    """
-    import ppdiffusers
-
-    folder = Path(folder)
-    try:
-        index = json.loads((folder / layout.INDEX).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ToMeValueError(f"{folder / layout.INDEX} cannot be read ({error}); export the pipeline again") from error
-    index = index if isinstance(index, dict) else {}
-    programs = {
-        name: load_program(folder / name)
-        for name, value in index.items() if isinstance(value, list) and value[-1:] == ["PaddleInferRuntimeModel"]
-    }  # fmt: skip
-    deploy_class = getattr(ppdiffusers, str(index.get("_class_name")), None)
-    if not programs or deploy_class is None:
-        raise ToMeValueError(f"{folder / layout.INDEX} describes no exported pipeline; give the folder of an export")
-    pipe = deploy_class.from_pretrained(str(folder), **programs)
-    pipe.__class__ = type(type(pipe).__name__, (_ExportedPipeline, type(pipe)), {})
-    export = layout.read_export(folder)
-    if export is not None:  # ppdiffusers' own scripts write none
-        pipe.exported_size = (export["height"], export["width"])
-        for component in export["components"]:
-            shapes = {name: entry["shape"] for name, entry in component["inputs"].items()}
-            programs[component["name"]].input_shapes = shapes
-    return pipe
-
-
-class _ExportedPipeline:
-    """A deploy pipeline that generates images of the exported size, also on a CPU."""
-
-    exported_size: tuple[int, int] | None = None  # height and width in pixels
-
-    def __call__(
-        self, prompt: Any = None, height: int | None = None, width: int | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Generate images; the arguments are those of the deploy pipeline.
-
-        Raises:
-            ToMeValueError: another size is given.
-        """
-        given, exported = (height, width), self.exported_size
-        height, width = given if exported is None else exported
-        if any(size not in (None, expected) for size, expected in zip(given, (height, width), strict=True)):
-            raise ToMeValueError(
-                f"height={given[0]}, width={given[1]} cannot be generated: this pipeline was exported for "
-                f"height={height}, width={width} alone, as the size decides how many tokens merge; omit both, or "
-                "export the pipeline again for this size"
-            )
-        with _skip_synchronize() if paddle.get_device() == "cpu" else nullcontext():
-            return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
-
-
-@contextmanager
-def _skip_synchronize() -> Iterator[None]:
-    """Have ``paddle.device.synchronize()`` return at once while calls of any thread run."""
-    with _LOCK:
-        synchronize = _REPLACED[0] if _REPLACED else paddle.device.synchronize
-        _REPLACED.append(synchronize)
-        paddle.device.synchronize = lambda device=None: None if device is None else synchronize(device)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _REPLACED.pop()
-            if not _REPLACED:
-                paddle.device.synchronize = synchronize
 
 
 def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,17 +152,6 @@ def _list_denoisers(pipe: Any) -> dict[str, Any]:
     return models
 
 
-def _require_image_size(height: int, width: int, rows: int | None) -> None:
-    """Refuse sizes for which no program can be written."""
-    side, any_rows = (VAE_SCALE_FACTOR, "a multiple of 8, such as 512"), (1, "1 or more; 2 is one guided image")
-    for name, value, (multiple, accepted) in (
-        ("height", height, side), ("width", width, side), ("rows", 1 if rows is None else rows, any_rows),
-    ):  # fmt: skip
-        check_type(value, int, "a whole number", f"{name}=")
-        if value < 1 or value % multiple:
-            raise ToMeValueError(f"{name}={value} must be {accepted}")
-
-
 def _require_deployable(pipe: Any) -> None:
     """Refuse a pipeline that ppdiffusers' deploy pipelines cannot run."""
     class_name, controlnet = type(pipe).__name__, getattr(pipe, "controlnet", None)
@@ -269,10 +170,13 @@ def _require_deployable(pipe: Any) -> None:
             f"a UNet of {channels[0]} and a VAE of {channels[1]} channels at 1/{pipe.vae_scale_factor} of the size "
             f"cannot be exported; the deploy pipelines take {LATENT_CHANNELS} channels at 1/{VAE_SCALE_FACTOR}"
         )
-    if pipe.unet.dtype != paddle.float32:
-        raise ToMeValueError(
-            f"a model in {pipe.unet.dtype} cannot be exported; load it in float32, and let Paddle Inference convert it"
-        )
+    for name in ("unet", "controlnet", "text_encoder", "vae"):
+        model = getattr(pipe, name, None)
+        dtypes = {parameter.dtype for parameter in model.parameters()} if model is not None else set()
+        if others := dtypes - {paddle.float32}:
+            raise ToMeValueError(
+                f"{name} in {others.pop()} cannot be exported; load it in float32, and let Paddle Inference convert it"
+            )
 
 
 def _list_components(pipe: Any, height: int, width: int, rows: int | None) -> list[Component]:
@@ -314,7 +218,7 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
     for example in component.examples():
         expected = component.run(example)
         differences.append(np.abs(program(**example)[0].numpy() - expected).max() / max(1.0, np.abs(expected).max()))
-    difference = float(max(differences))
+    difference = float(np.max(differences))  # NaN if any is
     if not difference <= tolerance:
         raise ToMeValueError(
             f"the program of {component.name} differs from its model by {difference:.1e}, more than "

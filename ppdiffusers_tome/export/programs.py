@@ -1,9 +1,8 @@
-"""Static programs of single models: traced, saved, loaded and run."""
+"""Static programs of single models: traced and saved."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import paddle
-from ppdiffusers import PaddleInferRuntimeModel
 
-from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.export.layout import PROGRAM, PROGRAM_SUFFIXES
+from ppdiffusers_tome.export.layout import PROGRAM
 
 # The deploy pipelines assume these numbers (``PaddleInferDiffusionPipelineMixin``).
 LATENT_CHANNELS, VAE_SCALE_FACTOR = 4, 8
@@ -74,15 +71,18 @@ class Component:
 
     @contextmanager
     def _build_for_inference(self) -> Iterator[paddle.nn.Layer]:
-        """Build the layer in evaluation mode, and restore its models' modes."""
+        """Build the layer in evaluation mode, and leave its models as they were."""
         layer = self.build()
-        is_training = {part: part.training for part in layer.sublayers()}
+        # Tracing puts functions in place of ``forward``, and Paddle 2.6 leaves them there.
+        before = {part: {name: vars(part)[name] for name in ("training", "forward") if name in vars(part)}
+                  for part in layer.sublayers()}  # fmt: skip
         layer.eval()
         try:
             yield layer
         finally:
-            for part, mode in is_training.items():
-                part.training = mode
+            for part, attributes in before.items():
+                vars(part).pop("forward", None)
+                vars(part).update(attributes)
 
 
 class Part(paddle.nn.Layer):
@@ -152,62 +152,3 @@ def denoiser_component(
         inputs["controlnet_cond"] = ([rows, 3, height, width], "float32")
         inputs["controlnet_conditioning_scale"] = ([_NUM_CONTROL_SCALES], "float32")
     return Component("unet", lambda: Denoiser(unet, controlnet), inputs, text_tokens)
-
-
-class Program(PaddleInferRuntimeModel):
-    """ppdiffusers' runtime model, with inputs copied through Paddle Inference's handles.
-
-    ppdiffusers passes tensors to the predictor, which ends the process on Paddle 2.6.2, whatever the model.
-    """
-
-    # By name, None for dynamic dimensions; empty if unknown, as Paddle Inference does not report them.
-    input_shapes: Mapping[str, Sequence[int | None]] = {}
-
-    def __call__(self, **inputs: Any) -> list[paddle.Tensor]:
-        """Run the program with its inputs by name and ignore others.
-
-        Raises:
-            ToMeValueError: an input has another shape than the program, which would fail in a kernel.
-        """
-        for name in self.model.get_input_names():
-            value = np.asarray(inputs[name])
-            value = value.reshape([1]).astype("float32") if name == "timestep" else value
-            self._check_shape(name, value)
-            self.model.get_input_handle(name).copy_from_cpu(np.ascontiguousarray(value))
-        self.model.run()
-        outputs = (self.model.get_output_handle(name) for name in self.model.get_output_names())
-        return [paddle.to_tensor(output.copy_to_cpu()) for output in outputs]
-
-    def _check_shape(self, name: str, value: np.ndarray) -> None:
-        expected = self.input_shapes.get(name, value.shape)
-        pairs = zip(value.shape, expected, strict=False)
-        if value.ndim != len(expected) or any(size not in (dim, None) for dim, size in pairs):
-            shape = ", ".join("any" if size is None else str(size) for size in expected)
-            raise ToMeValueError(
-                f"the exported program takes {name} of shape [{shape}]; got {list(value.shape)}. Give images, latents "
-                "and batches of the size in export.json, or export the pipeline again for this size"
-            )
-
-
-def load_program(folder: Path) -> Program:
-    """Load an exported component of either Paddle into Paddle Inference.
-
-    Raises:
-        ToMeValueError: the folder has no program.
-    """
-    from paddle import inference
-
-    names = [f"{PROGRAM}{suffix}" for suffix in PROGRAM_SUFFIXES if (folder / f"{PROGRAM}{suffix}").exists()]
-    if not names:
-        raise ToMeValueError(
-            f"{folder} has no program, {PROGRAM}{' or '.join(PROGRAM_SUFFIXES)}; export the pipeline again"
-        )
-    config = inference.Config()
-    config.disable_glog_info()
-    config.disable_mkldnn()  # with oneDNN, a UNet that Paddle 3 exported does not run
-    config.switch_ir_optim(True)
-    device, _, index = paddle.get_device().partition(":")
-    if device == "gpu":
-        config.enable_use_gpu(256, int(index or 0))
-    config.set_cpu_math_library_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
-    return Program.from_pretrained(str(folder), model_file_name=names[0], infer_configs=config)

@@ -152,7 +152,12 @@ def find_plain_class(layer: Layer) -> Any:
 def restore_class(layer: Layer) -> None:
     """Restore a layer's class once no override is left, and no user's function around."""
     methods = vars(layer).get(_REPLACED)
-    if methods is None or list_overrides(layer) or not methods.keys().isdisjoint(vars(layer)):
+    if methods is None or list_overrides(layer):
+        return
+    for name in methods.keys() & vars(layer).keys() if is_overridden(layer) else ():
+        if getattr(vars(layer)[name], "__func__", None) is vars(type(layer))[name]:
+            del vars(layer)[name]  # Paddle's tracing puts back what it found, past ``_set_attribute``
+    if not methods.keys().isdisjoint(vars(layer)):
         return  # a function around may call ours
     functions = {name: replaced.function for name, replaced in methods.items() if replaced.function is not None}
     del vars(layer)[_REPLACED]

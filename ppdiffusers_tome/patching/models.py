@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError
+from ppdiffusers_tome.settings.types import shorten_repr
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -33,7 +34,7 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
     if inspect.isclass(model_or_pipe) or not hasattr(type(model_or_pipe), "components"):
         raise ToMeTypeError(
             "ToMe needs a ppdiffusers pipeline or model, such as a StableDiffusionPipeline or its unet; "
-            f"got {model_or_pipe!r} of type {type(model_or_pipe).__name__}"
+            f"got {shorten_repr(model_or_pipe)} of type {type(model_or_pipe).__name__}"
         )
     seen = set()
     registered = getattr(model_or_pipe, "config", {})  # absent where a subclass registers nothing

@@ -11,7 +11,7 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS, is_preset
-from ppdiffusers_tome.settings.types import UNSET, check_type, shorten_repr
+from ppdiffusers_tome.settings.types import UNSET, check_type, format_settings
 
 
 def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[str, Any]) -> ToMeConfig:
@@ -22,8 +22,8 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
         overrides: settings by name. Each replaces that of the base, also with the default; ``UNSET`` replaces none.
 
     Raises:
-        ToMeTypeError, ToMeValueError: as for ``ToMeConfig``, or an override has no effect. Where it conflicts with a
-            setting of the base, the error says which setting comes from where, and what to do.
+        ToMeTypeError, ToMeValueError: as for ``ToMeConfig``. Where an override conflicts with the base, the error says
+            which setting comes from where, and what to do.
 
     Example:
         >>> combine_settings("quality", {"ratio": 0.5, "seed": 1}).summary
@@ -40,7 +40,7 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
         check_type(base, str | PathLike, accepted, "config=")
         config, source, argument = ToMeConfig.load(base), str(base), f"config={str(base)!r}"
     try:
-        combined = replace(config, **overrides)
+        return replace(config, **overrides)
     except ToMeValueError as error:
         # Where both sides are in the conflict, say which setting comes from where, and what to do.
         passed = {name: overrides[name] for name in error.settings if name in overrides}
@@ -49,20 +49,7 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
         if passed and inherited:
             verb = "comes" if len(inherited) == 1 else "come"
             error.args = (
-                f"{error}. Here {_list_settings(inherited)} {verb} from {source}, {_list_settings(passed)} from your "
+                f"{error}. Here {format_settings(inherited)} {verb} from {source}, {format_settings(passed)} from your "
                 f"arguments; omit {' and '.join(passed)}, or pass {' or '.join(inherited)} as well, with {argument}",
             )
         raise
-    for name, needed in (("cache_slope", "cache"), ("seed", "use_rand")):
-        value, other = getattr(combined, name), getattr(combined, needed)
-        if name in overrides and value != getattr(defaults, name) and not other:
-            raise ToMeValueError(
-                f"{name}={shorten_repr(value)} has no effect with {needed}={other}; omit it, or pass {needed} as well"
-            )
-    return combined
-
-
-def _list_settings(settings: Mapping[str, Any]) -> str:
-    """Write ``sx=2, sy=2 and ratio=0.5``."""
-    *first, last = (f"{name}={shorten_repr(value)}" for name, value in settings.items())
-    return f"{', '.join(first)} and {last}" if first else last

@@ -61,7 +61,7 @@ class ToMeConfig:
     )
     reuse_steps: int = setting(1, Integral, "a whole number of denoising steps, 1 (no reuse) or more, such as 4", 1)
     reuse_blocks: bool = setting(False)
-    method: str = "tome"
+    method: str = setting("tome", str, f"one of {', '.join(map(repr, METHODS))}", among=tuple(METHODS))
     min_similarity: float | None = setting(
         None, Real, "a cosine, a number from -1 to 1, such as 0.9, or None (any)", -1, 1
     )

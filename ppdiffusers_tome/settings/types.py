@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -122,7 +122,7 @@ class Bounds:
         accepted: the values in words.
         lowest, highest: of a number.
         or_none: True where None is accepted, too.
-        among: the only numbers, where not all between the two are accepted.
+        among: the only values, where not all of the kind are accepted.
     """
 
     kind: type
@@ -130,14 +130,15 @@ class Bounds:
     lowest: float = -math.inf
     highest: float = math.inf
     or_none: bool = False
-    among: tuple[int, ...] = ()
+    among: Sequence[Any] = ()
 
     def check(self, name: str, value: Any) -> Any:
-        """Return a value as Python's own.
+        """Return a value, which may be numpy's or Paddle's, as Python's own.
 
         Raises:
             ToMeTypeError, ToMeValueError: the setting does not accept it.
         """
+        value = to_python(value)
         if value is None and self.or_none:
             return None
         if self.kind is bool:
@@ -145,16 +146,18 @@ class Bounds:
                 raise ToMeTypeError(f"{name}={shorten_repr(value)} must be {self.accepted}")
             return value
         check_type(value, self.kind, self.accepted, f"{name}=")
-        if self.kind is str:
-            return str(value)  # a numpy string is a str, too
-        if not self.lowest <= value <= self.highest or (self.among and value not in self.among):
-            raise ToMeValueError(f"{name}={shorten_repr(value)} must be {self.accepted}")
-        return int(value) if self.kind is Integral else float(value)
+        is_text = self.kind is str
+        is_within = is_text or self.lowest <= value <= self.highest
+        if not is_within or (self.among and value not in self.among):
+            suggestion = did_you_mean(value, self.among) if is_text else ""
+            raise ToMeValueError(f"{name}={shorten_repr(value)} must be {self.accepted}{suggestion}")
+        # A numpy string is a str, too.
+        return str(value) if is_text else int(value) if self.kind is Integral else float(value)
 
 
 def setting(
     default: Any, kind: type = bool, accepted: str = "True or False", lowest: float = -math.inf,
-    highest: float = math.inf, among: tuple[int, ...] = (),
+    highest: float = math.inf, among: Sequence[Any] = (),
 ) -> Any:  # fmt: skip
     """Return a setting's field; None is accepted where it is the default."""
     bounds = Bounds(kind, accepted, lowest, highest, or_none=default is None, among=among)
@@ -164,6 +167,12 @@ def setting(
 def format_count(number: int, what: str) -> str:
     """Return ``1 step``, ``2 steps``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Return ``sx=2, sy=2 and ratio=0.5``."""
+    *first, last = (f"{name}={shorten_repr(value)}" for name, value in settings.items())
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def format_setting(value: Any) -> str:

@@ -19,6 +19,7 @@ from ppdiffusers_tome.settings.types import (
     check_type,
     describe_type,
     did_you_mean,
+    format_settings,
     shorten_repr,
     to_python,
 )
@@ -44,37 +45,34 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
         if "bounds" in each.metadata:
             values[each.name] = each.metadata["bounds"].check(each.name, values[each.name])
     _check_cache(values)
-    method = values["method"]
-    if not isinstance(method, str) or method not in METHODS:
-        suggestion = did_you_mean(method, METHODS) if isinstance(method, str) else ""
-        raise ToMeValueError(
-            f"method={shorten_repr(method)} must be one of {', '.join(map(repr, METHODS))}{suggestion}"
-        )
-    values["method"] = str(method)  # a numpy string is a str, too
     _check_conflicts(values)
-    for name, other, reason in _list_unused(values):
-        default = next(each.default for each in settings if each.name == name)
-        if values[name] != default:
+    for other, names, reason in _list_unused(values):
+        defaults = {each.name: each.default for each in settings if each.name in names}
+        if unused := {name: values[name] for name in names if values[name] != defaults[name]}:
             raise ToMeValueError(
-                f"{name}={shorten_repr(values[name])} has no effect with {other}={shorten_repr(values[other])}, as "
-                f"{reason}; leave it at {default!r}, or change {other}",
-                settings=(name, other),
+                f"{format_settings(unused)} {'has' if len(unused) == 1 else 'have'} no effect with {other}="
+                f"{shorten_repr(values[other])}, as {reason}; leave "
+                f"{format_settings({name: defaults[name] for name in unused})}, or change {other}",
+                settings=(*unused, other),
             )
     values["ratio"] = _check_ratio(values["ratio"], values)
     return values
 
 
-def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield settings without effect, each with the setting that decides it and why."""
-    if not isinstance(values["cache"], tuple):
-        for name in ("cache_steps", "cache_scheduler"):
-            yield name, "cache", "it needs cache to list the steps"
-    if values["proportional"] and not values["merge_attn"]:
-        yield "proportional", "merge_attn", "it is for attention on merged tokens"
-    if isinstance(values["ratio"], Mapping):
-        yield "max_downsample", "ratio", "that names its levels"
+def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], str]]:
+    """Yield each setting that leaves others without effect, these, and why."""
     for name, reason in METHODS[values["method"]].unsupported_settings.items():
-        yield name, "method", reason
+        yield "method", [name], reason
+    if isinstance(values["ratio"], Mapping):
+        yield "ratio", ["max_downsample"], "that names its levels"
+    if not values["use_rand"]:
+        yield "use_rand", ["seed"], "nothing is chosen at random"
+    if values["proportional"] and not values["merge_attn"]:
+        yield "merge_attn", ["proportional"], "it is for attention on merged tokens"
+    if not values["cache"]:
+        yield "cache", ["cache_slope", "cache_steps", "cache_scheduler"], "no step is skipped"
+    elif not isinstance(values["cache"], tuple):
+        yield "cache", ["cache_steps", "cache_scheduler"], "it needs cache to list the steps"
 
 
 def _check_cache(values: dict[str, Any]) -> None:
@@ -100,7 +98,7 @@ def _check_cache(values: dict[str, Any]) -> None:
     if not _is_sequence(slope):
         values["cache_slope"] = _SLOPE.check("cache_slope", slope)
     elif len(slope) == steps:
-        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", to_python(each)) for each in slope)
+        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slope)
     else:
         raise ToMeValueError(
             f"cache_slope={shorten_repr(slope)} must have one number for each of cache_steps={steps} steps; got "

@@ -12,7 +12,7 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
-from ppdiffusers_tome.settings.types import LEVELS, shorten_repr
+from ppdiffusers_tome.settings.types import LEVELS, format_settings
 from ppdiffusers_tome.tuning.results import ChosenSteps
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
@@ -43,29 +43,28 @@ def list_candidates(
     All have the common settings; candidates that these make impossible are omitted, and so is the cache over steps of
     ``CANDIDATES`` where there are too few. It is a ``ToMeValueError`` if none is left.
     """
-    refusal: ToMeValueError | None = None
-    by_family: dict[str, list[ToMeConfig]] = {}
-    candidates = [config for config in CANDIDATES if not config.cache or steps is None or steps >= MIN_STEPS]
-    for name, members in ({None: candidates} if families is None else families).items():
-        for member in members:
-            try:
-                candidate = replace(member, **common)
-            except ToMeValueError as error:
-                refusal = error
-                continue
-            if name is None and "proportional" not in common:
-                candidate = _drop_redundant_proportional(candidate)
-            family = by_family.setdefault(name or _name_family(candidate), [])
-            if candidate not in family:
-                family.append(candidate)
     if families is None:
-        for family in by_family.values():
-            family.sort(key=_strength)
+        defaults = [config for config in CANDIDATES if not config.cache or steps is None or steps >= MIN_STEPS]
+        members: list[tuple[str | None, ToMeConfig]] = [(None, config) for config in defaults]
+    else:
+        members = [(name, config) for name, configs in families.items() for config in configs]
+    refusal: ToMeValueError | None = None
+    by_family: dict[str, dict[ToMeConfig, None]] = {}
+    for name, member in members:
+        try:
+            candidate = replace(member, **common)
+        except ToMeValueError as error:
+            refusal = error
+            continue
+        if name is None and "proportional" not in common:
+            candidate = _drop_redundant_proportional(candidate)
+        by_family.setdefault(name or _name_family(candidate), {})[candidate] = None  # each once, in order
     if not by_family:
-        values = ", ".join(f"{name}={shorten_repr(value)}" for name, value in common.items())
-        reason = "families has no settings" if refusal is None else f"no settings are possible with {values}; {refusal}"
+        reason = "families has no settings"
+        if refusal is not None:
+            reason = f"no settings are possible with {format_settings(common)}; {refusal}"
         raise ToMeValueError(f"there is nothing to try: {reason}")
-    return by_family
+    return {name: list(each) if families else sorted(each, key=_strength) for name, each in by_family.items()}
 
 
 def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,8 +74,6 @@ def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[st
     """
     check_names(settings)
     if config is None:
-        # Refuses a seed of nothing random; all else depends on the candidate.
-        combine_settings(None, {name: settings[name] for name in ("seed", "use_rand") if name in settings})
         return dict(settings)
     values = vars(combine_settings(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}

@@ -89,7 +89,7 @@ def highest_peak(peaks: Iterable[int | None]) -> int | None:
 
 
 @contextmanager
-def untouched_random_state() -> Iterator[None]:
+def keep_random_state() -> Iterator[None]:
     """Restore the global generators of Paddle, numpy and ppdiffusers afterwards.
 
     ppdiffusers keeps those of ``pipe(generator=name)`` in ``paddle.Generator()``, where PyTorch has a class; they
@@ -99,11 +99,14 @@ def untouched_random_state() -> Iterator[None]:
     import paddle
 
     named = getattr(paddle.Generator(), "states_", {}) if hasattr(paddle, "Generator") else {}
-    paddle_state, numpy_state, named_states = paddle.get_rng_state(), np.random.get_state(), dict(named)
+    cpu = paddle.base.core.default_cpu_generator()  # which a seed is for, too, on every device
+    states, cpu_state, numpy_state = paddle.get_rng_state(), cpu.get_state(), np.random.get_state()
+    named_states = dict(named)
     try:
         yield
     finally:
-        paddle.set_rng_state(paddle_state)
+        cpu.set_state(cpu_state)
+        paddle.set_rng_state(states)
         np.random.set_state(numpy_state)
         named.update(named_states)
 

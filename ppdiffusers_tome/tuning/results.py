@@ -1,21 +1,21 @@
-"""Targets and results of tuning. Imports no Paddle."""
+"""Targets and trials of tuning, and the choice between them. Imports no Paddle."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import format_count, setting, to_python
+from ppdiffusers_tome.settings.types import format_count, setting
 
 if TYPE_CHECKING:
     import numpy as np
 
-
+LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 _LEAST, _MOST = math.ulp(0.0), sys.float_info.max  # of numbers that are above 0 and finite
 
 
@@ -39,7 +39,7 @@ class Target:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = each.metadata["bounds"].check(f"target {each.name}", to_python(getattr(self, each.name)))
+            value = each.metadata["bounds"].check(f"target {each.name}", getattr(self, each.name))
             object.__setattr__(self, each.name, value)
         if (self.psnr, self.speedup, self.memory) == (None, None, None):
             object.__setattr__(self, "psnr", 30.0)
@@ -100,9 +100,9 @@ class Tuned:
     """Result of tuning.
 
     Attributes:
-        config: the settings to apply; if ``pays`` is False, the settings to keep with ratio 0 and every step computed,
-            which change nothing.
-        pays: whether ``config`` meets the target and is worth using.
+        config: the settings to apply; ``ToMeConfig(0)``, which changes nothing, if ``pays`` is False.
+        pays: whether ``config`` meets the target and is worth using: it is faster, or keeps to memory that the unmerged
+            call exceeds.
         trials: all trials in their order.
         verdict: a sentence about the result, with the reason if ``pays`` is False.
         unmerged_seconds, unmerged_peak_bytes: median and maximum over the unmerged images.
@@ -147,3 +147,48 @@ class ChosenSteps:
         return replace(
             config, cache=self.steps, cache_slope=slope, cache_steps=len(self.slopes), cache_scheduler=scheduler
         )
+
+
+def choose_best(trials: Sequence[Trial], target: Target) -> Trial | None:
+    """Return the trial that meets the target best, if any."""
+
+    def rank(trial: Trial) -> tuple[float, ...]:
+        return (trial.psnr, trial.speed_up) if target.psnr is None else (trial.speed_up,)
+
+    return max((trial for trial in trials if trial.meets(target)), key=rank, default=None)
+
+
+def choose_over_fewer_steps(best: Trial, fewer: Sequence[Trial], target: Target) -> Trial:
+    """Return fewer steps where they keep more in the same time."""
+    as_fast = [trial for trial in fewer if trial.meets(target) and trial.speed_up * LEAST_SPEED_UP >= best.speed_up]
+    return max([best, *as_fast], key=lambda trial: trial.psnr)
+
+
+def describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> str:
+    """Describe the best trial, and what else the same time gives."""
+    if best is None:
+        fastest = max(trials, key=lambda trial: trial.speed_up)
+        most_similar = max(trials, key=lambda trial: trial.psnr)
+        return (
+            f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
+            f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
+        )
+    result = f"{best.speed_up:.2f}x the speed, timed side by side with the unmerged image"
+    if not pays:
+        return (
+            f"The best settings that reach the target, {best.name}, give no speed-up on this machine at this size: "
+            f"they run at {result}. Attention takes too small a part of the time; a larger image has a larger speed-up"
+        )
+    others = [
+        trial for trial in trials
+        if (trial.steps is None) != (best.steps is None)
+        and (best.steps is None or trial.speed_up * LEAST_SPEED_UP >= best.speed_up)
+    ]  # fmt: skip
+    other, beside = max(others, key=lambda trial: trial.psnr, default=None), ""
+    if other is not None:
+        time = "in about the same time" if best.steps is None else "all steps in that time"
+        beside = f"; {time}: {other.name}, {other.psnr:.1f} dB"
+    if best.steps is None:
+        return f"The chosen settings, {best.name}, run at {result}, with a PSNR of {best.psnr:.1f} dB{beside}"
+    fewer = f"{best.name}, {best.speed_up:.2f}x the speed at a PSNR of {best.psnr:.1f} dB"
+    return f"Fewer steps are best here: {fewer}{beside}"

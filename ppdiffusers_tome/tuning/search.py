@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,17 +26,26 @@ from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
-from ppdiffusers_tome.settings.types import describe_type, shorten_repr
+from ppdiffusers_tome.settings.types import check_type, describe_type, shorten_repr, to_python
 from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_fractions
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.measurement import Meter, highest_peak, untouched_random_state
-from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, Trial, Tuned
+from ppdiffusers_tome.tuning.measurement import Meter, highest_peak, keep_random_state
+from ppdiffusers_tome.tuning.results import (
+    LEAST_SPEED_UP,
+    ChosenSteps,
+    MeasuredImage,
+    Target,
+    Trial,
+    Tuned,
+    choose_best,
+    choose_over_fewer_steps,
+    describe_result,
+)
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 
 NUM_CHOOSING = 2  # images by which the computed steps of a cache are chosen
 _MAX_CONFIRMED = 3  # of the best settings, until one meets the target beside the unmerged images, too
-LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 _UNMERGED = ToMeConfig(0.0)
 
 # Generates an image of a call, whose number is added to the seed, in so many steps or those of the call (None).
@@ -94,9 +103,11 @@ def tune(
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
     for each in calls:
         _check_call(each)
-    target = Target(psnr, speedup, memory)
-    kept, steps = common_settings(config, settings), _find_num_steps(pipe, calls[0])
-    candidates = list_candidates(kept, families, steps=steps)  # before the copy, which takes time
+    if families is not None:
+        _check_families(families)
+    target, steps = Target(psnr, speedup, memory), _find_num_steps(pipe, calls)
+    # Before the copy, which takes time.
+    candidates = list_candidates(common_settings(config, settings), families, steps=steps)
     try:
         copied_pipe = shared_copy(pipe)
     except ToMeValueError as error:
@@ -104,7 +115,7 @@ def tune(
 
     def generate(arguments: Mapping[str, Any], seed: int, fewer_steps: int | None) -> MeasuredImage:
         changes = {} if fewer_steps is None else {"num_inference_steps": fewer_steps}
-        with untouched_random_state():
+        with keep_random_state():
             paddle.seed(seed)
             np.random.seed(seed)
             meter = Meter()
@@ -114,7 +125,7 @@ def tune(
 
     arguments = [{name: _replace_pipeline(value, pipe, copied_pipe) for name, value in each.items()} for each in calls]
     images = [(each, 0) for each in arguments]
-    return Search(copied_pipe, generate, images, target, candidates, kept, steps, on_begin, on_trial).run()
+    return Search(copied_pipe, generate, images, target, candidates, steps, on_begin, on_trial).run()
 
 
 @dataclass
@@ -126,10 +137,11 @@ class Search:
         generate: generates and measures an image, the same at every call.
         images: the calls and numbers by which all are judged; those that follow choose the steps of a cache.
         target, on_begin, on_trial: as for ``tune``.
-        candidates, kept: of ``list_candidates``, and the settings that they have in common.
+        candidates: of ``list_candidates``.
         steps: of the denoising; None if unknown, then fewer steps are not tried.
-        known: the ``ChosenSteps`` by the fraction that they skip, and the trials by their settings and steps, of an
-            interrupted search with the same images, which are not repeated; those of this one are added.
+        on_chosen: called with a fraction of skipped steps and the steps that were chosen for it.
+        known_trials, known_steps: what ``on_trial``, for all steps, and ``on_chosen`` got in an interrupted search with
+            the same images; it is not repeated.
         unmerged: the first unmerged images.
         missed: the best trials, measured beside unmerged images, that do not meet the target there.
     """
@@ -139,11 +151,12 @@ class Search:
     images: Sequence[tuple[Any, int]]
     target: Target
     candidates: Mapping[str, Sequence[ToMeConfig]]
-    kept: Mapping[str, Any]
     steps: int | None
     on_begin: Callable[[int, float], None]
     on_trial: Callable[[Trial], None]
-    known: MutableMapping[Any, Any] = field(default_factory=dict)
+    on_chosen: Callable[[float, ChosenSteps], None] = lambda fraction, chosen: None
+    known_trials: Mapping[ToMeConfig, Trial] = field(default_factory=dict)
+    known_steps: Mapping[float, ChosenSteps] = field(default_factory=dict)
     unmerged: Sequence[MeasuredImage] = ()
     missed: dict[ToMeConfig, Trial] = field(default_factory=dict)
 
@@ -154,13 +167,11 @@ class Search:
             self.generate(*self.images[0], None)  # the first call is slower, as kernels are set up
             self.unmerged = [self.generate(*image, None) for image in self.images]
             seconds = statistics.median(image.seconds for image in self.unmerged)
-            fractions = list_fractions(self.candidates)
-            chooses = not self.known.keys() >= fractions
-            num_images = self.count_images(chooses=chooses)
+            peak_bytes = highest_peak(image.peak_bytes for image in self.unmerged)
+            fractions = list_fractions(self.candidates) - self.known_steps.keys()
+            num_images = self.count_images(chooses=bool(fractions))
             self.on_begin(num_images, num_images * seconds)
-            if chooses:
-                self.choose_steps(fractions)
-            chosen = {fraction: each for fraction, each in self.known.items() if isinstance(each, ChosenSteps)}
+            chosen = {**self.known_steps, **self.choose_steps(fractions)}
             trials = self.try_families(fit_cache(self.candidates, chosen, name_scheduler(self.pipe)))
             best = self.confirm_best(trials)
             if best is not None:
@@ -169,26 +180,28 @@ class Search:
                 best = choose_over_fewer_steps(best, fewer, self.target)
         finally:
             remove_tome(self.pipe)
-        pays = best is not None and (best.speed_up >= LEAST_SPEED_UP or self.target.memory is not None)
-        config = best.config if best is not None and pays else ToMeConfig(**{**self.kept, "ratio": 0.0}).without_cache
+        fits = self.target.memory is None or (peak_bytes is not None and peak_bytes <= self.target.memory)
+        pays = best is not None and (best.speed_up >= LEAST_SPEED_UP or not fits)
         last = [self.missed.get(trial.config, trial) if trial.steps is None else trial for trial in trials]
-        return Tuned(
-            config, pays, tuple(trials), describe_result(best, pays, last), seconds,
-            highest_peak(image.peak_bytes for image in self.unmerged),
-            best.steps if best is not None and pays else None,
-        )  # fmt: skip
+        config, steps = (best.config, best.steps) if best is not None and pays else (_UNMERGED, None)
+        return Tuned(config, pays, tuple(trials), describe_result(best, pays, last), seconds, peak_bytes, steps)
 
     def count_images(self, *, chooses: bool) -> int:
         """Count the images of a search at most, without the first unmerged ones."""
         # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time
-        # of a step is measured before. More than one best is rarely tried.
-        num_known = sum(isinstance(each, Trial) and each.steps is None for each in self.known.values())
-        num_trials = sum(map(len, self.candidates.values())) - num_known + 2 * (1 + (0 if self.steps is None else 5))
+        # of a step is measured before.
+        num_pairs = _MAX_CONFIRMED + (0 if self.steps is None else 5)
+        num_trials = sum(map(len, self.candidates.values())) - len(self.known_trials) + 2 * num_pairs
         num_choosing = NUM_CHOOSING * count_images(self.steps) if chooses and self.steps else 0
         return len(self.images) * num_trials + num_choosing
 
-    def choose_steps(self, fractions: Iterable[float]) -> None:
-        """Choose the computed steps where each fraction is skipped, if these calls can tell."""
+    def choose_steps(self, fractions: Collection[float]) -> dict[float, ChosenSteps]:
+        """Choose the computed steps for each fraction of skipped ones.
+
+        Where these calls cannot tell, there are none, with a warning.
+        """
+        if not fractions:
+            return {}
         number = 1 + max(number for _, number in self.images)
         calls = [call for call, _ in self.images]
         choosing = [(calls[i % len(calls)], number + i) for i in range(NUM_CHOOSING)]
@@ -196,11 +209,14 @@ class Search:
             errors = [measure_step_errors(self.pipe, partial(self.generate, *image, None)) for image in choosing]
         except (NothingToMergeError, ToMeValueError) as error:
             warnings.warn(f"ToMe: {error}; tune goes on with the rule of the model's family", stacklevel=2)
-            return
+            return {}
         num_steps, *others = {len(each.damage) for each in errors}
+        chosen: dict[float, ChosenSteps] = {}
         for fraction in () if others else sorted(fractions):
             if (count := count_computed_steps(num_steps, fraction)) < num_steps:
-                self.known[fraction] = choose_steps(errors, count)
+                chosen[fraction] = choose_steps(errors, count)
+                self.on_chosen(fraction, chosen[fraction])
+        return chosen
 
     def try_families(self, families: Mapping[str, Sequence[ToMeConfig]]) -> list[Trial]:
         """Try the candidates of each family until it is left.
@@ -212,11 +228,14 @@ class Search:
         refusal: NothingToMergeError | None = None
         for family, configs in families.items():
             for config in configs:
-                try:
-                    trial = self.known.get((config, None)) or self.report(self.try_settings(config, family))
-                except NothingToMergeError as error:
-                    refusal = error
-                    continue
+                trial = trials.get(config) or self.known_trials.get(config)
+                if trial is None:
+                    try:
+                        trial = self.try_settings(config, family)
+                    except NothingToMergeError as error:
+                        refusal = error
+                        continue
+                    self.on_trial(trial)
                 trials[config] = trial
                 is_enough = self.target.psnr is None and trial.is_cheap_enough(self.target)
                 if is_enough or not trial.is_similar_enough(self.target):
@@ -249,14 +268,9 @@ class Search:
             if config != best.config:
                 per_step = 1.0 if config.ratio == 0 else self.try_settings(config, beside_unmerged=True).speed_up
                 number = min(steps - 1, max(1, round(steps * per_step / best.speed_up)))
-                fewer.append(self.report(self.try_settings(config, "fewer steps", number, beside_unmerged=True)))
+                fewer.append(self.try_settings(config, "fewer steps", number, beside_unmerged=True))
+                self.on_trial(fewer[-1])
         return fewer
-
-    def report(self, trial: Trial) -> Trial:
-        """Keep a trial for an interrupted search, and tell of it."""
-        self.known[trial.config, trial.steps] = trial
-        self.on_trial(trial)
-        return trial
 
     def try_settings(
         self, config: ToMeConfig, family: str = "", steps: int | None = None, *, beside_unmerged: bool = False
@@ -278,53 +292,8 @@ class Search:
         return Trial(family, config, speed_up, psnr, highest_peak(after.peak_bytes for _, after in pairs), steps)
 
 
-def choose_best(trials: Sequence[Trial], target: Target) -> Trial | None:
-    """Return the trial that meets the target best, if any."""
-    reaching = [trial for trial in trials if trial.meets(target)]
-    if target.psnr is not None:
-        return max(reaching, key=lambda trial: trial.speed_up, default=None)
-    return max(reaching, key=lambda trial: (trial.psnr, trial.speed_up), default=None)
-
-
-def choose_over_fewer_steps(best: Trial, fewer: Sequence[Trial], target: Target) -> Trial:
-    """Return fewer steps where they keep more in the same time."""
-    as_fast = [trial for trial in fewer if trial.meets(target) and trial.speed_up * LEAST_SPEED_UP >= best.speed_up]
-    return max([best, *as_fast], key=lambda trial: trial.psnr)
-
-
-def describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> str:
-    """Describe the best trial, and what else the same time gives."""
-    if best is None:
-        fastest = max(trials, key=lambda trial: trial.speed_up)
-        most_similar = max(trials, key=lambda trial: trial.psnr)
-        return (
-            f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
-            f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
-        )
-    result = f"{best.speed_up:.2f}x the speed, timed side by side with the unmerged image"
-    if not pays:
-        return (
-            f"No settings give a speed-up on this machine at this size: the best that reach the target, "
-            f"{best.config.summary}, run at {result}. Attention takes too small a part of the time; a larger image has "
-            "a larger speed-up"
-        )
-    others = [
-        trial for trial in trials
-        if (trial.steps is None) != (best.steps is None)
-        and (best.steps is None or trial.speed_up * LEAST_SPEED_UP >= best.speed_up)
-    ]  # fmt: skip
-    other, beside = max(others, key=lambda trial: trial.psnr, default=None), ""
-    if other is not None:
-        time = "in about the same time" if best.steps is None else "all steps in that time"
-        beside = f"; {time}: {other.name}, {other.psnr:.1f} dB"
-    if best.steps is None:
-        return f"The chosen settings, {best.name}, run at {result}, with a PSNR of {best.psnr:.1f} dB{beside}"
-    fewer = f"{best.name}, {best.speed_up:.2f}x the speed at a PSNR of {best.psnr:.1f} dB"
-    return f"Fewer steps are best here: {fewer}{beside}"
-
-
 def _check_call(call: Any) -> None:
-    """Check the arguments of a call of the pipeline."""
+    """Refuse what are no arguments of a pipeline that returns images."""
     if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
         raise ToMeTypeError(
             f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
@@ -334,6 +303,16 @@ def _check_call(call: Any) -> None:
         raise ToMeTypeError("tune compares images, and output_type='latent' returns none; omit output_type in call")
 
 
+def _check_families(families: Any) -> None:
+    """Refuse what are no settings by family."""
+    accepted = "settings by family, as in families={'mild first': [ToMeConfig(0.3), ToMeConfig(0.5)]}"
+    check_type(families, Mapping, accepted, "families=")
+    for configs in families.values():
+        check_type(configs, list | tuple, accepted, "families: ")
+        for config in configs:
+            check_type(config, ToMeConfig, accepted, "families: ")
+
+
 def name_scheduler(pipe: Any) -> str | None:
     """Return the class of scheduler of all denoisers that merge, if it is one."""
     schedulers = [next(list_schedulers(pipe, name), None) for name, model in list_models(pipe) if find_blocks(model)]
@@ -341,11 +320,16 @@ def name_scheduler(pipe: Any) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _find_num_steps(pipe: Any, call: Mapping[str, Any]) -> int | None:
-    """Return the number of steps of a call, or None."""
+def _find_num_steps(pipe: Any, calls: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the number of steps of all calls.
+
+    None if they differ, or a call lists its own steps, which no number of steps changes.
+    """
     parameter = inspect.signature(type(pipe).__call__).parameters.get("num_inference_steps")
-    steps = call.get("num_inference_steps", None if parameter is None else parameter.default)
-    return steps if isinstance(steps, int) else None
+    default = None if parameter is None else parameter.default
+    steps, *others = (to_python(call.get("num_inference_steps", default)) for call in calls)
+    has_list = any(call.get(name) is not None for call in calls for name in ("timesteps", "sigmas"))
+    return None if has_list or not isinstance(steps, int) or any(each != steps for each in others) else steps
 
 
 def _replace_pipeline(value: Any, pipe: Any, copied_pipe: Any) -> Any:

@@ -48,6 +48,7 @@ NUMBER = (
     r"\(balanced, fast, quality\); got "
 )
 
+TUNED = ToMeConfig(0.4, cache=(0, 1, 3), cache_slope=[0.5] * 4, cache_steps=4, cache_scheduler="DDIMScheduler")
 # Settings, the kind of error, its sentence.
 BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=-0.5), ToMeValueError, rf"ratio=-0\.5 {BELOW}raise the ratio to 0 or more"),
@@ -64,7 +65,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio={}), ToMeValueError, r"ratio=\{\} names no level; give one such as \{1: 0\.5\}"),
     (dict(ratio={3: 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
     (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 has no .* names its levels; leave"),
-    (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'keys', 'pool', 'prune', 'todo'"),
+    (dict(method="tom"), ToMeValueError, r"method='tom' must be one of 'keys', 'pool', .*; did you mean tome"),
+    (dict(method=3), ToMeTypeError, r"method=3 must be one of 'keys', .*; got int"),
     (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
     (dict(method="todo", merge_mlp=True), ToMeValueError, r"merge_mlp=True .* as a feed-forward layer has no keys"),
     (dict(method="todo", ratio=0.76), ToMeValueError, r"ratio=0\.76 must be at least 0 and at most 0\.75 for a 2x2"),
@@ -99,6 +101,11 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(reuse_steps=0), ToMeValueError, r"reuse_steps=0 must be a whole number of .*, 1 \(no reuse\) or more"),
     (dict(reuse_steps=2.5), ToMeTypeError, r"reuse_steps=2\.5 must be a whole number of denoising steps.*got float"),
     (dict(reuse_blocks=1), ToMeTypeError, r"reuse_blocks=1 must be True or False"),
+    (dict(seed=3, use_rand=False), ToMeValueError, r"seed=3 has no effect with use_rand=False, .*; leave seed=0, or"),
+    (dict(cache_slope=1), ToMeValueError, r"cache_slope=1\.0 has no effect with cache=0\.0, as no step is skipped"),
+    (dict(config=TUNED, cache=0), ToMeValueError,
+     r"cache_slope=\(.*\), cache_steps=4 and cache_scheduler='DDIMScheduler' have no effect with cache=0\.0, .*; "
+     r"leave cache_slope=0\.75, cache_steps=None and cache_scheduler=None, or change cache\. Here"),
     (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig, the name of a preset .* or .*; got float"),
     (dict(config=np.zeros(3)), ToMeTypeError, r"config=array.* must be a ToMeConfig, .*; got ndarray of shape \[3\]"),
     (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ppdiffusers_tome.cpu import process as cpu
-from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 RESIDENT = "int(open('/proc/self/statm').read().split()[1]) * 4096"
@@ -135,5 +135,10 @@ x = paddle.randn([512, 512]) @ paddle.randn([512, 512])
     assert run(code.format(before="", given="3, keep_memory=False"), **environment).split()[::2] == ["3", "False"]
     for before in ("", "import paddle"):  # a number that the user asked for stays
         assert run(code.format(before=before, given=""), OMP_NUM_THREADS="1").split()[0] == "1"
-    with pytest.raises(ToMeValueError, match="threads=0 must be 1 or more"):
+    before = os.environ.get("OMP_NUM_THREADS")
+    with pytest.raises(ToMeValueError, match="threads=0 must be a whole number, 1 or more"):
         cpu.prepare_cpu(0)
+    for threads in ("2", 1.5, True):
+        with pytest.raises(ToMeTypeError, match=r"threads=.* must be a whole number, 1 or more, or None"):
+            cpu.prepare_cpu(threads)
+    assert os.environ.get("OMP_NUM_THREADS") == before

@@ -77,8 +77,8 @@ def _calls(component: Any, folder: Path) -> dict[str, Callable[[], Any]]:
     """Return a function for each way to call the UNet."""
     import paddle
 
+    from ppdiffusers_tome.export.loading import load_program
     from ppdiffusers_tome.export.programs import PROGRAM as FILE
-    from ppdiffusers_tome.export.programs import load_program
 
     example = component.examples()[0]
     layer = component.build()

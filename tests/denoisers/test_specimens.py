@@ -14,13 +14,13 @@ from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.patching.adapters import adapters
 from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo import Specimen, specimens
-from zoo.specimen import untouched_random_state
+from zoo.specimen import keep_random_state
 
 
 def _numbers(specimen: Specimen) -> Any:
     @paddle.no_grad()
     def run(model: tiny.Model, **given: Any) -> np.ndarray:
-        with untouched_random_state():  # some models draw noise of their own
+        with keep_random_state():  # some models draw noise of their own
             return specimen.run(model, **given).numpy()
 
     return staticmethod(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,14 @@ import pytest
 import tiny
 from benchmarks.variants import apply_port
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files, load_exported
-from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
+from ppdiffusers_tome.export.loading import load_exported, load_program
+from ppdiffusers_tome.export.pipelines import (
+    _check_program,
+    describe_settings,
+    export_pipeline,
+    list_settings_files,
+)
+from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component
 from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.overrides.block import GridOverride
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
@@ -82,6 +89,15 @@ def test_one_program_takes_any_batch_and_follows_the_timestep(default_folder):
     assert [len(output) for output in outputs] == [1, 3, 2]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_a_program_takes_numbers_of_any_type(dtype, default_folder):
+    program, example = load_program(default_folder), inputs(1, 500)
+    given = {name: value.astype(dtype) for name, value in example.items()}
+    same = {name: value.astype("float32") for name, value in given.items()}
+    for each in (given, {name: value.numpy() for name, value in given.items()} if dtype != "bfloat16" else given):
+        np.testing.assert_array_equal(program(**each)[0].numpy(), program(**same)[0].numpy())
+
+
 def test_destinations_in_a_program_depend_on_seed_and_timestep_alone(default_folder):
     program, example = load_program(default_folder), inputs(1, 500)
     first = program(**example)[0].numpy()
@@ -127,28 +143,47 @@ def test_an_open_size_is_refused_while_it_is_recorded():
         paddle.disable_static()
 
 
-@pytest.mark.parametrize("kind", ["img2img", "half", "scale"])
+@pytest.mark.parametrize("kind", ["img2img", "unet", "vae", "text_encoder", "scale"])
 def test_what_the_deploy_pipelines_do_not_take_is_refused(kind, tmp_path):
     name = "StableDiffusionImg2ImgPipeline" if kind == "img2img" else "StableDiffusionPipeline"
     pipe = tiny.pipeline(getattr(ppdiffusers, name))
-    words = {"img2img": "a StableDiffusionImg2ImgPipeline cannot", "half": "load it in float32", "scale": "at 1/8"}
-    if kind == "half":
+    words = {"img2img": "a StableDiffusionImg2ImgPipeline cannot", "scale": "at 1/8"}
+    if kind in ("unet", "vae", "text_encoder"):
         pipe.vae_scale_factor = 8
-        pipe.unet.to(dtype=paddle.float64)
-    with pytest.raises(ToMeValueError, match=words[kind]):
+        getattr(pipe, kind).to(dtype="float64")
+    with pytest.raises(ToMeValueError, match=words.get(kind, f"{kind} in .*float64 cannot.* load it in float32")):
         export_pipeline(pipe, tmp_path, height=64, width=64)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_leaves_models_in_training(tmp_path):
-    unet = apply_tome(tiny.small_unet(), 0.5)
+def test_an_export_leaves_models_as_they_were(tmp_path):
+    unet = unet_of("default")
     unet.train()
     unet.conv_in.eval()
-    modes = [layer.training for layer in unet.sublayers(include_self=True)]
+    unet.conv_out.forward = function = unet.conv_out.forward  # a user's
     part = part_of(unet)
+    part.run(part.examples()[0])  # the first call marks layers as built
+    before = tiny.snapshot(unet)
     part.save(tmp_path)
     part.run(part.examples()[0])
-    assert [layer.training for layer in unet.sublayers(include_self=True)] == modes
+    for layer in unet.sublayers(include_self=True):
+        layer._original_funcs.clear()  # a record of Paddle 2.6
+    assert tiny.snapshot(unet) == before
+    assert vars(unet.conv_out)["forward"] is function
+
+
+def test_a_model_that_the_user_traced_is_without_tome_after_removal():
+    """Paddle 3 traces with another function in place of ``forward``, and restores ours on the layer itself."""
+    unet = unet_of("default")
+    specs = [paddle.static.InputSpec(value.shape, value.dtype) for value in inputs(1, 500).values()]
+    traced = paddle.jit.to_static(tiny.Positional(unet), specs, full_graph=True)
+    assert traced.forward.concrete_program is not None
+    remove_tome(unet)
+    for layer in unet.sublayers(include_self=True):
+        assert "_ppdiffusers_tome" not in vars(layer)
+        assert vars(layer).get("forward") is None or not paddle.__version__.startswith("3")
+    plain = tiny.small_unet().sublayers(include_self=True)
+    assert list(map(type, unet.sublayers(include_self=True))) == list(map(type, plain))
 
 
 class TestLoading:
@@ -178,9 +213,40 @@ class TestLoading:
             load_exported(tmp_path / "none")
 
 
-def test_a_size_in_another_librarys_integer_is_refused(tmp_path):
-    with pytest.raises(ToMeTypeError, match=r"height=.*a whole number"):
-        export_pipeline(tiny.pipeline(), tmp_path / "export", height=np.int64(64), width=64)
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (dict(height=np.int64(64), rows=paddle.to_tensor(2)), ToMeValueError, "at 1/8"),  # a later check
+        (dict(height="64"), ToMeTypeError, r"height='64' must be a whole number, a multiple of 8.*got str"),
+        (dict(width=60), ToMeValueError, r"width=60 must be a whole number, a multiple of 8, such as 512"),
+        (dict(width=0), ToMeValueError, r"width=0 must be"),
+        (dict(rows=0), ToMeValueError, r"rows=0 must be a whole number, 1 or more \(2 is one guided image\), or None"),
+        (dict(tolerance="0.1"), ToMeTypeError, r"tolerance='0\.1' must be a number"),
+    ],
+)
+def test_an_argument_is_checked_before_anything_is_written(given, error, words, tmp_path):
+    with pytest.raises(error, match=words):
+        export_pipeline(tiny.pipeline(), tmp_path / "export", **{"height": 64, "width": 64, **given})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_whose_output_is_not_a_number_is_refused(tmp_path):
+    """Also where only the late timestep, the second of two examples, has it."""
+
+    class Logarithm(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = self.create_parameter([1])  # Paddle 2.6 loads no program without one
+
+        def forward(self, timestep: paddle.Tensor) -> paddle.Tensor:
+            return paddle.log(timestep - 500) * self.scale
+
+    component = Component("unet", Logarithm, {"timestep": ([1], "float32")})
+    component.save(tmp_path)
+    deployed = SimpleNamespace(unet=load_program(tmp_path / "unet"))
+    assert np.isfinite(component.run(component.examples()[0])).all()
+    with pytest.raises(ToMeValueError, match="the program of unet differs from its model by nan"):
+        _check_program(component, deployed, tmp_path, 1e-4)
 
 
 class TestSettings:

@@ -31,7 +31,7 @@ def configs(draw: st.DrawFn) -> ToMeConfig:
     method = draw(st.sampled_from(["tome", "prune", "keys", "pool", "todo"]))
     config = ToMeConfig(draw(st.floats(0, 0.7)), method=method)
     if method != "pool":
-        config = replace(config, use_rand=draw(st.booleans()), seed=draw(st.integers(0, 9)))
+        config = replace(config, **draw(st.sampled_from([dict(use_rand=False), *(dict(seed=i) for i in range(10))])))
     changes: dict[str, Any] = dict(
         sx=draw(st.integers(2, 4)), sy=draw(st.integers(2, 4)), proportional=draw(st.sampled_from([None, True, False])),
         tile=draw(st.sampled_from([None, 4, 8])),

@@ -21,7 +21,7 @@ import tiny
 from patching.contract import marks_of
 from patching.port import apply_port, remove_port
 from ppdiffusers_tome import NothingToMergeError, ToMeError, apply_tome
-from ppdiffusers_tome.tuning.measurement import untouched_random_state
+from ppdiffusers_tome.tuning.measurement import keep_random_state
 from zoo import Specimen, specimens
 from zoo.coverage import coverage, list_specimens
 
@@ -55,11 +55,11 @@ def denoisers() -> list[Specimen]:
 def what_the_port_does(specimen: Specimen, max_downsample: int) -> str:
     """Called as pipelines call the model, with videos of more columns than frames."""
     model = specimen.build()
-    with paddle.no_grad(), untouched_random_state():  # some models draw noise of their own
+    with paddle.no_grad(), keep_random_state():  # some models draw noise of their own
         plain = specimen.run(model).numpy()
     apply_port(model, max_downsample=max_downsample)
     try:
-        with paddle.no_grad(), untouched_random_state():
+        with paddle.no_grad(), keep_random_state():
             return NOTHING if np.array_equal(specimen.run(model).numpy(), plain) else MERGES
     except (IndexError, ValueError, ZeroDivisionError):
         return RAISES
@@ -215,7 +215,7 @@ def test_a_block_of_ones_own_loses_its_forward() -> None:
 def test_it_moves_the_global_generator_so_the_same_noise_gives_another_image() -> None:
     pipe = tiny.pipeline()
     before = tiny.random_states()
-    with untouched_random_state():
+    with keep_random_state():
         apply_port(pipe)
         assert np.abs(tiny.run_pipeline(pipe) - tiny.run_pipeline(pipe)).max() > 1e-3
         assert tiny.random_states() != before

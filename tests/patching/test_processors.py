@@ -18,7 +18,7 @@ from ppdiffusers.patches import paddle_patch
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
-from zoo.specimen import untouched_random_state
+from zoo.specimen import keep_random_state
 
 
 class Counting(AttnProcessor):
@@ -94,7 +94,7 @@ def load_ip_adapter(unet: Any, folder: Path) -> None:
         "proj.weight": tiny.array((6, width), seed=1), "proj.bias": tiny.array((width,), seed=2),
         "norm.weight": paddle.ones([tiny.CROSS_DIM]), "norm.bias": paddle.zeros([tiny.CROSS_DIM]),
     }  # fmt: skip
-    with untouched_random_state():
+    with keep_random_state():
         unet._load_ip_adapter_weights({"ip_adapter": weights, "image_proj": projection}, from_diffusers=False)
     # Of the two that there are ppdiffusers takes the one that is like its others.
     assert any(type(processor).__name__.startswith("IPAdapter") for processor in unet.attn_processors.values())

@@ -114,12 +114,13 @@ def test_a_summary_names_what_is_not_usual() -> None:
 
 
 SETTINGS = [field.name for field in fields(ToMeConfig)]
-# Nothing is at its default, but max_downsample, which goes with no ratio by level, proportional, which asks for merged
-# attention, st, which asks for a video, and what goes with a list of computed steps.
-AT_DEFAULT = ("max_downsample", "proportional", "st", "cache_steps", "cache_scheduler")
+# Nothing is at its default, but max_downsample, which goes with no ratio by level, seed, which goes with random
+# destinations, proportional, which asks for merged attention, st, which asks for a video, and what goes with a list of
+# computed steps.
+AT_DEFAULT = ("max_downsample", "seed", "proportional", "st", "cache_steps", "cache_scheduler")
 UNUSUAL = ToMeConfig(
-    {1: 0.3, 4: (0.2, 0.1)}, sx=3, sy=4, use_rand=False, merge_attn=False, merge_crossattn=True, merge_mlp=True, seed=7,
-    tile=8, reuse_steps=2, reuse_blocks=True, method="prune", min_similarity=0.5, start=0.25, end=0.75,
+    {1: 0.3, 4: (0.2, 0.1)}, sx=3, sy=4, use_rand=False, merge_attn=False, merge_crossattn=True, merge_mlp=True, tile=8,
+    reuse_steps=2, reuse_blocks=True, method="prune", min_similarity=0.5, start=0.25, end=0.75,
     cache=0.3, cache_slope=0,
 )  # fmt: skip
 
@@ -149,8 +150,8 @@ class TestExplicitSettings:
         given = {name: default}
         try:
             expected = replace(config, **given)
-        except ToMeValueError:  # more than what the stride leaves, or the method: with a ratio as well it works
-            given["ratio"] = 0.5
+        except ToMeValueError as error:  # with the default of what the error names as well it works
+            given |= {each: getattr(ToMeConfig(), each) for each in error.settings}
             expected = replace(config, **given)
         assert apply_tome(unet, config=base, **given).tome.config == expected
         if isinstance(base, str):

@@ -22,7 +22,7 @@ from pipelines.whole import Draw, build_text_encoder, check_merging, image_encod
 from zoo import added_kv, controlnet_sdxl, gligen, latent_upscaler, sdxl, unet_consistency, upscaler
 from zoo import unet_score_sde as score_sde
 from zoo import unet_unconditional as unconditional
-from zoo.specimen import create, normal, smooth_image, untouched_random_state
+from zoo.specimen import create, keep_random_state, normal, smooth_image
 
 SIDE = 32  # of images, in pixels; a latent's is half of it
 # What most pipelines are called with.
@@ -350,7 +350,7 @@ def start(make: Callable[[], Made], folder: Path) -> tuple[Any, Draw]:
 
 
 def run(pipe: Any, call: dict[str, Any]) -> np.ndarray:
-    with untouched_random_state():
+    with keep_random_state():
         paddle.seed(3)
         np.random.seed(3)
         return tiny.to_numpy(pipe(**call, return_dict=False)[0])

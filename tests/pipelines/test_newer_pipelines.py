@@ -24,7 +24,7 @@ from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.recorder import record_merging
 from zoo import flux, sd3, specimens, wan_image
 from zoo import hunyuan_video as hunyuan
-from zoo.specimen import kernels_anywhere, untouched_random_state
+from zoo.specimen import keep_random_state, kernels_anywhere
 
 STEPS = 4
 NEWER = {each.name: each for each in specimens() if each.since}
@@ -276,7 +276,7 @@ def build_pipeline(name: str, folder: Path) -> Any:
 def latents(pipe: Any, steps: int = STEPS, **given: Any) -> np.ndarray:
     case = CASES[type(pipe).__name__]
     call = {**case.call(), **given}
-    with untouched_random_state(), kernels_anywhere(), NEWER[case.needs].mended():
+    with keep_random_state(), kernels_anywhere(), NEWER[case.needs].mended():
         paddle.seed(0)
         output = pipe(**call, num_inference_steps=steps, output_type="latent")
     return (output.images if hasattr(output, "images") else output.frames).numpy()

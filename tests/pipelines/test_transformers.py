@@ -31,7 +31,7 @@ from ppdiffusers.transformers import CLIPImageProcessor, CLIPTokenizer
 import tiny
 from pipelines.whole import Draw, check_merging, image_encoder
 from zoo import pixart, sd3, unidiffuser, uvit, vq_diffusion, wuerstchen_decoder, wuerstchen_prior
-from zoo.specimen import untouched_random_state
+from zoo.specimen import keep_random_state
 
 STEPS = 2
 DIM, TEXT_TOKENS = tiny.CROSS_DIM, tiny.TEXT_TOKENS
@@ -62,7 +62,7 @@ class Case:
         pipe = self.build(folder)
 
         def draw() -> np.ndarray:
-            with untouched_random_state(), sd3.attention_anywhere():
+            with keep_random_state(), sd3.attention_anywhere():
                 paddle.seed(0)
                 output = pipe(**self.call, num_inference_steps=STEPS)
             return tiny.to_numpy(output.images if hasattr(output, "images") else output.image_embeddings)

@@ -18,7 +18,7 @@ from ppdiffusers.models.attention_processor import Attention
 
 import tiny
 from pipelines.whole import text_parts
-from zoo.specimen import normal, untouched_random_state
+from zoo.specimen import keep_random_state, normal
 
 SIDE = 48  # larger than one tile of the VAE
 
@@ -38,7 +38,7 @@ def run(pipe: Any, **given: Any) -> np.ndarray:
     else:
         call["prompt"] = "a red <sign> circle"
         call["num_images_per_prompt"] = 2
-    with untouched_random_state():
+    with keep_random_state():
         return tiny.to_numpy(pipe(**{**call, **given}).images)
 
 

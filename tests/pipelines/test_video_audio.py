@@ -30,7 +30,7 @@ from zoo import (
     unet_spatio_temporal,
     vid2vid_st_unet,
 )
-from zoo.specimen import attention_anywhere, untouched_random_state
+from zoo.specimen import attention_anywhere, keep_random_state
 
 # A pipeline, and a call of it.
 Ready = tuple[Any, Callable[[], Any]]
@@ -226,12 +226,12 @@ def spectrograms(tmp_path: Path) -> Ready:
 
 
 def start(builder: Callable[[Path], Ready], folder: Path) -> tuple[Any, Draw]:
-    with untouched_random_state():  # some constructors seed the global generators
+    with keep_random_state():  # some constructors seed the global generators
         pipe, call = builder(folder)
 
     @paddle.no_grad()
     def draw() -> np.ndarray:
-        with untouched_random_state(), attention_anywhere():
+        with keep_random_state(), attention_anywhere():
             paddle.seed(0)
             np.random.seed(0)
             return tiny.to_numpy(call()).astype("float32")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,13 +36,14 @@ from ppdiffusers_tome import (
 from ppdiffusers_tome.tuning import search
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.search import (
-    NUM_CHOOSING,
+from ppdiffusers_tome.tuning.results import (
+    ChosenSteps,
+    MeasuredImage,
     choose_best,
     choose_over_fewer_steps,
     describe_result,
-    name_scheduler,
 )
+from ppdiffusers_tome.tuning.search import NUM_CHOOSING, Search, name_scheduler
 from ppdiffusers_tome.tuning.step_errors import count_images
 
 PROMPT = dict(
@@ -53,6 +55,12 @@ NO_LIMIT = 2**40  # of memory: any settings keep to it, however fast the machine
 
 def tuned(families: dict[str, Any], pipe: Any = None, call: dict[str, Any] | None = None, **given: Any) -> Tuned:
     return tune(pipe or tiny.pipeline(), call or PROMPT, families=families, **given)
+
+
+@pytest.fixture
+def any_speed_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found does not depend on the machine."""
+    monkeypatch.setattr(search, "LEAST_SPEED_UP", 0.0)
 
 
 def own_scheduler() -> tuple[Any, Callable[[], Any]]:
@@ -132,12 +140,12 @@ def test_the_best_meets_the_target_beside_the_unmerged_images_too():
     trials = [replace(each, config=ToMeConfig(0.1 * number)) for number, each in enumerate(TRIALS)]
     beside = {trials[1].config: 1.2, trials[2].config: 1.9}  # the speed of a machine changes
 
-    class Search(search.Search):
+    class Stub(Search):
         def try_settings(self, config, family="", steps=None, *, beside_unmerged=False):
             return trial(beside[config], 0.0)
 
     def make_search(target):
-        return Search(None, None, (), target, {}, {}, None, None, None)
+        return Stub(None, None, (), target, {}, None, None, None)
 
     assert make_search(Target(speedup=1.5)).confirm_best(trials) == replace(trials[2], speed_up=1.9)
     missing = make_search(Target(psnr=30, speedup=1.5))
@@ -154,7 +162,7 @@ class TestOnAPipeline:
         assert (found.config, found.pays) == (ToMeConfig(ratio=0), False)
         assert found.verdict.startswith("No settings reach the target here. The fastest tried were ")
 
-    def test_a_family_is_left_when_it_is_fast_enough(self):
+    def test_a_family_is_left_when_it_is_fast_enough(self, any_speed_pays):
         found = tuned({"a": (ToMeConfig({8: 0.5}), MILD, STRONG)}, memory=NO_LIMIT)  # the first does not fit
         assert [one.config for one in list_whole_trials(found)] == [MILD]
         assert (found.config, found.pays, found.steps) == (MILD, True, None)
@@ -168,7 +176,7 @@ class TestOnAPipeline:
         assert [one.psnr >= 30 for one in found.trials] == [True, False]
         assert not found.pays or found.config == ToMeConfig(0)
 
-    def test_a_cache_over_steps_has_steps_of_the_model_and_is_compared_with_fewer(self):
+    def test_a_cache_over_steps_has_steps_of_the_model_and_is_compared_with_fewer(self, any_speed_pays):
         begun: list[tuple[int, float]] = []
         found = tuned(
             {"a": (replace(MILD, cache=0.5),)}, call={**PROMPT, "num_inference_steps": 12}, memory=NO_LIMIT,
@@ -179,13 +187,40 @@ class TestOnAPipeline:
         assert chosen == (6, 12, "DDIMScheduler")
         assert found.pays
         ((num_images, seconds),) = begun
-        assert num_images == 13 + NUM_CHOOSING * count_images(12)
+        assert num_images == 17 + NUM_CHOOSING * count_images(12)
         assert seconds > 0
         _, unmerged, merged = found.trials
         assert (unmerged.config, merged.config) == (ToMeConfig(0.0), MILD)
         assert all(trial.family == "fewer steps" and 1 <= trial.steps < 12 for trial in (unmerged, merged))
         closest = max((unmerged, merged), key=lambda trial: trial.psnr)
         assert f"{closest.steps} steps with" in found.verdict
+
+    def test_what_an_interrupted_search_kept_is_not_repeated(self, any_speed_pays):
+        pipe, trials, chosen = tiny.pipeline(), [], []
+        families = {"a": [replace(MILD, cache=0.5)], "b": [MILD]}
+
+        def generate(call: dict[str, Any], number: int, steps: int | None) -> MeasuredImage:
+            paddle.seed(number)
+            image = read_first_image(pipe(**{**call, "num_inference_steps": steps or 9}))
+            return MeasuredImage(image, 1.0, None)
+
+        def run(*known: Any) -> Tuned:
+            given = Target(psnr=1), families, 9, lambda *_: None, trials.append, lambda *each: chosen.append(each)
+            return Search(pipe, generate, [(PROMPT, 0)], *given, *known).run()
+
+        first = run()
+        known_trials = [Trial.from_dict(json.loads(json.dumps(trial.to_dict()))) for trial in trials]
+        known_steps = {key: ChosenSteps.from_dict(json.loads(json.dumps(vars(each)))) for key, each in chosen}
+        assert [key for key, _ in chosen] == [0.5]
+        assert known_trials == trials
+        whole = {trial.config: trial for trial in known_trials if trial.steps is None}
+        assert len(whole) == 2
+        trials.clear()
+        chosen.clear()
+        again = run(whole, known_steps)
+        assert not chosen
+        assert all(trial.steps is not None for trial in trials)
+        assert (again.config, again.trials) == (first.config, first.trials)
 
     @pytest.mark.parametrize(("num_steps", "words"), [(1, "1 step"), (6, "6 steps")])
     def test_fewer_steps_are_returned_where_they_keep_more(self, num_steps, words):
@@ -198,6 +233,7 @@ class TestOnAPipeline:
         assert choose_over_fewer_steps(best, fewer, Target(psnr=50)) is best
         assert choose_over_fewer_steps(best, fewer[1:], Target(psnr=30)) is best
         assert f"Fewer steps are best here: {words} with" in describe_result(fewer[0], True, [best, *fewer])
+        assert f"that reach the target, {words} with" in describe_result(fewer[0], False, [best, *fewer])
 
     def test_several_calls_are_all_judged(self):
         calls = [PROMPT, {**PROMPT, "prompt_embeds": tiny.text(1) * -2}]
@@ -205,12 +241,47 @@ class TestOnAPipeline:
         alone = [tuned({"a": (STRONG,)}, call=call, psnr=1).trials[0].psnr for call in calls]
         assert both.trials[0].psnr == pytest.approx(min(alone))
 
-    def test_without_a_gain_nothing_is_changed_whatever_is_kept(self):
-        found = tuned({"a": (MILD,)}, call={**PROMPT, "num_inference_steps": 12}, psnr=500, cache=0.5)
+    @pytest.mark.parametrize(
+        ("config", "steps", "kept"),
+        [
+            (MILD, 12, dict(cache=0.5)),
+            # Settings that are nothing by themselves.
+            (replace(MILD, merge_mlp=True), 2, dict(merge_attn=False)),
+            (ToMeConfig(0, cache=(0, 2, 4)), 5, dict(cache_steps=5)),
+        ],
+    )
+    def test_without_a_gain_nothing_is_changed_whatever_is_kept(self, config, steps, kept):
+        found = tuned({"a": (config,)}, call={**PROMPT, "num_inference_steps": steps}, psnr=500, **kept)
         assert not found.pays
         assert found.config == ToMeConfig(0)
 
-    def test_what_was_found_can_be_applied(self):
+    @pytest.mark.parametrize(
+        ("calls", "has_fewer"),
+        [
+            ([dict(num_inference_steps=np.int64(3))], True),
+            ([dict(num_inference_steps=3)] * 2, True),
+            ([dict(num_inference_steps=3), dict(num_inference_steps=2)], False),  # the same number is fewer for one
+            ([dict(timesteps=[900, 500, 100])], False),  # the number of steps is ignored
+        ],
+    )
+    def test_fewer_steps_are_tried_where_a_number_of_steps_is_that_of_all_calls(self, calls, has_fewer):
+        pipe = tiny.pipeline(scheduler=ppdiffusers.DDPMScheduler(clip_sample=False))
+        found = tuned({"a": (MILD,)}, pipe, [{**PROMPT, **call} for call in calls], memory=NO_LIMIT)
+        assert [trial.steps is not None for trial in found.trials] == [False, True][: 1 + has_fewer]
+
+    @pytest.mark.parametrize(("memory", "pays"), [(200, False), (100, False), (70, True)])
+    def test_memory_is_a_reason_where_the_unmerged_call_exceeds_it(self, memory, pays):
+        pipe = tiny.pipeline()
+
+        def generate(call: Any, number: int, steps: int | None) -> MeasuredImage:
+            return MeasuredImage(PIXELS, 1.0, 100 if pipe.tome is None else 50)
+
+        given = Target(memory=memory), {"a": [MILD]}, None, lambda *_: None, lambda _: None
+        found = Search(pipe, generate, [({}, 0)], *given).run()
+        assert (found.pays, found.config) == (pays, MILD if pays else ToMeConfig(0))
+        assert ("give no speed-up" in found.verdict) == (not pays)
+
+    def test_what_was_found_can_be_applied(self, any_speed_pays):
         pipe = tiny.pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
         assert found.config in [configs[0] for configs in list_candidates({}, steps=2).values()] or found.steps == 1
@@ -256,6 +327,9 @@ class TestOnAPipeline:
             (dict(speed=2), ToMeTypeError, "unknown setting 'speed'; the settings are ratio, max_downsample"),
             (dict(tile=1), ToMeValueError, "nothing to try: no settings are possible with tile=1; tile=1 must be at"),
             (dict(families={}), ToMeValueError, "there is nothing to try: families has no settings"),
+            (dict(families=[MILD]), ToMeTypeError, r"families=\[ToMeConfig.* must be settings by family, as in"),
+            (dict(families={"a": MILD}), ToMeTypeError, r"families: ToMeConfig.* must be settings by family"),
+            (dict(families={"a": ["balanced"]}), ToMeTypeError, "families: 'balanced' must be settings.*got str"),
             (dict(config="quality", tile=16), ToMeValueError, "method='todo' comes from the preset 'quality', tile=16"),
         ],
     )
@@ -452,7 +526,7 @@ class TestCandidates:
             assert strengths == sorted(strengths)
 
     @pytest.mark.parametrize(
-        ("base", "given"), [("quality", {}), (ToMeConfig(0.4, tile=8, seed=5), dict(use_rand=False))], ids=str
+        ("base", "given"), [("quality", {}), (ToMeConfig(0.4, tile=8, reuse_steps=2), dict(use_rand=False))], ids=str
     )
     def test_of_a_config_only_the_ratio_is_looked_for(self, base, given):
         config = replace(base if isinstance(base, ToMeConfig) else ToMeConfig.preset(base), **given)

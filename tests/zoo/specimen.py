@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.patching.unsupported import REFUSED
-from ppdiffusers_tome.tuning.measurement import untouched_random_state
+from ppdiffusers_tome.tuning.measurement import keep_random_state
 
 if TYPE_CHECKING:
     import paddle
@@ -167,7 +167,7 @@ def create(construct: Callable[..., Any], **config: Any) -> Any:
     import numpy as np
     import paddle
 
-    with untouched_random_state():
+    with keep_random_state():
         model = construct(**config)
         # Frequencies of the timestep's embedding are drawn at random too, but are no parameters.
         frequencies = [each for each in model.named_buffers() if each[0].endswith("time_proj.weight")]

@@ -22,7 +22,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.sampling import get_class_labels
 from ppdiffusers_tome.tools.measure.units import format_count
-from ppdiffusers_tome.tuning.measurement import read_clock, untouched_random_state
+from ppdiffusers_tome.tuning.measurement import keep_random_state, read_clock
 
 _REPEATS = 2
 
@@ -171,7 +171,7 @@ def _time_call(pipe: Any, denoiser: Any, height: int, width: int, steps: int) ->
 
     hooks = [denoiser.register_forward_pre_hook(start), denoiser.register_forward_post_hook(stop)]
     try:
-        with untouched_random_state():
+        with keep_random_state():
             pipe(**{name: value for name, value in wanted.items() if name in takes})
     except _TimedError as timed:
         return timed.args[0]

@@ -34,11 +34,11 @@ class ClassLabels:
         numbers = sorted(names) if count is None else range(count)
         return [names.get(number, str(number)) for number in numbers]
 
-    def find_plain_class(self, prompt: str) -> int:
+    def find_class(self, prompt: str) -> int:
         """Find the class that a prompt names, by number or by name.
 
         Example:
-            >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_plain_class("a photo of a cat")
+            >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_class("a photo of a cat")
             0
         """
         from ppdiffusers_tome.tools.demo_model.photographs import subject_of

@@ -136,7 +136,7 @@ class LoadedPipeline:
         else:
             settings, given = self.settings, {"--negative-prompt": self.settings.negative_prompt}
             self.labels.check_arguments(given, settings.height, settings.width, self.guidance_scale)
-            self.labels.find_plain_class(prompt)
+            self.labels.find_class(prompt)
 
     def describe_oddities(self, prompt: str) -> dict[str, str]:
         """Describe what is odd about an image of a prompt, by names."""

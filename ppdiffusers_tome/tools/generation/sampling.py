@@ -82,7 +82,7 @@ def generate_batch(
     arguments: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance_scale}
     with _separate_noise(pipe.scheduler, seeds):
         if labels is not None:
-            classes = [labels.find_plain_class(prompt) for prompt in prompts]
+            classes = [labels.find_class(prompt) for prompt in prompts]
             return _generate_classes(pipe, noise, after_step, class_labels=classes, **arguments)
         if edges is not None:
             arguments |= {"image": edges, "controlnet_conditioning_scale": float(controlnet_scale)}

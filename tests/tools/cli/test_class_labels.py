@@ -51,18 +51,18 @@ def run(folder, tmp_path):
 def test_prompts_name_classes_by_name_or_number(pipe):
     labels = ClassLabels.from_pipeline(pipe)
     prompts = ("cat", "CAT ", "cup of coffee", "brick wall", "a photo of a cat", "3", "099")
-    assert [labels.find_plain_class(prompt) for prompt in prompts] == [0, 0, 1, 7, 0, 3, 99]
+    assert [labels.find_class(prompt) for prompt in prompts] == [0, 0, 1, 7, 0, 3, 99]
     assert (labels.list_names(), labels.list_names(3)) == (["cat", "coffee", "brick wall"], ["cat", "coffee", "2"])
     assert (labels.num_classes, labels.image_size) == (1000, SIDE)
     named = ClassLabels({"Cardigan": 264, "cardigan": 474}, 1000, 256)
-    assert [named.find_plain_class(name) for name in ("Cardigan", "cardigan")] == [264, 474]
+    assert [named.find_class(name) for name in ("Cardigan", "cardigan")] == [264, 474]
 
 
 def test_prompts_that_name_none_are_refused_with_the_names():
     with pytest.raises(UserError, match=r"'cta' is not a class .*did you mean cat\?; .* a name that it knows: 'cat'"):
-        ClassLabels({"cat": 0}, 10, SIDE).find_plain_class("cta")
+        ClassLabels({"cat": 0}, 10, SIDE).find_class("cta")
     with pytest.raises(UserError, match="give a number from 0 to 39, or a name that it knows: none"):
-        ClassLabels({}, 40, SIDE).find_plain_class("9" * 5000)
+        ClassLabels({}, 40, SIDE).find_class("9" * 5000)
 
 
 @pytest.mark.parametrize("scheduler", ["ddim", "pndm"])

@@ -90,28 +90,6 @@ def run(args: argparse.Namespace) -> None:
         Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)]).write(paths, results)
 
 
-class _Known(dict[Any, Any]):
-    """The trials and chosen steps of a search, kept in the ledger."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__()
-        for values in ledger.values():
-            if "slopes" in values:
-                super().__setitem__(values.get("fraction"), ChosenSteps.from_dict(values))
-            else:
-                trial = Trial.from_dict(values)
-                super().__setitem__((trial.config, trial.steps), trial)
-        self.ledger = ledger
-
-    def __setitem__(self, key: Any, value: Trial | ChosenSteps) -> None:
-        if isinstance(value, Trial):
-            content = value.to_dict()
-            self.ledger.add([content["config"], content["steps"]], content)
-        else:
-            self.ledger.add(["steps", key], {"fraction": key, **vars(value)})
-        super().__setitem__(key, value)
-
-
 def _tune(
     loaded: LoadedPipeline, prompts: list[str], target: Target, candidates: Mapping[str, Sequence[ToMeConfig]],
     run: Mapping[str, Any], args: argparse.Namespace,
@@ -129,7 +107,9 @@ def _tune(
         **run, "prompts": prompts, "seed": settings.seed, "negative_prompt": settings.negative_prompt,
         "edges": None if edges is None else zlib.crc32(edges.tobytes()), **describe_machine(),
     }  # fmt: skip
-    known = _Known(Ledger(args.output / "tune.jsonl", identity, overwrite=args.overwrite))
+    ledger = Ledger(args.output / "tune.jsonl", identity, overwrite=args.overwrite)
+    trials = [Trial.from_dict(values) for values in ledger.values() if "slopes" not in values]
+    chosen = {values["fraction"]: ChosenSteps.from_dict(values) for values in ledger.values() if "slopes" in values}
     with tqdm(desc="images", position=0, disable=None) as bar:
 
         def begin(num_images: int, seconds: float) -> None:
@@ -142,17 +122,24 @@ def _tune(
             bar.update()
             return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
+        def keep_steps(fraction: float, steps: ChosenSteps) -> None:
+            ledger.add(["steps", fraction], {"fraction": fraction, **vars(steps)})
+
         def report(trial: Trial) -> None:
+            content = trial.to_dict()
+            ledger.add([content["config"], trial.steps], content)
             if bar.disable:  # without a terminal
                 line = f"{trial.name}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB"
                 print(line, file=sys.stderr, flush=True)
 
         images = [(prompt, number) for number, prompt in enumerate(prompts)]
-        kept = run["kept"]
         steps = settings.steps if loaded.warm_up_steps == 1 else None
         if steps is None:
             warn(f"fewer steps are not tried, as {type(loaded.pipe.scheduler).__name__} cannot run a single one")
-        return Search(loaded.pipe, generate, images, target, candidates, kept, steps, begin, report, known).run()
+        known = {trial.config: trial for trial in trials if trial.steps is None}
+        return Search(
+            loaded.pipe, generate, images, target, candidates, steps, begin, report, keep_steps, known, chosen
+        ).run()
 
 
 def _is_own(settings_file: Path, results: Path) -> bool:
