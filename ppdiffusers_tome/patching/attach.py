@@ -19,13 +19,13 @@ from ppdiffusers_tome.patching.blocks import (
     is_a,
 )
 from ppdiffusers_tome.patching.layer_class import (
-    Override,
     is_overridden,
     list_overrides,
     list_user_functions,
     restore_class,
     walk_overrides,
 )
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride, TokensOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride

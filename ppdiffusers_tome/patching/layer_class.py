@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paddle
 from paddle.jit.sot import psdb
@@ -23,7 +23,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_whole_graph
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+    from ppdiffusers_tome.patching.override import Override
 
 # The methods that overrides replace.
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
@@ -45,77 +45,6 @@ class ReplacedMethod(NamedTuple):
 
 
 _NOT_REPLACED = ReplacedMethod()
-
-
-class Override:
-    """The function in place of a layer's method in its denoiser's calls.
-
-    A subclass defines ``run``, which gets the running call and the arguments and calls ``call_original``. Where none
-    runs, the original does. Overrides are copied and pickled with their layer.
-
-    Attributes:
-        method: the name of the method.
-        runs_in: whose call ``run`` gets: "call" of the denoiser, or of the "block" or merge "point" around the layer.
-        state: of the denoiser.
-        layer: the layer.
-        block: the override of the block that this belongs to; None where it serves several blocks.
-    """
-
-    method: ClassVar[str] = "forward"
-    runs_in: ClassVar[str] = "call"
-    # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
-    follows_wrappers: ClassVar[bool] = False
-
-    def __init__(self, state: DenoiserState, layer: Layer) -> None:
-        self.state, self.layer = state, layer
-        self.block: Any = None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        frame = self.state.find_frame()
-        call = getattr(frame, self.runs_in, None)
-        if frame is None or call is None:
-            return self.call_original(*args, **kwargs)
-        if self.layer is not frame.call.denoiser:  # whose program is inside
-            frame.call.require_one_mode()
-        return self.run(call, *args, **kwargs)
-
-    def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Run in place of the method."""
-        raise NotImplementedError
-
-    def call_original(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what this runs around."""
-        functions = _list_functions(self.layer, self.method)
-        if self not in functions:  # another thread took this off after it was found
-            return getattr(self.layer, self.method)(*args, **kwargs)
-        return functions[functions.index(self) - 1](*args, **kwargs)
-
-    def put(self) -> None:
-        """Store this on its layer, around what is there."""
-        layer = self.layer
-        if not is_overridden(layer):
-            layer.__class__ = _class_with_overrides(find_plain_class(layer))
-        methods = vars(layer).setdefault(_REPLACED, {})
-        replaced = methods.get(self.method) or ReplacedMethod(vars(layer).pop(self.method, None))
-        methods[self.method] = replaced._replace(overrides=(*replaced.overrides, self))
-
-    def take_off(self) -> None:
-        """Remove this from its layer, which the last one restores."""
-        overrides = _find_replaced(self.layer, self.method).overrides
-        if self in overrides:
-            _replace(self.layer, self.method, overrides=tuple(each for each in overrides if each is not self))
-
-    def follow(self, layer: Layer) -> None:
-        """Move this to the layer that replaced its own in the model."""
-        wraps = any(inner is self.layer for inner in layer.sublayers())
-        # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
-        if not wraps or self.follows_wrappers:
-            self.take_off()
-            self.layer = layer
-            self.put()
 
 
 def is_overridden(layer: Layer) -> bool:
@@ -166,17 +95,24 @@ def restore_class(layer: Layer) -> None:
         layer.__class__ = find_plain_class(layer)
 
 
-def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
-    return vars(layer).get(_REPLACED, {}).get(method, _NOT_REPLACED)
+def add_override(override: Override) -> None:
+    """Store an override on its layer, around what is there."""
+    layer, method = override.layer, override.method
+    if not is_overridden(layer):
+        layer.__class__ = _class_with_overrides(find_plain_class(layer))
+    methods = vars(layer).setdefault(_REPLACED, {})
+    replaced = methods.get(method) or ReplacedMethod(vars(layer).pop(method, None))
+    methods[method] = replaced._replace(overrides=(*replaced.overrides, override))
 
 
-def _replace(layer: Layer, method: str, **changes: Any) -> None:
-    """Change the function or overrides of a layer's method."""
-    vars(layer)[_REPLACED][method] = _find_replaced(layer, method)._replace(**changes)
-    restore_class(layer)
+def remove_override(override: Override) -> None:
+    """Remove an override from its layer, if it is there; the last one restores the class."""
+    overrides = _find_replaced(override.layer, override.method).overrides
+    if override in overrides:
+        _replace(override.layer, override.method, overrides=tuple(each for each in overrides if each is not override))
 
 
-def _list_functions(layer: Layer, method: str) -> tuple[Callable[..., Any], ...]:
+def list_functions(layer: Layer, method: str) -> tuple[Callable[..., Any], ...]:
     """List the user's function or the class's method, and the overrides around it."""
     function, overrides = _find_replaced(layer, method)
     if function is None:
@@ -184,19 +120,36 @@ def _list_functions(layer: Layer, method: str) -> tuple[Callable[..., Any], ...]
     return function if paddle.in_dynamic_mode() else convert_while_tracing(function), *overrides
 
 
+def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
+    return vars(layer).get(_REPLACED, {}).get(method, _NOT_REPLACED)
+
+
+def _replace(layer: Layer, method: str, **changes: Any) -> None:
+    """Change the function or overrides of a layer's method; restore the class if none is left."""
+    vars(layer)[_REPLACED][method] = _find_replaced(layer, method)._replace(**changes)
+    restore_class(layer)
+
+
 # One for each class, as ``to_static`` and pickle compare classes and functions.
 @cache
 def _class_with_overrides(cls: Any) -> type:
     """Return the subclass whose methods run overrides."""
     methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return _hide_methods(cls, methods)(cls.__name__, (cls,), {
+        **names, **methods, "_plain_class": cls, "__setattr__": _set_attribute, "__delattr__": _delete_attribute,
+        "__reduce_ex__": _reduce, "extra_repr": _describe,
+    })  # fmt: skip
+
+
+def _hide_methods(cls: Any, methods: dict[str, Any]) -> Any:
+    """Return the metaclass with which a class shows the methods of the original class.
+
+    ``type(model).forward``, which caches over steps read and replace, is the original; a layer finds the new one.
+    """
     originals: dict[str, Any] = {}  # the functions of the class that somebody replaced
 
     class PlainMethods(type(cls)):  # type: ignore[misc]
-        """The metaclass whose attributes are those of the original class.
-
-        ``type(model).forward``, which caches over steps read and replace, is the original; a layer finds the new one.
-        """
-
         def __setattr__(self, name: str, value: Any) -> None:
             if name in methods and value is methods[name]:  # ours, found in the ``__dict__``, as mock.patch does
                 value = originals.pop(name, getattr(cls, name))
@@ -209,11 +162,7 @@ def _class_with_overrides(cls: Any) -> type:
 
     for name in methods:
         setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]
-    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return PlainMethods(cls.__name__, (cls,), {
-        **names, **methods, "_plain_class": cls, "__setattr__": _set_attribute, "__delattr__": _delete_attribute,
-        "__reduce_ex__": _reduce, "extra_repr": _describe,
-    })  # fmt: skip
+    return PlainMethods
 
 
 def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
@@ -222,7 +171,7 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        functions = _list_functions(layer, name)
+        functions = list_functions(layer, name)
         if not FALLBACK and len(functions) > 1:
             require_whole_graph(vars(layer).get(name))
         return functions[-1](*args, **kwargs)

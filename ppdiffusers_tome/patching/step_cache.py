@@ -21,7 +21,8 @@ from paddle.nn import Layer
 from ppdiffusers_tome.patching.adapters.adapter import ROLES, UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_a
-from ppdiffusers_tome.patching.layer_class import Override, find_plain_class, find_user_function
+from ppdiffusers_tome.patching.layer_class import find_plain_class, find_user_function
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.paddle_compat import is_static_function, require_eager
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory

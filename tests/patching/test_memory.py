@@ -11,7 +11,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.layer_class import Override
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # What allocators and caches may do; a leak of the smallest tensor a call, 1 KB, would be seen in gc below.

@@ -11,7 +11,8 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
-from ppdiffusers_tome.patching.layer_class import Override, list_overrides
+from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.recorder import record_merging
 from zoo import unet_spatio_temporal
 

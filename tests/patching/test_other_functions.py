@@ -21,7 +21,8 @@ import tiny
 from patching.contract import StumbledError, needs_recompute
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
-from ppdiffusers_tome.patching.layer_class import _REPLACEABLE, Override, list_overrides
+from ppdiffusers_tome.patching.layer_class import _REPLACEABLE, list_overrides
+from ppdiffusers_tome.patching.override import Override
 from zoo import Specimen, specimens
 
 SPECIMENS = [

@@ -9,7 +9,8 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
-from ppdiffusers_tome.patching.layer_class import Override, find_plain_class, find_user_function
+from ppdiffusers_tome.patching.layer_class import find_plain_class, find_user_function
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.processors import gets_group_sizes
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 

@@ -8,7 +8,7 @@ from typing import Any
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
-from ppdiffusers_tome.patching.layer_class import Override
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.block_call import BlockCall
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame

@@ -9,7 +9,8 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.layer_class import Override, list_overrides, walk_overrides
+from ppdiffusers_tome.patching.layer_class import list_overrides, walk_overrides
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState

@@ -17,7 +17,8 @@ from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
-from ppdiffusers_tome.patching.layer_class import Override, find_user_function
+from ppdiffusers_tome.patching.layer_class import find_user_function
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
