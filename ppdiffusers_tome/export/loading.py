@@ -119,7 +119,9 @@ class Program(PaddleInferRuntimeModel):
     input_shapes: Mapping[str, Sequence[int | None]] = {}
 
     def __call__(self, **inputs: Any) -> list[paddle.Tensor]:
-        """Run the program with its inputs by name, in any number type, and ignore others.
+        """Run the program with its inputs by name; ignore others.
+
+        They may be numbers of any type.
 
         Raises:
             ToMeValueError: an input has another shape than the program, which would fail in a kernel.

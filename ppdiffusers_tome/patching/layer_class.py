@@ -33,7 +33,7 @@ _MAX_HELD = 1000  # objects in which a function is looked for
 
 
 class ReplacedMethod(NamedTuple):
-    """What runs in place of a method of one layer.
+    """A method of one layer, and the functions that run in its place.
 
     Attributes:
         function: the user's function inside of the overrides; None for the method of the class.
@@ -106,7 +106,7 @@ def add_override(override: Override) -> None:
 
 
 def remove_override(override: Override) -> None:
-    """Remove an override from its layer, if it is there; the last one restores the class."""
+    """Remove an override from its layer, which the last one restores."""
     overrides = _find_replaced(override.layer, override.method).overrides
     if override in overrides:
         _replace(override.layer, override.method, overrides=tuple(each for each in overrides if each is not override))
@@ -125,7 +125,7 @@ def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
 
 
 def _replace(layer: Layer, method: str, **changes: Any) -> None:
-    """Change the function or overrides of a layer's method; restore the class if none is left."""
+    """Change the function or overrides of a layer's method."""
     vars(layer)[_REPLACED][method] = _find_replaced(layer, method)._replace(**changes)
     restore_class(layer)
 
@@ -221,7 +221,7 @@ def _delete_attribute(layer: Any, name: str) -> None:
 
 
 def _holds(function: Any, inner: Any) -> bool:
-    """Return whether a function is or holds another, as a hook holds what it found."""
+    """Return whether a function is or holds another, as hooks hold functions."""
     queue, seen = [function], set()
     for each in queue:  # in closures, defaults, partials and objects of the user
         if _is_same(each, inner):

@@ -165,7 +165,7 @@ class StepCache:
         self._stores_maps = False
 
     def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedCall | None:
-        """Begin a call, or warn that the cache has no effect on it and return None."""
+        """Begin a call; return None, with a warning, where nothing is cached."""
         if step.number is None:
             self._warn_of_missing_step(call, timestep)
             return None

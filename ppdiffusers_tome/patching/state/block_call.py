@@ -21,7 +21,10 @@ WATCHERS: list[Callable[[BlockCall], None]] = []
 
 
 class UnmergeableError(Exception):
-    """A merge point whose layer must run on all tokens, with a topic and a reason."""
+    """A merge point whose layer must run on all tokens.
+
+    Its arguments are the topic and the reason of the warning.
+    """
 
 
 class BlockCall:

@@ -97,7 +97,7 @@ def time_denoiser(
 
 
 def count_merging_steps(config: ToMeConfig, levels: Sequence[int], steps: int) -> int:
-    """Count the steps of an image in which something merges at one of the levels."""
+    """Count the steps in which tokens of one of the levels merge."""
     return sum(any(config.ratio_at(level, step / steps) > 0 for level in levels) for step in range(steps))
 
 

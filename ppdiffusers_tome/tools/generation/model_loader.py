@@ -124,7 +124,7 @@ def drop_controlnet(pipe: Any) -> Any:
 
 
 def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
-    """Return whether a prompt, and edges where ``guided``, are all that a class of pipelines needs."""
+    """Return whether pipelines need a prompt, and maybe edges, alone."""
     import ppdiffusers
 
     cls = getattr(ppdiffusers, kind, None)
