@@ -187,12 +187,12 @@ def _describe_error(option: str, path: Path, error: Exception) -> str:
 def compute_scores(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Return the scores of every configuration."""
     try:
-        results = json.loads((args.evaluation / "evaluate.json").read_text())
-    except (OSError, ValueError) as error:
+        configurations = json.loads((args.evaluation / "evaluate.json").read_text())["configurations"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise SystemExit(f"{args.evaluation} holds no results of evaluate --save-images ({error})") from error
     folder = ImageFolder(args.evaluation, keeps_all=True)
     paths, prompts = {}, {}
-    for row in results["configurations"]:
+    for row in configurations:
         name = row["configuration"]["name"]
         cases = [Case(sample["prompt"], sample["seed"]) for sample in row["samples"]]
         paths[name] = [folder.folder_of(name) / case.file_name for case in cases]

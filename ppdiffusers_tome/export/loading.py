@@ -15,8 +15,9 @@ import paddle
 from ppdiffusers import PaddleInferRuntimeModel
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.export.layout import INDEX, PROGRAM, PROGRAM_SUFFIXES, read_export
+from ppdiffusers_tome.export.layout import EXPORT, INDEX, PROGRAM, PROGRAM_SUFFIXES, read_export
 
+_WEIGHTS_SUFFIX = ".pdiparams"
 _LOCK = threading.Lock()
 _REPLACED: list[Callable[..., None]] = []  # Paddle's function, once for each call that replaces it
 
@@ -61,10 +62,13 @@ def load_exported(folder: str | Path) -> Any:
     pipe.__class__ = type(type(pipe).__name__, (_ExportedPipeline, type(pipe)), {})
     export = read_export(folder)
     if export is not None:  # ppdiffusers' own scripts write none
-        pipe.exported_size = (export["height"], export["width"])
-        for component in export["components"]:
-            shapes = {name: entry["shape"] for name, entry in component["inputs"].items()}
-            programs[component["name"]].input_shapes = shapes
+        try:
+            pipe.exported_size = (export["height"], export["width"])
+            for component in export["components"]:
+                shapes = {name: entry["shape"] for name, entry in component["inputs"].items()}
+                programs[component["name"]].input_shapes = shapes
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ToMeValueError(f"{folder / EXPORT} describes no export; export the pipeline again") from error
     return pipe
 
 
@@ -152,15 +156,14 @@ def load_program(folder: Path) -> Program:
     """Load an exported component of either Paddle into Paddle Inference.
 
     Raises:
-        ToMeValueError: the folder has no program.
+        ToMeValueError: the folder has no program, or not its weights.
     """
     from paddle import inference
 
     names = [f"{PROGRAM}{suffix}" for suffix in PROGRAM_SUFFIXES if (folder / f"{PROGRAM}{suffix}").exists()]
-    if not names:
-        raise ToMeValueError(
-            f"{folder} has no program, {PROGRAM}{' or '.join(PROGRAM_SUFFIXES)}; export the pipeline again"
-        )
+    if not names or not (folder / f"{PROGRAM}{_WEIGHTS_SUFFIX}").exists():
+        missing = _WEIGHTS_SUFFIX if names else " or ".join(PROGRAM_SUFFIXES)
+        raise ToMeValueError(f"{folder} has no {PROGRAM}{missing}; export the pipeline again")
     config = inference.Config()
     config.disable_glog_info()
     config.disable_mkldnn()  # with oneDNN, a UNet that Paddle 3 exported does not run

@@ -10,6 +10,8 @@ Height and width are fixed, as they decide how many tokens merge; the batch may 
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -37,11 +39,12 @@ from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import Bounds
+from ppdiffusers_tome.settings.types import Bounds, shorten_repr
 
+__all__ = ["export_pipeline", "load_exported"]
 _SIDE = Bounds(Integral, "a whole number, a multiple of 8, such as 512", among=range(VAE_SCALE_FACTOR, 2**31, 8))
 _ROWS = Bounds(Integral, "a whole number, 1 or more (2 is one guided image), or None (any)", 1, or_none=True)
-_TOLERANCE = Bounds(Real, "a number, 0 or more, such as 0.0001", 0)
+_TOLERANCE = Bounds(Real, "a finite number, 0 or more, such as 0.0001", 0, sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def export_pipeline(
         rows: of the UNet's batch, two for each image with guidance; None is dynamic.
         overwrite: replace an earlier export; all other files in the folder stay.
         tolerance: the largest difference allowed between a program and its model.
-        metadata: more entries for ``export.json``.
+        metadata: more entries for ``export.json``, plain values.
 
     Raises:
         ToMeTypeError, ToMeValueError: an argument, the pipeline or its settings of ToMe cannot be exported, the folder
@@ -77,6 +80,10 @@ def export_pipeline(
     folder = Path(folder)
     height, width, rows = _SIDE.check("height", height), _SIDE.check("width", width), _ROWS.check("rows", rows)
     tolerance = _TOLERANCE.check("tolerance", tolerance)
+    try:
+        json.dumps(metadata, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ToMeValueError(f"metadata={shorten_repr(metadata)} must be plain values for JSON ({error})") from error
     _require_deployable(pipe)
     denoisers = _list_denoisers(pipe)
     layout.require_folder(folder, overwrite=overwrite)

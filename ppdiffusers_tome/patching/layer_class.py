@@ -9,11 +9,10 @@ before, and around if it came later.
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Callable, Iterator
-from functools import cache
-from types import MethodType, ModuleType
+from functools import cache, partial
+from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paddle
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
 # The attribute of a layer that holds its ``ReplacedMethod`` by name.
 _REPLACED = "_ppdiffusers_tome"
-_MAX_HELD = 1000  # objects in which a function is looked for
 
 
 class ReplacedMethod(NamedTuple):
@@ -136,9 +134,19 @@ def _class_with_overrides(cls: Any) -> type:
     """Return the subclass whose methods run overrides."""
     methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+
+    def set_attribute(layer: Layer, name: str, value: Any) -> None:
+        _set_attribute(cls, methods.get(name), layer, name, value)
+
+    def delete_attribute(layer: Layer, name: str) -> None:
+        _delete_attribute(cls, layer, name)
+
+    def describe(layer: Layer) -> str:  # as ``print(model)`` shows it
+        return ", ".join(filter(None, [cls.extra_repr(layer), *map(repr, list_overrides(layer))]))
+
     return _hide_methods(cls, methods)(cls.__name__, (cls,), {
-        **names, **methods, "_plain_class": cls, "__setattr__": _set_attribute, "__delattr__": _delete_attribute,
-        "__reduce_ex__": _reduce, "extra_repr": _describe,
+        **names, **methods, "_plain_class": cls, "__setattr__": set_attribute, "__delattr__": delete_attribute,
+        "__reduce_ex__": _reduce, "extra_repr": describe,
     })  # fmt: skip
 
 
@@ -182,64 +190,77 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     return marked
 
 
-# These find the class of the model by an attribute, as a user may derive another class from one with ToMe.
-
-
-def _set_attribute(layer: Any, name: str, value: Any) -> None:
-    """Set an attribute, or put a function of the user where it belongs.
+def _set_attribute(cls: Any, ours: Any, layer: Layer, name: str, value: Any) -> None:
+    """Set an attribute of a layer of a class, or put a function of the user where it belongs.
 
     A hook, a cache, or Paddle where it traced, puts back what it found when it came. If that is our method, it came
     after ToMe, and goes. If it is the method of the model's class, or held by the function inside, it came before, and
     all others go with it. A new function around these, in place of an earlier hook, is inside; any other is around.
     """
-    ours, replaced, plain_class = vars(type(layer)).get(name), _find_replaced(layer, name), layer._plain_class
-    if ours is None or name not in _REPLACEABLE:
-        plain_class.__setattr__(layer, name, value)
+    replaced = _find_replaced(layer, name)
+    if ours is None:
+        cls.__setattr__(layer, name, value)
         return
-    ours, plain, inside = MethodType(ours, layer), MethodType(getattr(plain_class, name), layer), replaced.function
+    ours, plain, inside = MethodType(ours, layer), MethodType(getattr(cls, name), layer), replaced.function
     if _is_same(value, ours):
         vars(layer).pop(name, None)
         restore_class(layer)
-    elif (
-        replaced is not _NOT_REPLACED
-        and not _holds(value, ours)
-        and (_holds(value, plain) or (inside is not None and (_holds(inside, value) or _holds(value, inside))))
+    elif replaced is not _NOT_REPLACED and (
+        _is_same(value, plain)
+        or (inside is not None and _holds(inside, value))
+        or (any(_holds(value, each) for each in (plain, inside) if each is not None) and not _calls(value, ours, layer))
     ):
         vars(layer).pop(name, None)
         _replace(layer, name, function=None if _is_same(value, plain) else value)
     else:
-        plain_class.__setattr__(layer, name, value)
+        cls.__setattr__(layer, name, value)
 
 
-def _delete_attribute(layer: Any, name: str) -> None:
+def _delete_attribute(cls: Any, layer: Layer, name: str) -> None:
     """Delete an attribute, or the user's function inside."""
     if name not in vars(layer) and _find_replaced(layer, name).function is not None:
         _replace(layer, name, function=None)
     else:
-        layer._plain_class.__delattr__(layer, name)
+        cls.__delattr__(layer, name)
         restore_class(layer)
+
+
+def _calls(function: Any, ours: MethodType, layer: Layer) -> bool:
+    """Return whether a function holds our method, or finds it on the layer."""
+    return _holds(function, ours) or any(_is_same(each, ours) for each in vars(layer).values())
 
 
 def _holds(function: Any, inner: Any) -> bool:
     """Return whether a function is or holds another, as hooks hold functions."""
     queue, seen = [function], set()
-    for each in queue:  # in closures, defaults, partials and objects of the user
+    for each in queue:
         if _is_same(each, inner):
             return True
-        if id(each) not in seen and not isinstance(each, (Layer, ModuleType, type)) and len(queue) < _MAX_HELD:
-            seen |= {id(each), id(getattr(each, "__globals__", None))}  # which lead everywhere
-            queue += gc.get_referents(each)
+        if id(each) not in seen:
+            seen.add(id(each))
+            queue += _list_held(each)
     return False
+
+
+def _list_held(function: Any) -> list[Any]:
+    """List what a function may call: of closures, defaults, partials, and the owner of a method."""
+    # By the very type, as an object of the user may run code where it is looked at.
+    if type(function) is FunctionType:
+        cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        return [*cells, *defaults, vars(function).get("__wrapped__")]
+    if type(function) is partial:
+        return [function.func, *function.args, *function.keywords.values(), vars(function).get("__wrapped__")]
+    if type(function) is MethodType:
+        owner: Any = function.__self__
+        attributes = {} if issubclass(type(owner), Layer | type) else object.__getattribute__(owner, "__dict__")
+        return [function.__func__, *attributes.values()]
+    return []
 
 
 def _is_same(one: Any, other: Any) -> bool:
     """Compare functions; a bound method is a new object at each access."""
-    return one is other or (isinstance(one, MethodType) and isinstance(other, MethodType) and one == other)
-
-
-def _describe(layer: Any) -> str:
-    """Return what ``print(model)`` shows of a layer, with its overrides."""
-    return ", ".join(filter(None, [layer._plain_class.extra_repr(layer), *map(repr, list_overrides(layer))]))
+    return one is other or (type(one) is type(other) is MethodType and one == other)
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:

@@ -39,13 +39,8 @@ class Override:
         return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        frame = self.state.find_frame()
-        call = getattr(frame, self.runs_in, None)
-        if frame is None or call is None:
-            return self.call_original(*args, **kwargs)
-        if self.layer is not frame.call.denoiser:  # whose program is inside
-            frame.call.require_one_mode()
-        return self.run(call, *args, **kwargs)
+        call = getattr(self.state.find_frame(), self.runs_in, None)
+        return self.call_original(*args, **kwargs) if call is None else self.run(call, *args, **kwargs)
 
     def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run in place of the method."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.progress import Step
 
 # Modules whose wrappers always run what they wrap: Paddle's decorators, and the hooks of ``enable_model_cpu_offload``.
-_TRANSPARENT = (".", "paddle.", "decorator.", "ppdiffusers.accelerate.hooks.")
+_TRANSPARENT = ("paddle.", "ppdiffusers.accelerate.hooks.")
 
 
 @dataclass
@@ -415,8 +415,8 @@ def has_foreign_forward(denoiser: Layer) -> bool:
 
 def _find_module(function: Any) -> str:
     """Return the module of a function's code, which ``functools.wraps`` does not show."""
-    code = getattr(getattr(function, "func", function), "__globals__", {})  # of a partial, that of its function
-    module = str(code.get("__name__", ""))
+    variables = getattr(getattr(function, "func", function), "__globals__", {})  # of a partial, those of its function
+    module = str(variables.get("__name__", ""))
     if hasattr(function, "__wrapped__") and f"{module}.".startswith(_TRANSPARENT):
         return _find_module(function.__wrapped__)
     return module

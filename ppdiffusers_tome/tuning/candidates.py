@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
-from ppdiffusers_tome.settings.types import LEVELS, format_settings
+from ppdiffusers_tome.settings.types import LEVELS, format_settings, shorten_repr
 from ppdiffusers_tome.tuning.results import ChosenSteps
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
@@ -51,14 +52,21 @@ def list_candidates(
     refusal: ToMeValueError | None = None
     by_family: dict[str, dict[ToMeConfig, None]] = {}
     for name, member in members:
+        # A slope is for skipped steps, which some candidates have.
+        skips = common.get("cache", member.cache) != 0
+        settings = {key: value for key, value in common.items() if skips or "cache" in common or key != "cache_slope"}
         try:
-            candidate = replace(member, **common)
+            candidate = replace(member, **settings)
         except ToMeValueError as error:
             refusal = error
             continue
         if name is None and "proportional" not in common:
             candidate = _drop_redundant_proportional(candidate)
         by_family.setdefault(name or _name_family(candidate), {})[candidate] = None  # each once, in order
+    if "cache_slope" in common and "cache" not in common and not any(each.cache for each in chain(*by_family.values())):
+        raise ToMeValueError(
+            f"cache_slope={shorten_repr(common['cache_slope'])} has no effect, as no candidate skips steps; omit it"
+        )
     if not by_family:
         reason = "families has no settings"
         if refusal is not None:

@@ -186,8 +186,8 @@ def describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> 
     ]  # fmt: skip
     other, beside = max(others, key=lambda trial: trial.psnr, default=None), ""
     if other is not None:
-        time = "in about the same time" if best.steps is None else "all steps in that time"
-        beside = f"; {time}: {other.name}, {other.psnr:.1f} dB"
+        name = other.name if best.steps is None else f"all steps with {other.name}"
+        beside = f"; {name} run at {other.speed_up:.2f}x with {other.psnr:.1f} dB"
     if best.steps is None:
         return f"The chosen settings, {best.name}, run at {result}, with a PSNR of {best.psnr:.1f} dB{beside}"
     fewer = f"{best.name}, {best.speed_up:.2f}x the speed at a PSNR of {best.psnr:.1f} dB"

@@ -26,7 +26,7 @@ from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
-from ppdiffusers_tome.settings.types import check_type, describe_type, shorten_repr, to_python
+from ppdiffusers_tome.settings.types import check_type, describe_type, format_count, shorten_repr, to_python
 from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_fractions
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
@@ -47,6 +47,7 @@ from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, meas
 NUM_CHOOSING = 2  # images by which the computed steps of a cache are chosen
 _MAX_CONFIRMED = 3  # of the best settings, until one meets the target beside the unmerged images, too
 _UNMERGED = ToMeConfig(0.0)
+_GOES_ON = "tune goes on with the rule of the model's family for the steps of a cache"
 
 # Generates an image of a call, whose number is added to the seed, in so many steps or those of the call (None).
 Generate = Callable[[Any, int, int | None], MeasuredImage]
@@ -61,7 +62,7 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It generates about 65 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
+    It generates about 70 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
     pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. The copy
     takes the pipeline's place as an argument in ``call``, as the owner of a method there, and as the first argument of
     ``callback_on_step_end``; a function in ``call`` that reaches the pipeline otherwise sees the idle original.
@@ -138,7 +139,7 @@ class Search:
         images: the calls and numbers by which all are judged; those that follow choose the steps of a cache.
         target, on_begin, on_trial: as for ``tune``.
         candidates: of ``list_candidates``.
-        steps: of the denoising; None if unknown, then fewer steps are not tried.
+        steps: of the denoising; None if unknown, then fewer steps are not tried, nor are those of a cache chosen.
         on_chosen: called with a fraction of skipped steps and the steps that were chosen for it.
         known_trials, known_steps: what ``on_trial``, for all steps, and ``on_chosen`` got in an interrupted search with
             the same images; it is not repeated.
@@ -202,17 +203,19 @@ class Search:
         """
         if not fractions:
             return {}
+        if self.steps is None:
+            warnings.warn(f"ToMe: the calls differ in their steps, or list them; {_GOES_ON}", stacklevel=2)
+            return {}
         number = 1 + max(number for _, number in self.images)
         calls = [call for call, _ in self.images]
         choosing = [(calls[i % len(calls)], number + i) for i in range(NUM_CHOOSING)]
         try:
             errors = [measure_step_errors(self.pipe, partial(self.generate, *image, None)) for image in choosing]
         except (NothingToMergeError, ToMeValueError) as error:
-            warnings.warn(f"ToMe: {error}; tune goes on with the rule of the model's family", stacklevel=2)
+            warnings.warn(f"ToMe: {error}; {_GOES_ON}", stacklevel=2)
             return {}
-        num_steps, *others = {len(each.damage) for each in errors}
-        chosen: dict[float, ChosenSteps] = {}
-        for fraction in () if others else sorted(fractions):
+        num_steps, chosen = len(errors[0].damage), dict[float, ChosenSteps]()
+        for fraction in sorted(fractions):
             if (count := count_computed_steps(num_steps, fraction)) < num_steps:
                 chosen[fraction] = choose_steps(errors, count)
                 self.on_chosen(fraction, chosen[fraction])
@@ -268,8 +271,13 @@ class Search:
             if config != best.config:
                 per_step = 1.0 if config.ratio == 0 else self.try_settings(config, beside_unmerged=True).speed_up
                 number = min(steps - 1, max(1, round(steps * per_step / best.speed_up)))
-                fewer.append(self.try_settings(config, "fewer steps", number, beside_unmerged=True))
-                self.on_trial(fewer[-1])
+                try:
+                    fewer.append(self.try_settings(config, "fewer steps", number, beside_unmerged=True))
+                except Exception as error:  # some schedulers need several steps, and fail in their own ways
+                    count = format_count(number, "step")
+                    warnings.warn(f"ToMe: {count} cannot be generated ({error}), so they are not tried", stacklevel=2)
+                else:
+                    self.on_trial(fewer[-1])
         return fewer
 
     def try_settings(

@@ -196,7 +196,7 @@ class TestLoading:
         ("text", "message"),
         [
             (json.dumps({"_class_name": "PaddleInferStableDiffusionPipeline",
-                         "unet": ["ppdiffusers", "PaddleInferRuntimeModel"]}), "unet has no program"),
+                         "unet": ["ppdiffusers", "PaddleInferRuntimeModel"]}), "unet has no inference.pdmodel or"),
             ("{", "model_index.json cannot be read"), ("[]", "describes no exported pipeline"),
             (json.dumps({"_class_name": "StableDiffusionPipeline", "unet": ["ppdiffusers", "UNet2DConditionModel"]}),
              "describes no exported pipeline"),
@@ -207,6 +207,11 @@ class TestLoading:
         index.write_text(text)
         with pytest.raises(ToMeValueError, match=message):
             load_exported(index.parent)
+
+    def test_a_program_without_its_weights_is_refused(self, index):
+        (index.parent / "unet" / "inference.json").touch()
+        with pytest.raises(ToMeValueError, match=r"unet has no inference\.pdiparams; export the pipeline again"):
+            load_program(index.parent / "unet")
 
     def test_no_folder_at_all_is_an_error_of_the_system(self, tmp_path):
         with pytest.raises(OSError, match="model_index"):
@@ -221,7 +226,9 @@ class TestLoading:
         (dict(width=60), ToMeValueError, r"width=60 must be a whole number, a multiple of 8, such as 512"),
         (dict(width=0), ToMeValueError, r"width=0 must be"),
         (dict(rows=0), ToMeValueError, r"rows=0 must be a whole number, 1 or more \(2 is one guided image\), or None"),
-        (dict(tolerance="0.1"), ToMeTypeError, r"tolerance='0\.1' must be a number"),
+        (dict(tolerance="0.1"), ToMeTypeError, r"tolerance='0\.1' must be a finite number"),
+        (dict(tolerance=float("inf")), ToMeValueError, "tolerance=inf must be a finite number"),
+        (dict(metadata={"seen": float("nan")}), ToMeValueError, "metadata=.* must be plain values for JSON"),
     ],
 )
 def test_an_argument_is_checked_before_anything_is_written(given, error, words, tmp_path):

@@ -151,18 +151,50 @@ def test_what_was_traced_is_traced_again_when_tome_comes_and_goes(full_graph: bo
         assert np.abs(tiny.run_dit(traced) - expected).max() <= 1e-3
 
 
-@pytest.mark.parametrize("path", ["", ".transformer_blocks.0", ".transformer_blocks.0.attn1"])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_layer_inside_of_a_denoiser_cannot_be_traced_alone(when: str, path: str) -> None:
-    """Tokens would be matched in Python for layers in a program, or the other way round."""
+PARENT = "down_blocks.0.attentions.0"
+BLOCK = f"{PARENT}.transformer_blocks.0"
+
+
+def run_traced(when: str, path: str, **settings: Any) -> np.ndarray:
+    """Run a UNet of which one layer is traced before or after ToMe is applied."""
     unet = tiny.small_unet()
     for change in ("trace", "apply") if when == "before" else ("apply", "trace"):
         if change == "apply":
-            apply_tome(unet, 0.5)
+            apply_tome(unet, **settings)
         else:
-            paddle.jit.to_static(find_layer(unet, f"down_blocks.0.attentions.0{path}"), full_graph=True)
+            paddle.jit.to_static(find_layer(unet, path), full_graph=True)
+    return tiny.run_unet(unet)
+
+
+@pytest.mark.parametrize(
+    ("when", "path", "settings"),
+    [
+        ("before", PARENT, dict(ratio=0.5)),
+        ("after", PARENT, dict(ratio=0.5)),
+        ("before", BLOCK, dict(ratio=0.5)),
+        ("after", BLOCK, dict(ratio=0.5)),
+        ("after", f"{BLOCK}.attn1", dict(ratio=0.5)),
+        ("before", f"{BLOCK}.attn1", dict(ratio=0.5, proportional=True)),
+        ("after", f"{BLOCK}.attn1.to_k", dict(ratio=0.5, method="keys")),
+    ],
+)
+def test_a_layer_in_which_tokens_merge_cannot_be_traced_alone(when: str, path: str, settings: dict[str, Any]) -> None:
+    """Tokens would be matched in Python for layers in a program, or the other way round."""
     with pytest.raises(ToMeValueError, match="trace the whole model"):
-        tiny.run_unet(unet)
+        run_traced(when, path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("when", "path", "settings"),
+    [
+        ("before", f"{BLOCK}.attn1", dict(ratio=0.5)),  # tokens merge around the program
+        ("before", BLOCK, dict(ratio=0)),
+        ("after", f"{BLOCK}.norm1", dict(ratio=0.5)),
+    ],
+)
+def test_a_layer_in_which_none_merge_can_be_traced_alone(when: str, path: str, settings: dict[str, Any]) -> None:
+    expected = tiny.run_unet(apply_tome(tiny.small_unet(), **settings))
+    assert np.abs(run_traced(when, path, **settings) - expected).max() <= 1e-5
 
 
 @pytest.mark.skipif(not OLD, reason="Paddle 3 leaves merging to Python")

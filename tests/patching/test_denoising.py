@@ -167,11 +167,12 @@ def test_every_scheduler_of_ppdiffusers_is_one_run_from_wherever_it_begins(name:
     assert [later.time - earlier.time for earlier, later in pairwise(found)] == different
 
 
+@pytest.mark.parametrize("train_steps", [100, 1000])
 @pytest.mark.parametrize("num_steps", [10, 50])
 @pytest.mark.parametrize("name", ["KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"])
-def test_a_list_that_rounds_one_of_two_timesteps_is_one_run(name: str, num_steps: int) -> None:
+def test_a_list_that_rounds_one_of_two_timesteps_is_one_run(name: str, num_steps: int, train_steps: int) -> None:
     """So the next one is above it by a part of a whole number: 935.866, 936."""
-    scheduler = getattr(ppdiffusers, name)(use_karras_sigmas=True)
+    scheduler = getattr(ppdiffusers, name)(use_karras_sigmas=True, num_train_timesteps=train_steps)
     scheduler.set_timesteps(num_steps)
     schedule = scheduler.timesteps.tolist()
     steps = SchedulerTracker(Scheduler(schedule))

@@ -398,6 +398,39 @@ def test_a_function_may_be_deleted_while_it_is_applied() -> None:
     assert "forward" not in vars(layer)
 
 
+class Settings(dict[str, Any]):
+    """An object that runs code where an attribute is looked for."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_what_a_function_holds_is_not_run() -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    own, settings = unet.forward, Settings(runs=True)
+    unet.forward = lambda *args, **kwargs: own(*args, **kwargs) if settings.runs else None
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+
+
+def test_a_tool_that_stores_what_it_calls_on_the_layer_may_come_again() -> None:
+    """It keeps the first function that it found, too."""
+    first: dict[str, Any] = {}
+
+    class Timer:
+        def __init__(self, layer: Any) -> None:
+            self.layer, self.own = layer, first.setdefault("forward", layer.forward)
+            layer._timed = layer.forward
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.layer._timed(*args, **kwargs)
+
+    unet = tiny.unet(levels=1)
+    unet.forward = Timer(unet).forward
+    unet.forward = first["forward"]
+    apply_tome(unet, 0.5)
+    unet.forward = Timer(unet).forward
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+
+
 def test_a_class_may_be_derived_from_that_of_a_layer_with_it() -> None:
     unet = apply_tome(tiny.unet(levels=1), 0.5)
 
@@ -406,6 +439,7 @@ def test_a_class_may_be_derived_from_that_of_a_layer_with_it() -> None:
 
     unet.__class__ = Own
     unet.eval()
+    apply_tome(unet, 0.5)
     unet.note = 1
     del unet.note
     assert "ratio 0.5" in str(unet)

@@ -234,6 +234,30 @@ class TestOnAPipeline:
         assert choose_over_fewer_steps(best, fewer[1:], Target(psnr=30)) is best
         assert f"Fewer steps are best here: {words} with" in describe_result(fewer[0], True, [best, *fewer])
         assert f"that reach the target, {words} with" in describe_result(fewer[0], False, [best, *fewer])
+        # What else there is stands with the speed that was measured.
+        assert "; 8 steps with nothing merged run at 1.50x with 60.0 dB" in describe_result(best, True, [best, *fewer])
+
+    def test_a_number_of_steps_that_a_scheduler_cannot_run_is_not_tried(self):
+        pipe = tiny.pipeline()
+
+        def generate(call: Any, number: int, steps: int | None) -> MeasuredImage:
+            if steps is not None:
+                raise ValueError("too few")
+            return MeasuredImage(PIXELS, 1.0 if pipe.tome is None else 0.5, None)
+
+        given = Target(psnr=30), {"a": [MILD]}, 12, lambda *_: None, lambda _: None
+        with pytest.warns(UserWarning, match=r"6 steps cannot be generated \(too few\), so they are not tried"):
+            found = Search(pipe, generate, [({}, 0)], *given).run()
+        assert (found.pays, found.config) == (True, MILD)
+
+    def test_no_steps_are_chosen_for_calls_that_differ_in_theirs(self):
+        calls, begun, images = [{**PROMPT, "num_inference_steps": steps} for steps in (10, 12)], [], []
+        pipe = tiny.pipeline()
+        families = {"a": (replace(ToMeConfig(0), cache=0.3),)}
+        with pytest.warns(UserWarning, match="the calls differ in their steps"):
+            tune(pipe, [{**call, "callback": lambda *_: images.append(1), "callback_steps": 9} for call in calls],
+                 psnr=500, families=families, on_begin=lambda number, _: begun.append(number))  # fmt: skip
+        assert len(images) <= 2 * 2 + begun[0] * 2
 
     def test_several_calls_are_all_judged(self):
         calls = [PROMPT, {**PROMPT, "prompt_embeds": tiny.text(1) * -2}]
@@ -504,6 +528,13 @@ class TestCandidates:
         found = list_candidates({})
         assert {"todo", "keys", "tome", "cache over steps", "todo, cache over steps"} <= set(found)
         assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)
+
+    def test_a_slope_is_for_those_that_skip_steps(self):
+        found = flat(list_candidates(dict(cache_slope=1.0)))
+        assert {config.cache_slope for config in found if config.cache} == {1.0}
+        assert len(found) == len(CANDIDATES)
+        with pytest.raises(ToMeValueError, match=r"cache_slope=1\.0 has no effect, as no candidate skips steps"):
+            list_candidates(dict(cache_slope=1.0), steps=8)
 
     def test_few_steps_have_no_cache(self):
         assert not [config for config in flat(list_candidates({}, steps=8)) if config.cache]

@@ -29,6 +29,7 @@ class MaskPreparation(Override):
         mask, reduction = attention_mask, point.reduction
         if mask is None and not self.state.config.uses_group_sizes:
             return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
+        point.block.call.require_one_mode()
         # Merged tokens have entered when this is called; keys that are reduced have not.
         num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
         has_own_keys = target_length == num_keys and (

@@ -39,6 +39,7 @@ class GridOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Set the call's layout, or warn that none exists; run the layer."""
+        call.add_mode(self.layer)
         call.layouts.pop(self, None)
         inputs = find_arguments(self.layer, args, kwargs, self.adapter.grid_inputs)
         grid = None if inputs is None else self._find_grid(inputs)

@@ -88,6 +88,7 @@ class TimestepOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Set the timestep of the call and run the layer."""
+        call.add_mode(self.layer)
         timestep = args[0] if args else next(iter(kwargs.values()), None)
         if timestep is not None:
             call.set_timestep(timestep)

@@ -68,12 +68,13 @@ class PointOverride(Override):
         try:
             with CALL_STACK.push(Frame(point.block.call, point.block, point)):
                 output = self.call_original(*args, **kwargs)
-        except (UnmergeableError, ToMeError):
+        except ToMeError:
             raise
-        except Exception as error:  # of all keys and a mask for fewer, or of the user's own
+        except ValueError as error:  # of all keys and a mask for fewer, or of the user's own
             if point.required <= point.ran:
                 raise
-            raise UnmergeableError("bypass", self._describe_bypass(point.required - point.ran)) from error
+            why = self._describe_bypass(point.required - point.ran)
+            raise UnmergeableError("bypass", f"{why} ({' '.join(str(error).split())[:200]})") from error
         missing = point.required - point.ran
         if missing:  # the result has other keys, or lacks its positions
             # A function of the user may leave attention out in some calls only.
@@ -198,6 +199,7 @@ class NormOverride(InnerOverride):
         output = self.call_original(*args, **kwargs)
         if self.name not in point.rotations:
             return output
+        point.block.call.require_one_mode()
         point.ran.add(self.name)
         if output.ndim == 3:  # [batch, tokens, heads * channels]
             return self._rotate(point, output.reshape([0, 0, self.num_heads, -1])).flatten(2)

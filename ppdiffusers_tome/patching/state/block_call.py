@@ -97,6 +97,7 @@ class PointCall:
 
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
         """Reduce the image tokens of ``[batch, tokens, channels]``."""
+        self.block.call.require_one_mode()
         reduction, merge_point = self.reduction, self.merge_point
         if not merge_point.text:
             return reduction.reduce(tokens, self.combine)

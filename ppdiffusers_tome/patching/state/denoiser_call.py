@@ -10,7 +10,7 @@ import paddle
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
-from ppdiffusers_tome.patching.paddle_compat import require_eager
+from ppdiffusers_tome.patching.paddle_compat import FALLBACK, require_eager
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER
@@ -50,7 +50,7 @@ class DenoiserCall:
         # Training uses random timesteps and images.
         is_training = denoiser.training and CALL_STACK.pipeline_call is None
         self._shares_steps = self._config.reuse_steps > 1 and not is_training
-        self._is_traced: bool | None = None
+        self._modes: set[bool] = set()
         self.timestep: paddle.Tensor | None = None
         self.step: Step | None = None
         self.layouts: dict[object, Layout] = {}
@@ -61,20 +61,24 @@ class DenoiserCall:
         # By block (None with ``reuse_blocks``), layout and batch; None instead of a dictionary where nothing is reused.
         self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
 
+    def add_mode(self, layer: Layer) -> None:
+        """Note whether a layer whose input this call keeps runs in a program; the denoiser's own may be inside."""
+        if layer is not self.denoiser:
+            self._modes.add(paddle.in_dynamic_mode())
+
     def require_one_mode(self) -> None:
-        """Refuse a denoiser of which only some layers are traced.
+        """Refuse to merge in a denoiser of which only some layers are traced.
 
         Raises:
-            ToMeValueError: a program is being traced of some of the layers in this call, and others run in Python.
+            ToMeValueError: a value of a program that is being traced would be used outside, or the other way round.
         """
-        is_traced = not paddle.in_dynamic_mode()
-        if self._is_traced not in (None, is_traced):
+        self._modes.add(paddle.in_dynamic_mode())
+        if len(self._modes) > 1:
+            in_parts = ", call to_static with full_graph=False" if FALLBACK else ""
             raise ToMeValueError(
                 f"paddle.jit.to_static traces a layer inside of {type(self.denoiser).__name__}, and its tokens are "
-                "matched outside of that program; trace the whole model, call to_static with full_graph=False, or "
-                "remove_tome"
+                f"matched outside of that program; trace the whole model{in_parts}, or remove_tome"
             )
-        self._is_traced = is_traced
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
         """Set the timestep, the first that the model embeds; ignore later ones.
@@ -149,6 +153,7 @@ class DenoiserCall:
             self._counts[layout] = self._count_merged(layout)
         if self._counts[layout] == 0:
             return None
+        self.require_one_mode()
         # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
         key = (None if config.reuse_blocks else block.layer, layout, batch)

@@ -9,9 +9,8 @@ from typing import NamedTuple
 # A timestep may be rounded to bfloat16, which has 8 bits; that of FLUX is also divided and multiplied by 1000, and
 # rounded each time.
 _ROUNDING = 2.0**-7
-# Of all of a schedule: those of second order repeat a timestep within a rounding, and KDPM2's may round one of two to a
-# whole number.
-_SAME, _WHOLE = 1e-5, 6e-4
+_SAME = 1e-5  # of all of a schedule: those of second order repeat a timestep within a rounding
+_ROUNDED, _RANGE = 0.6, 50  # KDPM2's, of a range of so many or more, may round one of two to a whole number
 _EVEN = 2.0  # bound of the ratio of two consecutive distances between steps, and of its inverse
 
 # Returns the timesteps of each scheduler of a pipeline, the main one first. A function, as a user may replace
@@ -87,7 +86,8 @@ class Schedule:
 
     def goes_back(self, place: int, other: int) -> bool:
         """Return whether time goes back from one place to another."""
-        return (self.timesteps[other] - self.timesteps[place]) * self._whole < -_WHOLE * self._whole * self._whole
+        back, tolerance = self.timesteps[place] - self.timesteps[other], _SAME * abs(self._whole)
+        return (back if self._whole > 0 else -back) > (_ROUNDED if abs(self._whole) >= _RANGE else tolerance)
 
     def end_of_run(self, place: int, end: int) -> int:
         """Return the place after the last one of a run, at most `end`."""

@@ -68,10 +68,10 @@ def load_pipeline(
     if generates:
         is_usable = kind == PIPELINE or (is_usable and _generates_from_prompt(kind, guided=controlnet is not None))
     if not is_usable:
-        raise UserError(
-            f"--model {model.name} is a {kind}, which this command cannot use; give a text-to-image pipeline such as "
-            "Stable Diffusion"
-        )
+        remedy = "give a text-to-image pipeline such as Stable Diffusion"
+        if controlnet is None and kind in _CONTROLNET_PIPELINES.values():
+            remedy = "name its ControlNet by --controlnet"
+        raise UserError(f"--model {model.name} is a {kind}, which this command cannot use; {remedy}")
     cls, loaded = ppdiffusers.DiffusionPipeline, {}
     if controlnet is not None:
         if kind not in (*_CONTROLNET_PIPELINES, *_CONTROLNET_PIPELINES.values()):
@@ -136,12 +136,17 @@ def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
 
 def _check_fit(pipe: Any, model: ModelSource, controlnet: ModelSource) -> None:
     """Check that a ControlNet was made for a UNet of this shape."""
+
+    def list_by_level(value: Any) -> list[Any]:
+        return list(value) if isinstance(value, list | tuple) else [value] * len(unet["block_out_channels"])
+
     own, unet = pipe.controlnet.config, pipe.unet.config
     values = {name: (own[name], unet[name]) for name in ("block_out_channels", "cross_attention_dim")}
     own_scale = 2 ** (len(own["conditioning_embedding_out_channels"]) - 1)
     values["scale from image to latent"] = own_scale, compute_vae_scale(pipe.vae.config)
     for name, (given, needed) in values.items():
-        if json.dumps(given) != json.dumps(needed):  # tuples and lists are equal there
+        # One for all levels may be written out.
+        if list_by_level(given) != list_by_level(needed):
             raise UserError(
                 f"--controlnet {controlnet.name} does not fit --model {model.name}: its {name} is {given}, and that of "
                 f"the model {needed}; name one that was made for this model"

@@ -57,7 +57,7 @@ def find_controlnet(name: str) -> ModelSource:
     if source.folder is not None:
         with suppress(ValueError, AttributeError):  # of a damaged config, on which loading has its say
             kind = json.loads((source.folder / "config.json").read_bytes()).get("_class_name")
-            if kind != "ControlNetModel":  # of which ppdiffusers would draw the weights that a folder lacks
+            if kind not in (None, "ControlNetModel"):  # of which ppdiffusers would draw the weights that a folder lacks
                 raise UserError(f"--controlnet {name} holds a {kind}; give a folder of a ControlNetModel")
     return source
 

@@ -14,7 +14,7 @@ import pytest
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.demo_model import EMOJI
 from ppdiffusers_tome.tools.generation import model_loader
-from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from tools.cli.conftest import PROMPT, SMALL
 
 MODEL = find_model("bundled").folder
@@ -154,7 +154,8 @@ def test_damaged_model_is_refused(file, content, words, tmp_path, capsys):
     ("kind", "words"),
     [
         *((f"StableDiffusion{kind}Pipeline", "which this command cannot use; give a text-to-image pipeline")
-          for kind in ("Img2Img", "Inpaint", "ControlNet", "Panorama")),
+          for kind in ("Img2Img", "Inpaint", "Panorama")),
+        ("StableDiffusionControlNetPipeline", "cannot use; name its ControlNet by --controlnet"),
         ("LatentConsistencyModelPipeline", "--negative-prompt has no effect in a LatentConsistencyModelPipeline"),
     ],
 )  # fmt: skip
@@ -170,6 +171,13 @@ def test_controlnet_of_another_model_is_refused(tmp_path, photo, capsys):
     given = ["--model", "bundled-emoji", "--controlnet", "bundled", "--image", str(photo), "--prompt", "bird"]
     error = get_error(["generate", *given, "--output", str(tmp_path)], capsys)
     assert "its block_out_channels is [96, 96, 160, 160], and that of the model [64, 96, 128]" in error
+
+
+def test_controlnet_whose_config_does_not_name_its_class_is_taken(tmp_path):
+    config = json.loads((find_controlnet("bundled").folder / "config.json").read_text())
+    del config["_class_name"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert find_controlnet(str(tmp_path)).folder == tmp_path
 
 
 def test_no_command_is_refused(capsys):

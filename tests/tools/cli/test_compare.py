@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_a_scheduler_that_cannot_run_one_step(tmp_path, capsys):
     assert compare(tmp_path / "b", *given, "--ratios", "--fewer-steps", "2") == 2
     assert "PNDMScheduler cannot run 2 steps here" in capsys.readouterr().err
     assert main(["tune", *SMALL, *given, "--max-memory", "64GB", "--output", str(tmp_path / "c")]) == 0
-    assert "fewer steps are not tried, as PNDMScheduler cannot run a single one" in capsys.readouterr().err
+    assert re.search(r"[123] steps? cannot be generated .*, so they are not tried", capsys.readouterr().err)
 
 
 def test_nothing_is_lost_when_nobody_reads_the_output_and_more_is_added(tmp_path, monkeypatch):

@@ -65,6 +65,8 @@ def test_transformer_is_counted_in_latents_at_its_own_size(capsys, monkeypatch):
     assert "Of an image of 20 steps, of which 10 merge, with decoding, calls are 80%, and it is 1.56" in (
         capsys.readouterr().out
     )
+    assert main(["doctor", "--model", "bundled-dit", "--ratio", "0.5", "--start", "0.97", "--steps", "10"]) == 0
+    assert "Expect no speed-up: none of 10 steps is in the part that merges" in capsys.readouterr().out
     assert main(["doctor", "--model", "bundled-dit", "--height", "2048"]) == 2
     assert "height 2048 is not the size of this DiTPipeline, 512x512 pixels" in capsys.readouterr().err
 

@@ -165,8 +165,10 @@ def _describe_gain(
         cheaper = ", or make matching cheaper with --tile 16 --reuse-steps 4 --reuse-blocks"
         remedy = cheaper if METHODS[config.method].compares else ""
         return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}."
-    before = steps * unmerged + time_decoding(pipe, height, width)
     num_merging = count_merging_steps(config, levels, steps)
+    if num_merging == 0:
+        return f"Expect no speed-up: none of {steps} steps is in the part that merges; choose another --start or --end."
+    before = steps * unmerged + time_decoding(pipe, height, width)
     after = before - num_merging * (unmerged - merged)
     which = "" if num_merging == steps else f" of which {num_merging} merge,"
     most = "at most " if any(map(config.is_ramp, levels)) else ""

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.errors import ToMeError
+from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.files import refuse_existing, write_text
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -38,7 +38,7 @@ HELP = "Try settings of token merging on this machine and model, and save the be
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
 trials), and tune.jsonl trial by trial: stopped, the same command resumes. The default target is --target-psnr 30. With
 a PSNR it chooses the fastest settings that meet the target; without one, those with the images most similar to the
-unmerged ones. If none give a speed-up, it says so and writes no tome.json.
+unmerged ones. If none pay, it says so and writes no tome.json.
 
 The steps that a cache computes are chosen by images of other seeds than those that judge. Fewer steps in the time of
 the best are measured, too; where they keep more, it says how many, and tome.json has what goes with them.
@@ -108,8 +108,11 @@ def _tune(
         "edges": None if edges is None else zlib.crc32(edges.tobytes()), **describe_machine(),
     }  # fmt: skip
     ledger = Ledger(args.output / "tune.jsonl", identity, overwrite=args.overwrite)
-    trials = [Trial.from_dict(values) for values in ledger.values() if "slopes" not in values]
-    chosen = {values["fraction"]: ChosenSteps.from_dict(values) for values in ledger.values() if "slopes" in values}
+    try:
+        trials = [Trial.from_dict(values) for values in ledger.values() if "slopes" not in values]
+        chosen = {values["fraction"]: ChosenSteps.from_dict(values) for values in ledger.values() if "slopes" in values}
+    except (ToMeError, KeyError, TypeError) as error:
+        raise UserError(f"{args.output / 'tune.jsonl'} is of another version; give --overwrite") from error
     with tqdm(desc="images", position=0, disable=None) as bar:
 
         def begin(num_images: int, seconds: float) -> None:
@@ -133,12 +136,9 @@ def _tune(
                 print(line, file=sys.stderr, flush=True)
 
         images = [(prompt, number) for number, prompt in enumerate(prompts)]
-        steps = settings.steps if loaded.warm_up_steps == 1 else None
-        if steps is None:
-            warn(f"fewer steps are not tried, as {type(loaded.pipe.scheduler).__name__} cannot run a single one")
         known = {trial.config: trial for trial in trials if trial.steps is None}
         return Search(
-            loaded.pipe, generate, images, target, candidates, steps, begin, report, keep_steps, known, chosen
+            loaded.pipe, generate, images, target, candidates, settings.steps, begin, report, keep_steps, known, chosen
         ).run()
 
 
