@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
 # The attribute of a layer that holds its ``ReplacedMethod`` by name.
 _REPLACED = "_ppdiffusers_tome"
+_MAX_HELD = 100  # functions in a list or dictionary in which one is looked for
 
 
 class ReplacedMethod(NamedTuple):
@@ -255,6 +256,8 @@ def _list_held(function: Any) -> list[Any]:
         owner: Any = function.__self__
         attributes = {} if issubclass(type(owner), Layer | type) else object.__getattribute__(owner, "__dict__")
         return [function.__func__, *attributes.values()]
+    if type(function) in (list, tuple, dict) and len(function) <= _MAX_HELD:
+        return list(function.values() if type(function) is dict else function)
     return []
 
 

@@ -341,6 +341,8 @@ class CoarseOverride(Override):
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
         cached = call.cached_call
+        if cached is not None:
+            require_eager("a cache over steps")
         if cached is not None and cached.skips(self):
             predicted = cached.predict(self)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
