@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import cache, partial
-from types import CellType, FunctionType, MethodType
+from functools import cache
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paddle
@@ -20,6 +20,7 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_whole_graph
+from ppdiffusers_tome.patching.user_functions import holds, is_same
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.override import Override
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
 # The attribute of a layer that holds its ``ReplacedMethod`` by name.
 _REPLACED = "_ppdiffusers_tome"
-_MAX_HELD = 100  # functions in a list or dictionary in which one is looked for
 
 
 class ReplacedMethod(NamedTuple):
@@ -203,16 +203,16 @@ def _set_attribute(cls: Any, ours: Any, layer: Layer, name: str, value: Any) -> 
         cls.__setattr__(layer, name, value)
         return
     ours, plain, inside = MethodType(ours, layer), MethodType(getattr(cls, name), layer), replaced.function
-    if _is_same(value, ours):
+    if is_same(value, ours):
         vars(layer).pop(name, None)
         restore_class(layer)
     elif replaced is not _NOT_REPLACED and (
-        _is_same(value, plain)
-        or (inside is not None and _holds(inside, value))
-        or (any(_holds(value, each) for each in (plain, inside) if each is not None) and not _calls(value, ours, layer))
+        is_same(value, plain)
+        or (inside is not None and holds(inside, value))
+        or (any(holds(value, each) for each in (plain, inside) if each is not None) and not _calls(value, ours, layer))
     ):
         vars(layer).pop(name, None)
-        _replace(layer, name, function=None if _is_same(value, plain) else value)
+        _replace(layer, name, function=None if is_same(value, plain) else value)
     else:
         cls.__setattr__(layer, name, value)
 
@@ -228,42 +228,7 @@ def _delete_attribute(cls: Any, layer: Layer, name: str) -> None:
 
 def _calls(function: Any, ours: MethodType, layer: Layer) -> bool:
     """Return whether a function holds our method, or finds it on the layer."""
-    return _holds(function, ours) or any(_is_same(each, ours) for each in vars(layer).values())
-
-
-def _holds(function: Any, inner: Any) -> bool:
-    """Return whether a function is or holds another, as hooks hold functions."""
-    queue, seen = [function], set()
-    for each in queue:
-        if _is_same(each, inner):
-            return True
-        if id(each) not in seen:
-            seen.add(id(each))
-            queue += _list_held(each)
-    return False
-
-
-def _list_held(function: Any) -> list[Any]:
-    """List what a function may call: of closures, defaults, partials, and the owner of a method."""
-    # By the very type, as an object of the user may run code where it is looked at.
-    if type(function) is FunctionType:
-        cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        return [*cells, *defaults, vars(function).get("__wrapped__")]
-    if type(function) is partial:
-        return [function.func, *function.args, *function.keywords.values(), vars(function).get("__wrapped__")]
-    if type(function) is MethodType:
-        owner: Any = function.__self__
-        attributes = {} if issubclass(type(owner), Layer | type) else object.__getattribute__(owner, "__dict__")
-        return [function.__func__, *attributes.values()]
-    if type(function) in (list, tuple, dict) and len(function) <= _MAX_HELD:
-        return list(function.values() if type(function) is dict else function)
-    return []
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Compare functions; a bound method is a new object at each access."""
-    return one is other or (type(one) is type(other) is MethodType and one == other)
+    return holds(function, ours) or any(is_same(each, ours) for each in vars(layer).values())
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:

@@ -301,6 +301,8 @@ class Around:
         self.calls += 1
         return self.found(*args, **kwargs)
 
+    __call__ = call
+
 
 @pytest.mark.parametrize("seed", range(24))
 def test_functions_and_settings_may_come_and_go_in_turns(seed: int) -> None:
@@ -316,7 +318,7 @@ def test_functions_and_settings_may_come_and_go_in_turns(seed: int) -> None:
         del functions[number:]
 
     for _ in range(8):
-        change = rng.choice(["method", "function", "function with its name", "put back", "apply", "remove"])
+        change = rng.choice(["method", "object", "function", "function with its name", "put back", "apply", "remove"])
         if change == "apply":
             ratio = apply_tome(unet, 0.5).tome.config.ratio
         elif change == "remove":
@@ -328,7 +330,7 @@ def test_functions_and_settings_may_come_and_go_in_turns(seed: int) -> None:
             functions.append(around := Around(layer.forward))
             function = lambda *args, call=around.call, **kwargs: call(*args, **kwargs)  # noqa: E731
             named = functools.wraps(around.found)(function) if change == "function with its name" else function
-            layer.forward = around.call if change == "method" else named
+            layer.forward = {"method": around.call, "object": around}.get(change, named)
         for each in functions:
             each.calls = 0
         assert np.array_equal(tiny.run_unet(unet), expected[ratio])
