@@ -78,6 +78,9 @@ def test_the_exported_size_is_the_default_and_the_only_one(export, tmp_path):
         deployed(PROMPT, latents=tiny.latent(1, 8, 16), num_inference_steps=1)
     # As ppdiffusers' own scripts write it, without a description.
     other = Path(shutil.copytree(export, tmp_path / "exported"))
+    (other / "export.json").write_text(json.dumps({"files": []}))
+    with pytest.raises(ToMeValueError, match=r"export\.json describes no export; export the pipeline again"):
+        load_exported(other)
     (other / "export.json").unlink()
     assert load_exported(other)(PROMPT, height=64, width=64, num_inference_steps=1).images[0].size == (64, 64)
 

@@ -64,6 +64,12 @@ def test_a_stopped_search_resumes_and_another_target_adds_to_it(tmp_path, monkey
     results = [json.loads(line) for line in (tmp_path / "tune.jsonl").read_text().splitlines()]
     assert [line["result"] for line in results if "result" in line] == trials  # each was tried once
     assert (tmp_path / "tome.json").exists()
+    # A ledger of another version is told.
+    ledger = tmp_path / "tune.jsonl"
+    ledger.write_text("\n".join(line.replace('"family"', '"kind"') for line in ledger.read_text().splitlines()) + "\n")
+    assert main(arguments) == 2
+    assert "tune.jsonl is of another version; give --overwrite" in capsys.readouterr().err
+    ledger.write_text("\n".join(map(json.dumps, results)) + "\n")
     # Another target takes what was tried; without settings that reach it, those of the first go.
     assert main(["tune", *SMALL, "--target-psnr", "400", "--output", str(tmp_path)]) == 0
     assert "No settings reach the target here" in capsys.readouterr().out
