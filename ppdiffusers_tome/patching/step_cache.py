@@ -183,10 +183,13 @@ class StepCache:
         number, record = step.number, call.state.record
         is_planned = number in self.computed_steps or number >= self.num_steps
         return CachedCall(
-            step.time if any(self._slopes) else None, is_planned or not histories,
-            self._keeps(number) or record is not None, self._slopes[min(number, len(self._slopes) - 1)], histories,
+            time=step.time if any(self._slopes) else None,
+            is_computed=is_planned or not histories,
+            is_kept=self._keeps(number) or record is not None,
+            slope=self._slopes[min(number, len(self._slopes) - 1)],
+            histories=histories,
             record=None if record is None else partial(record, number),
-        )  # fmt: skip
+        )
 
     def end_call(self, step: Step | None, cached_call: CachedCall | None) -> None:
         """Count a call that ended."""

@@ -465,6 +465,8 @@ class TestComputed:
 
         pipe = sampler()
         if place == "decorated":
+            if paddle.__version__.startswith("2"):
+                pytest.skip("it decorates by a library whose functions anybody may have made")
             pipe.unet.__class__ = Own
         else:
             add_hook_to_module(pipe.unet, ModelHook())

@@ -5,7 +5,7 @@ The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import paddle
@@ -46,20 +46,18 @@ class PointOverride(Override):
         if reduction is None:
             return self.call_original(*args, **kwargs)
         try:
-            output = self._run_merged(PointCall(block, reduction, self.merge_point, self.combine), args, kwargs)
+            return self._run_merged(PointCall(block, reduction, self.merge_point, self.combine), args, kwargs)
         except UnmergeableError as error:
             warning = error.args
-        else:
-            block.count_merging()
-            return output
-        output = self.call_original(*args, **kwargs)
+        output = self.call_original(*args, **kwargs)  # which raises an error of the user's own again
         self.state.warn_once(*warning)
         return output
 
     def _run_merged(self, point: PointCall, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
         tokens = first_argument(self.layer, args, kwargs)
-        self._require_mergeable(point.reduction, tokens, kwargs)
+        for obstacle in self._list_obstacles(point.reduction, tokens, kwargs):
+            raise UnmergeableError(*obstacle)
         if self.merge_point.rotary or self.merge_point.mask:
             kwargs = self._reduce_keywords(point, kwargs, tokens.dtype)
         reduces_inside = point.reduction.keeps_queries or self.merge_point.merges_inside
@@ -80,40 +78,39 @@ class PointOverride(Override):
             # A function of the user may leave attention out in some calls only.
             self.bypassing = None if find_user_function(self.layer) else find_processor(self.layer)
             raise UnmergeableError("bypass", self._describe_bypass(missing))
+        point.block.count_merging()
         return output if reduces_inside else point.restore(output)
 
-    def _require_mergeable(
+    def _list_obstacles(
         self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
-    ) -> None:
-        """Raise an ``UnmergeableError`` where the layer must run on all tokens."""
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the warnings why the layer runs unmerged."""
         point, name, processor = self.merge_point, type(self.layer).__name__, find_processor(self.layer)
         if stores_maps(processor, self.role):
-            raise UnmergeableError(
-                "maps",
-                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
+            yield "maps", (
+                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
         if tokens is None:
-            raise UnmergeableError("arguments", f"{name} was called without its first argument, so it runs unmerged")
+            yield "arguments", f"{name} was called without its first argument, so it runs unmerged"
+            return
         if not point.merges_inside:
             require_fit(self.layer, point, reduction, tokens)
         context = kwargs.get("encoder_hidden_states") if reduction.keeps_queries else None
         has_other_keys = context is not None and context.shape[1] != reduction.num_tokens
         if has_other_keys and point.has_prepared_mask and not point.merges_inside:
-            raise UnmergeableError("keys", f"{name} got keys of other tokens than its block's, so it runs unmerged")
+            yield "keys", f"{name} got keys of other tokens than its block's, so it runs unmerged"
         for key, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
             is_own = value is tokens or key == "encoder_hidden_states"
             has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
             if has_rows and not is_own:
-                raise UnmergeableError("rows", f"{name} got {key} with a row for each token, so it runs unmerged")
-        if kwargs.get(point.rotary) is not None:
-            absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
-            if absent:
-                raise UnmergeableError("bypass", self._describe_bypass(absent))
+                yield "rows", f"{name} got {key} with a row for each token, so it runs unmerged"
+        absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
+        if kwargs.get(point.rotary) is not None and absent:
+            yield "bypass", self._describe_bypass(absent)
         mask = kwargs.get(point.mask)
         if mask is not None and not (mask.ndim == 4 and mask.shape[2] == 1):
-            raise UnmergeableError(
-                "mask",
-                f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged",
+            yield "mask", (
+                f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged"
             )
 
     def _reduce_keywords(self, point: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:

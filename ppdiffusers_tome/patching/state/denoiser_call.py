@@ -121,7 +121,7 @@ class DenoiserCall:
         step = denoising.tracker.step_at(timestep)
         self.step = step
         if step.progress is not None:
-            denoising.progress.add(step.progress)
+            denoising.add_step(step.progress)
         if step.progress is None and self._uses_progress:
             self.state.warn_once(
                 "progress",
@@ -177,21 +177,23 @@ class DenoiserCall:
         if self._uses_progress and progress is None:
             return 0
         num_merged = config.num_merged(grid, layout.level, progress)
-        has_cell = grid.num_cells(config.sx, config.sy, config.st) > 0
-        if progress is not None and has_cell and config.highest_ratio(layout.level) * grid.num_tokens >= 1:
-            allowed = self.state.denoising().allowed
-            allowed[progress] = allowed.get(progress, False) or num_merged > 0
-        if num_merged > 0 and not has_cell:
-            self.state.warn_once(
-                "cell",
-                f"a grid of {grid} tokens is smaller than one cell of {Grid(config.sy, config.sx, config.st)}, so its "
-                f"blocks run unmerged; use {'more frames, ' if config.st > 1 else ''}a larger image or a smaller "
-                "stride",
-            )
+        if grid.num_cells(config.sx, config.sy, config.st) == 0:
+            if num_merged > 0:
+                self._warn_of_small_grid(grid)
             return 0
+        if progress is not None and config.highest_ratio(layout.level) * grid.num_tokens >= 1:
+            self.state.denoising().add_step(progress, merges=num_merged > 0)
         if config.min_similarity is not None:
             require_eager("min_similarity")
         return num_merged
+
+    def _warn_of_small_grid(self, grid: Grid) -> None:
+        config = self._config
+        self.state.warn_once(
+            "cell",
+            f"a grid of {grid} tokens is smaller than one cell of {Grid(config.sy, config.sx, config.st)}, so its "
+            f"blocks run unmerged; use {'more frames, ' if config.st > 1 else ''}a larger image or a smaller stride",
+        )
 
     def _warn_of_missing_timestep(self) -> None:
         effects = "; ".join(self._list_step_settings().values())

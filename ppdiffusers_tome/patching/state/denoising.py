@@ -30,8 +30,8 @@ class Denoising:
         matchings: the reductions that steps share.
         cache: over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
-        progress: of all steps that ran, where a setting needs it.
-        allowed: whether the ratio lets tokens merge in each step whose blocks ran, by its progress.
+        steps: by progress the steps that ran, where a setting needs it: whether the ratio lets tokens merge in them,
+            None where no block ran.
         has_merged: True once tokens merged, where a setting needs the step.
     """
 
@@ -44,22 +44,26 @@ class Denoising:
         has_schedule = isinstance(tracker, SchedulerTracker)
         self.cache = StepCache(state.config, scheduler, None if has_schedule else advice)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
-        self.progress: set[float] = set()
-        self.allowed: dict[float, bool] = {}
+        self.steps: dict[float, bool | None] = {}
         self.has_merged = False
+
+    def add_step(self, progress: float, *, merges: bool | None = None) -> None:
+        """Add a step by its progress, or whether tokens of one more grid merge in it."""
+        known = self.steps.get(progress)
+        self.steps[progress] = known or merges if merges is not None else known
 
     def explain_useless_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` without effect, if any."""
-        if (config.start, config.end) == (0, 1) or not self.allowed:
+        merges = [each for each in self.steps.values() if each is not None]
+        if (config.start, config.end) == (0, 1) or not merges:
             return None
-        if not any(self.allowed.values()):
+        if not any(merges):
             return (
                 f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: img2img "
                 "runs only the last part of the denoising, few steps may all lie outside, and a cache may skip those "
                 "inside; choose another start or end"
             )
-        first, last = min(self.progress), max(self.progress)
-        is_always_merged = self.has_merged and all(self.allowed.values())
+        first, last, is_always_merged = min(self.steps), max(self.steps), self.has_merged and all(merges)
         if is_always_merged and last < config.end < 1:
             return (
                 f"end={config.end:g} leaves no step of this image unmerged: the last step begins at {last:.3g} of the "
