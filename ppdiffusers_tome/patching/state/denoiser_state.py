@@ -104,7 +104,8 @@ class DenoiserState:
         if not hasattr(self._without_pipeline, "denoising"):
             # A pipeline that is a generator ends before its steps run.
             advice = "call the model through a pipeline that returns its images"
-            self._without_pipeline.denoising = Denoising(self, TimestepTracker(self.max_timestep), advice=advice)
+            tracker = TimestepTracker(self.max_timestep)
+            self._without_pipeline.denoising = Denoising(self, tracker, advice=advice, has_end=False)
         return self._without_pipeline.denoising
 
     def warn_once(self, topic: str, message: str) -> None:

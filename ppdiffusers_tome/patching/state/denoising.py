@@ -25,6 +25,7 @@ class Denoising:
         tracker: of the steps.
         scheduler: of the pipeline, or None.
         advice: what to do where no schedule tells the steps.
+        has_end: False without a pipeline, as in training; such a denoising is not reported, and keeps no steps.
 
     Attributes:
         matchings: the reductions that steps share.
@@ -37,9 +38,9 @@ class Denoising:
 
     def __init__(
         self, state: DenoiserState, tracker: SchedulerTracker | TimestepTracker, scheduler: Any = None,
-        advice: str = "this pipeline shows none",
+        advice: str = "this pipeline shows none", *, has_end: bool = True,
     ) -> None:  # fmt: skip
-        self.tracker, self.advice = tracker, advice
+        self.tracker, self.advice, self._has_end = tracker, advice, has_end
         self.matchings = StepMemory(state.config.reuse_steps)
         has_schedule = isinstance(tracker, SchedulerTracker)
         self.cache = StepCache(state.config, scheduler, None if has_schedule else advice)
@@ -50,7 +51,8 @@ class Denoising:
     def add_step(self, progress: float, *, merges: bool | None = None) -> None:
         """Add a step by its progress, or whether tokens of one more grid merge in it."""
         known = self.steps.get(progress)
-        self.steps[progress] = known or merges if merges is not None else known
+        if self._has_end:
+            self.steps[progress] = known or merges if merges is not None else known
 
     def explain_useless_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` without effect, if any."""
