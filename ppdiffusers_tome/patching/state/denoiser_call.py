@@ -62,7 +62,10 @@ class DenoiserCall:
         self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
 
     def add_mode(self, layer: Layer) -> None:
-        """Note whether a layer whose input this call keeps runs in a program; the denoiser's own may be inside."""
+        """Note whether a layer whose input is kept runs in a program.
+
+        Of the denoiser itself the program may be inside.
+        """
         if layer is not self.denoiser:
             self._modes.add(paddle.in_dynamic_mode())
 

@@ -49,7 +49,7 @@ class Denoising:
         self.has_merged = False
 
     def add_step(self, progress: float, *, merges: bool | None = None) -> None:
-        """Add a step by its progress, or whether tokens of one more grid merge in it."""
+        """Add a step, and whether tokens of a grid merge in it."""
         known = self.steps.get(progress)
         if self._has_end:
             self.steps[progress] = known or merges if merges is not None else known
