@@ -194,10 +194,10 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
 def _set_attribute(cls: Any, ours: Any, layer: Layer, name: str, value: Any) -> None:
     """Set an attribute of a layer of a class.
 
-    A function in place of a method is put inside or around.
-    A hook, a cache, or Paddle where it traced, puts back what it found when it came. If that is our method, it came
-    after ToMe, and goes. If it is the method of the model's class, or held by the function inside, it came before, and
-    all others go with it. A new function around these, in place of an earlier hook, is inside; any other is around.
+    A function in place of a method is put inside or around. A hook, a cache, or Paddle where it traced, puts back what
+    it found when it came. If that is our method, it came after ToMe, and goes. If it is the method of the model's
+    class, or held by the function inside, it came before, and all others go with it. A new function around these, in
+    place of an earlier hook, is inside; any other is around.
     """
     replaced = _find_replaced(layer, name)
     if ours is None:
