@@ -53,10 +53,11 @@ def list_candidates(
     by_family: dict[str, dict[ToMeConfig, None]] = {}
     for name, member in members:
         # A slope is for skipped steps, which some candidates have.
-        skips = common.get("cache", member.cache) != 0
-        settings = {key: value for key, value in common.items() if skips or "cache" in common or key != "cache_slope"}
+        drops_slope = "cache" not in common and not member.cache
         try:
-            candidate = replace(member, **settings)
+            candidate = replace(
+                member, **{key: value for key, value in common.items() if not (drops_slope and key == "cache_slope")}
+            )
         except ToMeValueError as error:
             refusal = error
             continue

@@ -189,8 +189,8 @@ class Search:
 
     def count_images(self, *, chooses: bool) -> int:
         """Count the images of a search at most, without the first unmerged ones."""
-        # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time
-        # of a step is measured before.
+        # Up to three best, and three with fewer steps, are generated beside the unmerged image; of two of the latter,
+        # the time of a step is measured before.
         num_pairs = _MAX_CONFIRMED + (0 if self.steps is None else 5)
         num_trials = sum(map(len, self.candidates.values())) - len(self.known_trials) + 2 * num_pairs
         num_choosing = NUM_CHOOSING * count_images(self.steps) if chooses and self.steps else 0

@@ -9,7 +9,6 @@ input. The script writes overhead.md and overhead.json.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import os
@@ -219,8 +218,7 @@ def _peak(name: str, case: BlockCase) -> Peak:
     with paddle.no_grad():
         for _ in stages_of(name, small)(small, small.tokens(), timestep):
             pass
-        gc.collect()
-        Meter()  # resets the peak
+        Meter()  # collects garbage and resets the peak
         tracemalloc.start()
         before, _ = bytes_in_use()
         for stage in stages_of(name, case)(case, x, timestep):

@@ -104,9 +104,10 @@ class PointOverride(Override):
             has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
             if has_rows and not is_own:
                 yield "rows", f"{name} got {key} with a row for each token, so it runs unmerged"
-        absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
-        if kwargs.get(point.rotary) is not None and absent:
-            yield "bypass", self._describe_bypass(absent)
+        if kwargs.get(point.rotary) is not None:
+            absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
+            if absent:
+                yield "bypass", self._describe_bypass(absent)
         mask = kwargs.get(point.mask)
         if mask is not None and not (mask.ndim == 4 and mask.shape[2] == 1):
             yield "mask", (

@@ -73,6 +73,7 @@ class Schedule:
     def __init__(self, timesteps: Sequence[float]) -> None:
         self.timesteps = timesteps
         self._whole = timesteps[-1] - timesteps[0]
+        self._rounding = _ROUNDED if abs(self._whole) >= _RANGE else _SAME * abs(self._whole)
         differs = (abs(later - earlier) > _SAME * abs(self._whole) for earlier, later in pairwise(timesteps))
         self.times = list(accumulate(differs, initial=0))
 
@@ -86,8 +87,8 @@ class Schedule:
 
     def goes_back(self, place: int, other: int) -> bool:
         """Return whether time goes back from one place to another."""
-        back, tolerance = self.timesteps[place] - self.timesteps[other], _SAME * abs(self._whole)
-        return (back if self._whole > 0 else -back) > (_ROUNDED if abs(self._whole) >= _RANGE else tolerance)
+        back = self.timesteps[place] - self.timesteps[other]
+        return (back if self._whole > 0 else -back) > self._rounding
 
     def end_of_run(self, place: int, end: int) -> int:
         """Return the place after the last one of a run, at most `end`."""
