@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -111,21 +111,15 @@ def remove_override(override: Override) -> None:
         _replace(override.layer, override.method, overrides=tuple(each for each in overrides if each is not override))
 
 
-def list_functions(layer: Layer, method: str) -> tuple[Callable[..., Any], ...]:
-    """List the user's function or the class's method, and the overrides around it."""
-    function, overrides = _find_replaced(layer, method)
-    if function is None:
-        function = getattr(find_plain_class(layer), method).__get__(layer)
-    return function if paddle.in_dynamic_mode() else convert_while_tracing(function), *overrides
-
-
 def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
     return vars(layer).get(_REPLACED, {}).get(method, _NOT_REPLACED)
 
 
 def _replace(layer: Layer, method: str, **changes: Any) -> None:
     """Change the function or overrides of a layer's method."""
-    vars(layer)[_REPLACED][method] = _find_replaced(layer, method)._replace(**changes)
+    methods = vars(layer).get(_REPLACED, {})
+    if method in methods:
+        methods[method] = methods[method]._replace(**changes)
     restore_class(layer)
 
 
@@ -137,10 +131,16 @@ def _class_with_overrides(cls: Any) -> type:
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
 
     def set_attribute(layer: Layer, name: str, value: Any) -> None:
-        _set_attribute(cls, methods.get(name), layer, name, value)
+        ours = MethodType(methods[name], layer) if name in methods else None
+        if ours is None or not _set_function(layer, name, value, ours, MethodType(getattr(cls, name), layer)):
+            cls.__setattr__(layer, name, value)
 
     def delete_attribute(layer: Layer, name: str) -> None:
-        _delete_attribute(cls, layer, name)
+        if name not in vars(layer) and find_user_function(layer, name) is not None:
+            _replace(layer, name, function=None)
+        else:
+            cls.__delattr__(layer, name)
+            restore_class(layer)
 
     def describe(layer: Layer) -> str:  # as ``print(model)`` shows it
         return ", ".join(filter(None, [cls.extra_repr(layer), *map(repr, list_overrides(layer))]))
@@ -149,6 +149,30 @@ def _class_with_overrides(cls: Any) -> type:
         **names, **methods, "_plain_class": cls, "__setattr__": set_attribute, "__delattr__": delete_attribute,
         "__reduce_ex__": _reduce, "extra_repr": describe,
     })  # fmt: skip
+
+
+def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
+    """Return the method of a class that runs a layer's overrides."""
+
+    @paddle.jit.not_to_static
+    def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**FALLBACK)
+        # Of a class derived from this one, whose layers got ToMe again, the overrides run outside.
+        run, overrides = _find_replaced(layer, name) if layer._plain_class is cls else _NOT_REPLACED
+        if run is None:
+            run = MethodType(getattr(cls, name), layer)
+        if not paddle.in_dynamic_mode():
+            run = convert_while_tracing(run)
+        if overrides and not FALLBACK:
+            require_whole_graph(vars(layer).get(name))
+        for override in overrides:
+            run = partial(override, run)
+        return run(*args, **kwargs)
+
+    marked: Any = method  # whose attributes the types of one Paddle know, and of another not
+    marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
+    marked.__signature__ = inspect.signature(getattr(cls, name))
+    return marked
 
 
 def _hide_methods(cls: Any, methods: dict[str, Any]) -> Any:
@@ -169,67 +193,36 @@ def _hide_methods(cls: Any, methods: dict[str, Any]) -> Any:
         def __delattr__(self, name: str) -> None:
             delattr(cls, name)
 
+    def find_method(self: type, name: str) -> Any:
+        found = next(vars(base)[name] for base in self.__mro__ if name in vars(base))
+        return getattr(cls, name) if found is methods[name] else found  # of a derived class
+
     for name in methods:
-        setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]
+        setattr(PlainMethods, name, property(partial(find_method, name=name)))
     return PlainMethods
 
 
-def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
-    """Return the method of a class that runs a layer's overrides."""
+def _set_function(layer: Layer, name: str, function: Any, ours: MethodType, plain: MethodType) -> bool:
+    """Put a function in place of a method inside of the overrides; return False where it belongs around.
 
-    @paddle.jit.not_to_static
-    def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
-        psdb.fallback(**FALLBACK)
-        functions = list_functions(layer, name)
-        if not FALLBACK and len(functions) > 1:
-            require_whole_graph(vars(layer).get(name))
-        return functions[-1](*args, **kwargs)
-
-    marked: Any = method  # whose attributes the types of one Paddle know, and of another not
-    marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
-    marked.__signature__ = inspect.signature(getattr(cls, name))
-    return marked
-
-
-def _set_attribute(cls: Any, ours: Any, layer: Layer, name: str, value: Any) -> None:
-    """Set an attribute of a layer of a class.
-
-    A function in place of a method is put inside or around. A hook, a cache, or Paddle where it traced, puts back what
-    it found when it came. If that is our method, it came after ToMe, and goes. If it is the method of the model's
-    class, or held by the function inside, it came before, and all others go with it. A new function around these, in
-    place of an earlier hook, is inside; any other is around.
+    A hook, a cache, or Paddle where it traced, puts back what it found when it came. If that is our method, it came
+    after ToMe, and goes. If it is the method of the model's class, or held by the function inside, it came before, and
+    all others go with it. A new function around these, in place of an earlier hook, is inside; any other is around.
     """
-    replaced = _find_replaced(layer, name)
-    if ours is None:
-        cls.__setattr__(layer, name, value)
-        return
-    ours, plain, inside = MethodType(ours, layer), MethodType(getattr(cls, name), layer), replaced.function
-    if is_same(value, ours):
-        vars(layer).pop(name, None)
-        restore_class(layer)
-    elif replaced is not _NOT_REPLACED and (
-        is_same(value, plain)
-        or (inside is not None and holds(inside, value))
-        or (any(holds(value, each) for each in (plain, inside) if each is not None) and not _calls(value, ours, layer))
-    ):
-        vars(layer).pop(name, None)
-        _replace(layer, name, function=None if is_same(value, plain) else value)
-    else:
-        cls.__setattr__(layer, name, value)
-
-
-def _delete_attribute(cls: Any, layer: Layer, name: str) -> None:
-    """Delete an attribute, or the user's function inside."""
-    if name not in vars(layer) and _find_replaced(layer, name).function is not None:
-        _replace(layer, name, function=None)
-    else:
-        cls.__delattr__(layer, name)
-        restore_class(layer)
-
-
-def _calls(function: Any, ours: MethodType, layer: Layer) -> bool:
-    """Return whether a function holds our method, or finds it on the layer."""
-    return holds(function, ours) or any(is_same(each, ours) for each in vars(layer).values())
+    inside = find_user_function(layer, name)
+    if is_same(function, ours):
+        function = inside
+    elif _find_replaced(layer, name) is _NOT_REPLACED:
+        return False
+    elif is_same(function, plain):
+        function = None
+    elif inside is None or not holds(inside, function):
+        holds_ours = holds(function, ours) or any(is_same(each, ours) for each in vars(layer).values())
+        if holds_ours or not any(holds(function, each) for each in (plain, inside) if each is not None):
+            return False
+    vars(layer).pop(name, None)
+    _replace(layer, name, function=function)
+    return True
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.layer_class import add_override, list_functions, remove_override
+from ppdiffusers_tome.patching.layer_class import add_override, remove_override
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+
+# What an override runs in place of: the method, or the override inside.
+Original = Callable[..., Any]
 
 
 class Override:
     """The function in place of a layer's method in its denoiser's calls.
 
-    A subclass defines ``run``, which gets the running call and the arguments and calls ``call_original``. Where none
-    runs, the original does. Overrides are copied and pickled with their layer.
+    A subclass defines ``run``, which gets the running call, the original and the arguments. Where no call runs, the
+    original does. Overrides are copied and pickled with their layer.
 
     Attributes:
         method: the name of the method.
@@ -38,20 +42,13 @@ class Override:
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         call = getattr(self.state.find_frame(), self.runs_in, None)
-        return self.call_original(*args, **kwargs) if call is None else self.run(call, *args, **kwargs)
+        return original(*args, **kwargs) if call is None else self.run(call, original, *args, **kwargs)
 
-    def run(self, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: Any, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run in place of the method."""
         raise NotImplementedError
-
-    def call_original(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what this runs around."""
-        functions = list_functions(self.layer, self.method)
-        if self not in functions:  # another thread took this off after it was found
-            return getattr(self.layer, self.method)(*args, **kwargs)
-        return functions[functions.index(self) - 1](*args, **kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""

@@ -21,8 +21,8 @@ from paddle.nn import Layer
 from ppdiffusers_tome.patching.adapters.adapter import ROLES, UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_a
-from ppdiffusers_tome.patching.layer_class import find_plain_class, find_user_function
-from ppdiffusers_tome.patching.override import Override
+from ppdiffusers_tome.patching.layer_class import find_user_function
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.paddle_compat import is_static_function, require_eager
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
@@ -302,12 +302,12 @@ class StackOverride(Override):
         super().__init__(state, layer)
         self.stack, self.outputs, self.is_last = stack, outputs, is_last
 
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block, or return what the stack is predicted to."""
         cached = call.cached_call
         inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
         if cached is None or inputs is None:
-            return self.call_original(*args, **kwargs)
+            return original(*args, **kwargs)
         require_eager("a cache over steps")
         if cached.skips(self.stack):
             if self.stack not in cached.stacks:
@@ -319,7 +319,7 @@ class StackOverride(Override):
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
         if cached.is_kept:
             cached.stacks.setdefault(self.stack, inputs)
-        output = self.call_original(*args, **kwargs)
+        output = original(*args, **kwargs)
         entered = cached.stacks.pop(self.stack, None) if self.is_last else None
         if entered is not None:
             outputs = output if isinstance(output, (list, tuple)) else (output,)
@@ -341,7 +341,7 @@ class CoarseOverride(Override):
         super().__init__(state, layer)
         self.is_used = is_used
 
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
         cached = call.cached_call
         if cached is not None:
@@ -349,7 +349,7 @@ class CoarseOverride(Override):
         if cached is not None and cached.skips(self):
             predicted = cached.predict(self)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
-        output = self.call_original(*args, **kwargs)
+        output = original(*args, **kwargs)
         if cached is not None and cached.is_kept:
             if self.is_used:
                 cached.store(self, map_tensors(paddle.clone, output))
@@ -411,11 +411,10 @@ def has_foreign_forward(denoiser: Layer) -> bool:
     That is a function of another module. A function around ours is outside of this: where it skips a call, the run of
     steps ends.
     """
-    owner = next(base for base in find_plain_class(denoiser).__mro__ if "forward" in vars(base))
-    functions, inside = [vars(owner)["forward"]], find_user_function(denoiser)
-    if inside is not None and not is_static_function(inside):
-        functions.append(inside)
-    return any(_find_module(function) != owner.__module__ for function in functions)
+    function, inside = type(denoiser).forward, find_user_function(denoiser)
+    owner = next(base for base in type(denoiser).__mro__ if vars(base).get("forward") is function)
+    functions = [function] if inside is None or is_static_function(inside) else [function, inside]
+    return any(_find_module(each) != owner.__module__ for each in functions)
 
 
 def _find_module(function: Any) -> str:

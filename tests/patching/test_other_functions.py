@@ -434,19 +434,25 @@ def test_a_tool_that_stores_what_it_calls_on_the_layer_may_come_again() -> None:
 
 
 def test_a_class_may_be_derived_from_that_of_a_layer_with_it() -> None:
-    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    unet, calls = apply_tome(tiny.unet(levels=1), 0.5), []
 
     class Own(type(unet)):  # type: ignore[misc]
-        pass
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append(1)
+            return super().forward(*args, **kwargs)
 
+    own = vars(Own)["forward"]
     unet.__class__ = Own
     unet.eval()
-    apply_tome(unet, 0.5)
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    apply_tome(unet, 0.3)
     unet.note = 1
     del unet.note
-    assert "ratio 0.5" in str(unet)
-    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    assert "ratio 0.3" in str(unet)
+    assert type(unet).forward is own
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.3))
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), run_merged(0.0))
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("path", [ATTENTION, f"{ATTENTION}.to_k"])

@@ -454,9 +454,9 @@ class TestComputed:
             apply_tome(pipe, 0, cache=CACHE)
         check_all_computed(pipe, "replaced the forward of UNet2DConditionModel, as TeaCache")
 
-    @pytest.mark.parametrize("place", ["decorated", "hook"])
+    @pytest.mark.parametrize("place", ["decorated", "derived", "hook"])
     def test_wrappers_that_run_the_whole_model_are_no_cache(self, place: str) -> None:
-        """Those of ``paddle.no_grad()`` and, before and after, of ``enable_model_cpu_offload``."""
+        """Those of ``paddle.no_grad()``, of a class, and, before and after, of ``enable_model_cpu_offload``."""
 
         class Own(ppdiffusers.UNet2DConditionModel):
             @paddle.no_grad()
@@ -468,9 +468,11 @@ class TestComputed:
             if paddle.__version__.startswith("2"):
                 pytest.skip("it decorates by a library whose functions anybody may have made")
             pipe.unet.__class__ = Own
-        else:
+        elif place == "hook":
             add_hook_to_module(pipe.unet, ModelHook())
         apply_tome(pipe, 0, cache=CACHE)
+        if place == "derived":
+            pipe.unet.__class__ = type("Derived", (type(pipe.unet),), {})
         if place == "hook":
             add_hook_to_module(pipe.unet, ModelHook())
         pipe(call)

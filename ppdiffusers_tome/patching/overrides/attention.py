@@ -9,8 +9,8 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
-from ppdiffusers_tome.patching.layer_class import find_plain_class, find_user_function
-from ppdiffusers_tome.patching.override import Override
+from ppdiffusers_tome.patching.layer_class import find_user_function
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import gets_group_sizes
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 
@@ -22,13 +22,13 @@ class MaskPreparation(Override):
     runs_in = "point"
 
     def run(
-        self, point: PointCall, attention_mask: paddle.Tensor | None, target_length: int, batch_size: int,
-        out_dim: int = 4, *args: Any, **kwargs: Any,
+        self, point: PointCall, original: Original, /, attention_mask: paddle.Tensor | None, target_length: int,
+        batch_size: int, out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
         mask, reduction = attention_mask, point.reduction
         if mask is None and not self.state.config.uses_group_sizes:
-            return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
+            return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
         point.block.call.require_one_mode()
         # Merged tokens have entered when this is called; keys that are reduced have not.
         num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
@@ -43,7 +43,7 @@ class MaskPreparation(Override):
                 # ppdiffusers' function cannot expand to heads in a program for any batch.
                 by_head = mask.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)
-        return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
+        return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:
         """Return ``[batch (* heads), 1 or queries, left]``; None without effect."""
@@ -82,20 +82,19 @@ class MaskChannel(Override):
     runs_in = "block"
 
     def run(
-        self, block: BlockCall, query: paddle.Tensor, key: paddle.Tensor, attention_mask: paddle.Tensor | None = None,
-        *args: Any, **kwargs: Any,
+        self, block: BlockCall, original: Original, /, query: paddle.Tensor, key: paddle.Tensor,
+        attention_mask: paddle.Tensor | None = None, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor:  # fmt: skip
         """Compute the scores with the mask as one more channel."""
         merges = block.reduction is not None and paddle.get_device() == "cpu"
         if merges and attention_mask is not None and is_key_mask(attention_mask, key):
             query, key = append_mask_channel(query, key, attention_mask, self.layer.scale)
             attention_mask = None
-        return self.call_original(query, key, attention_mask, *args, **kwargs)
+        return original(query, key, attention_mask, *args, **kwargs)
 
 
 def has_plain_scores(attention: Layer) -> bool:
     """Return whether a layer has ppdiffusers' own ``get_attention_scores``."""
-    cls, name = find_plain_class(attention), MaskChannel.method
-    holder = next((base for base in cls.__mro__ if name in vars(base)), cls)
-    is_inherited = (holder.__module__.split(".")[0], holder.__name__) == ("ppdiffusers", "Attention")
-    return is_inherited and name not in vars(attention)
+    function: Any = getattr(type(attention), MaskChannel.method, None)
+    is_own = getattr(function, "__qualname__", None) == f"Attention.{MaskChannel.method}"
+    return is_own and function.__module__.startswith("ppdiffusers.") and MaskChannel.method not in vars(attention)

@@ -8,7 +8,7 @@ from typing import Any
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
-from ppdiffusers_tome.patching.override import Override
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.block_call import BlockCall
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
@@ -21,10 +21,10 @@ class TokensOverride(Override):
 
     runs_in = "block"
 
-    def run(self, block: BlockCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the tokens of the block's call and run the layer."""
         block.tokens = first_argument(self.layer, args, kwargs)
-        return self.call_original(*args, **kwargs)
+        return original(*args, **kwargs)
 
 
 class GridOverride(Override):
@@ -37,7 +37,7 @@ class GridOverride(Override):
         super().__init__(state, find_layer(block.parent, block.adapter.grid_layer))
         self.parent, self.adapter, self.level = block.parent, block.adapter, block.level
 
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the call's layout, or warn that none exists; run the layer."""
         call.add_mode(self.layer)
         call.layouts.pop(self, None)
@@ -51,7 +51,7 @@ class GridOverride(Override):
                 f"{' and '.join(map(str, self.adapter.grid_inputs))} of {type(self.parent).__name__} do not describe a "
                 "grid of tokens, row by row, so it runs unmerged",
             )
-        return self.call_original(*args, **kwargs)
+        return original(*args, **kwargs)
 
     def _find_grid(self, inputs: Sequence[Any]) -> Grid | None:
         """Return the grid; read one in tensors' values only after a change."""
@@ -86,7 +86,7 @@ class BlockOverride(Override):
         for override in (self, *(override for _, override in inner)):
             override.block = self
 
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
         self.state.has_run_blocks = True
         for path, override in self.inner:
@@ -97,7 +97,7 @@ class BlockOverride(Override):
         if self.gets_tokens:
             tokens = first_argument(self.layer, args, kwargs)
         with CALL_STACK.push(Frame(call, None if layout is None else BlockCall(call, self.layer, layout, tokens))):
-            return self.call_original(*args, **kwargs)
+            return original(*args, **kwargs)
 
     def take_off(self) -> None:
         """Remove this and the overrides inside of the block."""

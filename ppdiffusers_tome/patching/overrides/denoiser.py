@@ -10,7 +10,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.layer_class import list_overrides, walk_overrides
-from ppdiffusers_tome.patching.override import Override
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -35,10 +35,10 @@ class DenoiserOverride(Override):
         self.parameters = tuple(inspect.signature(type(layer).forward).parameters)[1:]
         self.reads_timestep = reads_timestep
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         call = self._begin(args, kwargs)
         with self.state.run_call(call):
-            output = self.call_original(*args, **kwargs)
+            output = original(*args, **kwargs)
             call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
         if not self.state.has_run_blocks:
@@ -86,13 +86,13 @@ class TimestepOverride(Override):
     It runs inside a traced program, unlike the denoiser, and some models change the timestep before it.
     """
 
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the timestep of the call and run the layer."""
         call.add_mode(self.layer)
         timestep = args[0] if args else next(iter(kwargs.values()), None)
         if timestep is not None:
             call.set_timestep(timestep)
-        return self.call_original(*args, **kwargs)
+        return original(*args, **kwargs)
 
 
 def _choose_timestep(pair: list[Any], max_timestep: float) -> Any:

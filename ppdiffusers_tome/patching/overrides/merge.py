@@ -18,7 +18,7 @@ from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
 from ppdiffusers_tome.patching.layer_class import find_user_function
-from ppdiffusers_tome.patching.override import Override
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
@@ -39,21 +39,22 @@ class PointOverride(Override):
         # The type of a processor known to bypass required layers.
         self.bypassing: type | None = None
 
-    def run(self, block: BlockCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or run it unmerged."""
         is_nested, is_bypassed = CALL_STACK.frames[-1].point is not None, self.bypassing is find_processor(self.layer)
         reduction = None if is_nested or is_bypassed else block.match()
         if reduction is None:
-            return self.call_original(*args, **kwargs)
+            return original(*args, **kwargs)
         try:
-            return self._run_merged(PointCall(block, reduction, self.merge_point, self.combine), args, kwargs)
+            point = PointCall(block, reduction, self.merge_point, self.combine)
+            return self._run_merged(point, original, args, kwargs)
         except UnmergeableError as error:
             warning = error.args
-        output = self.call_original(*args, **kwargs)  # which raises an error of the user's own again
+        output = original(*args, **kwargs)  # which raises an error of the user's own again
         self.state.warn_once(*warning)
         return output
 
-    def _run_merged(self, point: PointCall, args: Arguments, kwargs: Keywords) -> Any:
+    def _run_merged(self, point: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
         tokens = first_argument(self.layer, args, kwargs)
         for obstacle in self._list_obstacles(point.reduction, tokens, kwargs):
@@ -65,7 +66,7 @@ class PointOverride(Override):
             args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
         try:
             with CALL_STACK.push(Frame(point.block.call, point.block, point)):
-                output = self.call_original(*args, **kwargs)
+                output = original(*args, **kwargs)
         except ToMeError:
             raise
         except ValueError as error:  # of all keys and a mask for fewer, or of the user's own
@@ -163,7 +164,7 @@ class InnerOverride(Override):
 class ProjectionOverride(InnerOverride):
     """The override of a projection, which gets reduced tokens."""
 
-    def run(self, point: PointCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on tokens that are reduced once for all projections."""
         point.ran.add(self.name)
         tokens = first_argument(self.layer, args, kwargs)
@@ -173,15 +174,15 @@ class ProjectionOverride(InnerOverride):
         args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduced[1])
         if self.name == PROJECTIONS[-1]:
             point.reduced = (None, None)  # attention needs the memory
-        return self.call_original(*args, **kwargs)
+        return original(*args, **kwargs)
 
 
 class OutputOverride(InnerOverride):
     """The override of attention's last layer, whose output is restored."""
 
-    def run(self, point: PointCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; restore its output if projections got reduced tokens."""
-        output = self.call_original(*args, **kwargs)
+        output = original(*args, **kwargs)
         return point.restore(output) if point.ran else output
 
 
@@ -192,9 +193,9 @@ class NormOverride(InnerOverride):
         super().__init__(state, layer, name)
         self.num_heads = num_heads
 
-    def run(self, point: PointCall, *args: Any, **kwargs: Any) -> Any:
+    def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; rotate its output by reduced tokens' positions."""
-        output = self.call_original(*args, **kwargs)
+        output = original(*args, **kwargs)
         if self.name not in point.rotations:
             return output
         point.block.call.require_one_mode()
