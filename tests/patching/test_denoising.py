@@ -123,6 +123,16 @@ def test_inversion_and_denoising_in_one_call() -> None:
     assert places(steps, DOWN)[1:] == [0.25, 0.5, 0.75]
 
 
+def test_another_schedule_after_the_first_one_in_one_call() -> None:
+    """No timestep of the second is in the first, which may end with any."""
+    for end in range(1, len(DOWN) + 1):
+        steps = SchedulerTracker(Scheduler(DOWN, [800.0, 600.0, 400.0]))
+        places(steps, DOWN[:end])
+        found = [steps.step_at(timestep) for timestep in (800.0, 600.0, 400.0)]
+        assert [each.progress for each in found] == pytest.approx([0, 1 / 3, 2 / 3])
+        assert [each[1:4] for each in found] == [(True, False, 0), (True, True, 1), (True, True, 2)]
+
+
 def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
     scheduler = Scheduler(DOWN)
     steps = SchedulerTracker(scheduler)

@@ -66,13 +66,13 @@ class Schedule:
     """The timesteps of a scheduler, maybe repeated, in order.
 
     Attributes:
-        timesteps: one or more.
+        timesteps: none before the first call.
         times: the place of each timestep among the different ones, the same for two that are equal.
     """
 
     def __init__(self, timesteps: Sequence[float]) -> None:
         self.timesteps = timesteps
-        self._whole = timesteps[-1] - timesteps[0]
+        self._whole = timesteps[-1] - timesteps[0] if timesteps else 0.0
         self._rounding = _ROUNDED if abs(self._whole) >= _RANGE else _SAME * abs(self._whole)
         differs = (abs(later - earlier) > _SAME * abs(self._whole) for earlier, later in pairwise(timesteps))
         self.times = list(accumulate(differs, initial=0))
@@ -95,7 +95,7 @@ class Schedule:
         return next((each + 1 for each in range(place, end - 1) if self.goes_back(each, each + 1)), end)
 
     def next_place(self, place: int, timestep: float) -> int:
-        """Return the next place of a timestep; -1 is before the first."""
+        """Return the next place of a listed timestep; -1 is before the first."""
         places = find_places(self.timesteps, timestep)
         if place < 0 and len(places) > 1 and places[0] > 0 and self.is_second_order:
             return places[1]  # img2img cuts the list after the call that ends a step
@@ -103,7 +103,7 @@ class Schedule:
         if later and place >= 0 and self.goes_back(place, later[0]):
             # RePaint lists the way back to more noise, too, and calls no denoiser on it.
             later.sort(key=lambda each: self.goes_back(each, min(each + 1, len(self) - 1)))
-        return [*later, *places, place + 1][0]
+        return [*later, *places][0]
 
     def interpolate_progress(self, timestep: float) -> float:
         """Return the progress of a timestep between those of a falling schedule."""
@@ -131,7 +131,7 @@ class SchedulerTracker:
 
     def __init__(self, schedules: Schedules, count_steps: Callable[[], int | None] = lambda: None) -> None:
         self._schedules, self._count_steps = schedules, count_steps
-        self._schedule: Schedule | None = None
+        self._schedule = Schedule(())
         self._is_listed = False  # False for other values
         self._place = -1
         self._first_place = self._end = 0  # of the run; image-to-image begins in the middle
@@ -142,69 +142,78 @@ class SchedulerTracker:
 
     def step_at(self, timestep: float) -> Step:
         """Track a call with a timestep and return its step."""
-        schedule, schedules = self._schedule, self._schedules()
-        if schedule is not None and self._is_listed and not any(find_places(each, timestep) for each in schedules):
-            return self._step_between(schedule, timestep)
+        schedules = self._schedules()
+        if self._is_listed and not any(find_places(each, timestep) for each in schedules):
+            return self._step_between(timestep)
         self._between = None
-        # Compared by value: a pipeline may copy its scheduler for every call (Panorama), and a thread may set it again.
-        begins = (
-            schedule is None
-            or schedule.timesteps not in schedules
-            or not (timestep == self._timestep or self._next_place(schedule, timestep) > self._place)
-        )
-        if schedule is None or begins:
-            schedule = self._begin_schedule(schedules, timestep)
-        before = self._place
-        is_new_step = begins or timestep != self._timestep or self._is_listed_twice(schedule, timestep)
+        begins = self._begins_schedule(schedules, timestep)
+        if begins:
+            self._begin_schedule(schedules, timestep)
+        before, is_new_step = self._place, begins or timestep != self._timestep or self._is_listed_twice(timestep)
         if is_new_step:
-            self._place = self._next_place(schedule, timestep)
+            self._place = self._next_place(timestep)
         else:
             self._calls_per_place = 2  # or more: two halves, or two images in turns
         self._timestep = timestep
-        progress = self._place / max(len(schedule), self._place + 1)
-        if not self._is_listed:
-            number = self._place if self._place < len(schedule) else None
-            return Step(progress, is_new_step, not begins, number, len(schedule), time=self._place)
-        time = schedule.times[self._place]
-        if begins:
-            self._end = min(self._place + (self._count_steps() or len(schedule)), len(schedule))
-        begins_run = begins or schedule.goes_back(before, self._place) or time > schedule.times[before] + 1
-        if begins_run:
-            self._first_place = self._place
-        num_steps = schedule.end_of_run(self._place, self._end) - self._first_place
-        return Step(progress, is_new_step, not begins_run, self._place - self._first_place, num_steps, time)
+        step = Step(self._place / max(len(self._schedule), self._place + 1), is_new_step, continues=not begins)
+        return self._add_run(step, before) if self._is_listed else self._add_number(step)
 
-    def _step_between(self, schedule: Schedule, timestep: float) -> Step:
-        """Return the step of a timestep that is on no list.
+    def _begins_schedule(self, schedules: Sequence[Sequence[float]], timestep: float) -> bool:
+        """Return whether a timestep is of another schedule, or of the same one from its beginning."""
+        # Compared by value: a pipeline may copy its scheduler for every call (Panorama), and a thread may set it again.
+        timesteps = self._schedule.timesteps
+        if timesteps not in schedules or (self._is_listed and not find_places(timesteps, timestep)):
+            return True
+        return timestep != self._timestep and self._next_place(timestep) <= self._place
 
-        A single one is not part of the denoising: it is a callback's, for example.
-        """
-        is_alone, self._between = self._between is None, self._between or TimestepTracker()
-        step = self._between.step_at(timestep)
-        progress = schedule.interpolate_progress(timestep)
-        if is_alone:
-            return Step(progress, is_new_step=False, continues=False)
-        return step._replace(progress=progress)
-
-    def _begin_schedule(self, schedules: Sequence[Sequence[float]], timestep: float) -> Schedule:
+    def _begin_schedule(self, schedules: Sequence[Sequence[float]], timestep: float) -> None:
         """Begin the schedule that begins with a timestep, or has it."""
         beginning = [each for each in schedules if 0 in find_places(each, timestep)]
         holding = [each for each in schedules if find_places(each, timestep)]
         self._schedule = Schedule([*beginning, *holding, *schedules][0])
         self._is_listed, self._place, self._calls_per_place = bool(holding), -1, 1
-        return self._schedule
 
-    def _next_place(self, schedule: Schedule, timestep: float) -> int:
-        return schedule.next_place(self._place, timestep) if self._is_listed else self._place + 1
+    def _next_place(self, timestep: float) -> int:
+        return self._schedule.next_place(self._place, timestep) if self._is_listed else self._place + 1
 
-    def _is_listed_twice(self, schedule: Schedule, timestep: float) -> bool:
+    def _is_listed_twice(self, timestep: float) -> bool:
         """Return whether a call that repeats a timestep is the next step.
 
         Schedulers of second order list a timestep twice, once for each of two calls. If each place has several calls,
         they cannot be distinguished, and all count as one step.
         """
         is_one = self._is_listed and self._calls_per_place == 1
-        return is_one and self._place + 1 in find_places(schedule.timesteps, timestep)
+        return is_one and self._place + 1 in find_places(self._schedule.timesteps, timestep)
+
+    def _add_run(self, step: Step, before: int) -> Step:
+        """Add the place in its run to a step whose timestep is listed; the last step was at place `before`."""
+        schedule, place = self._schedule, self._place
+        time = schedule.times[place]
+        if step.continues:
+            step = step._replace(continues=not schedule.goes_back(before, place) and time <= schedule.times[before] + 1)
+        else:
+            self._end = min(place + (self._count_steps() or len(schedule)), len(schedule))
+        if not step.continues:
+            self._first_place = place
+        num_steps = schedule.end_of_run(place, self._end) - self._first_place
+        return step._replace(number=place - self._first_place, num_steps=num_steps, time=time)
+
+    def _add_number(self, step: Step) -> Step:
+        """Add its number to a step whose timestep is of other values than the list's."""
+        number = self._place if self._place < len(self._schedule) else None
+        return step._replace(number=number, num_steps=len(self._schedule), time=self._place)
+
+    def _step_between(self, timestep: float) -> Step:
+        """Return the step of a timestep that is on no list.
+
+        A single one is not part of the denoising: it is a callback's, for example.
+        """
+        is_alone, self._between = self._between is None, self._between or TimestepTracker()
+        step = self._between.step_at(timestep)
+        progress = self._schedule.interpolate_progress(timestep)
+        if is_alone:
+            return Step(progress, is_new_step=False, continues=False)
+        return step._replace(progress=progress)
 
 
 def find_places(timesteps: Sequence[float], timestep: float) -> list[int]:
