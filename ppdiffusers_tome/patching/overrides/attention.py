@@ -56,19 +56,15 @@ class MaskPreparation(Override):
         return None if sizes is None else sizes.expand([reduction.batch, *sizes.shape[1:]]).flatten(0, 1)
 
     def _reduce(self, mask: paddle.Tensor, target_length: int, point: PointCall) -> tuple[paddle.Tensor, int]:
-        """Return the reduced mask and the processor's number of keys."""
-        reduction = point.reduction
+        """Return the reduced mask and its number of keys."""
+        reduction, merges_inside = point.reduction, point.merge_point.merges_inside
         has_all_keys = mask.shape[-1] == reduction.num_tokens
-        if reduction.keeps_queries and has_all_keys:
-            return reduction.reduce_mask(mask), reduction.num_left  # the processor still counts all tokens
-        if not point.merge_point.merges_inside:
-            return (reduction.reduce_mask(mask) if has_all_keys else mask), target_length
-        if has_all_keys:
-            # Attention on an image asks for its mask before its tokens merge.
+        if merges_inside and not has_all_keys:  # of a text, whose keys precede those of the image
+            visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
+            return paddle.concat([mask, visible], axis=-1), mask.shape[-1] + reduction.num_left
+        if merges_inside and not reduction.keeps_queries:  # it asks for its mask before its tokens merge
             raise UnmergeableError("mask", "attention on an image got a mask, so it runs unmerged")
-        # The mask of a text whose keys precede those of the image, which are never masked.
-        visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
-        return paddle.concat([mask, visible], axis=-1), mask.shape[-1] + reduction.num_left
+        return (reduction.reduce_mask(mask), reduction.num_left) if has_all_keys else (mask, target_length)
 
 
 class MaskChannel(Override):

@@ -70,15 +70,14 @@ class PointOverride(Override):
         except ToMeError:
             raise
         except ValueError as error:  # of all keys and a mask for fewer, or of the user's own
-            if point.required <= point.ran:
+            if not point.missing:
                 raise
-            why = self._describe_bypass(point.required - point.ran)
+            why = self._describe_bypass(point.missing)
             raise UnmergeableError("bypass", f"{why} ({' '.join(str(error).split())[:200]})") from error
-        missing = point.required - point.ran
-        if missing:  # the result has other keys, or lacks its positions
+        if point.missing:  # the result has other keys, or lacks its positions
             # A function of the user may leave attention out in some calls only.
             self.bypassing = None if find_user_function(self.layer) else find_processor(self.layer)
-            raise UnmergeableError("bypass", self._describe_bypass(missing))
+            raise UnmergeableError("bypass", self._describe_bypass(point.missing))
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
 
@@ -124,7 +123,6 @@ class PointOverride(Override):
             point.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
             if rotary.num_text:
                 point.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
-            point.required.update(point.rotations)
         if merge_point.mask:
             mask = kwargs.get(merge_point.mask)
             if mask is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -27,6 +28,7 @@ class UnmergeableError(Exception):
     """
 
 
+@dataclass(eq=False)
 class BlockCall:
     """One call of a block.
 
@@ -39,12 +41,12 @@ class BlockCall:
         has_merged: True once a merge point ran on fewer tokens.
     """
 
-    def __init__(
-        self, call: DenoiserCall, layer: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
-    ) -> None:
-        self.call, self.layer, self.layout, self.tokens = call, layer, layout, tokens
-        self.reduction: TokenReduction | None = None
-        self.has_merged = False
+    call: DenoiserCall
+    layer: Hashable
+    layout: Layout
+    tokens: paddle.Tensor | None = None
+    reduction: TokenReduction | None = None
+    has_merged: bool = False
 
     def match(self) -> TokenReduction | None:
         """Match the block's tokens at the first use and return their reduction.
@@ -77,23 +79,31 @@ class BlockCall:
                 watch(self)
 
 
+@dataclass(eq=False)
 class PointCall:
     """One call of a merge point, which runs on fewer tokens.
 
     Attributes:
         block: the call of its block.
         combine: as in ``Matching.reduce``.
-        ran, required: names of the layers of attention that ran on fewer tokens, and of those that have to.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
+        ran: names of the layers of attention that ran on fewer tokens.
+        reduced: the last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
     """
 
-    def __init__(self, block: BlockCall, reduction: TokenReduction, merge_point: MergePoint, combine: str) -> None:
-        self.block, self.reduction, self.merge_point, self.combine = block, reduction, merge_point, combine
-        self.ran: set[str] = set()
-        self.required: set[str] = {"to_k"} if reduction.keeps_queries else set()
-        self.rotations: dict[str, Rotation] = {}
-        # The last tokens of a projection and what they were reduced to, for the next one that gets the same tensor.
-        self.reduced: tuple[Any, Any] = (None, None)
+    block: BlockCall
+    reduction: TokenReduction
+    merge_point: MergePoint
+    combine: str
+    rotations: dict[str, Rotation] = field(default_factory=dict)
+    ran: set[str] = field(default_factory=set)
+    reduced: tuple[Any, Any] = (None, None)
+
+    @property
+    def missing(self) -> set[str]:
+        """Names of the layers of attention that have to run on fewer tokens, and have not."""
+        keys = {"to_k"} if self.reduction.keeps_queries else set()
+        return (keys | self.rotations.keys()) - self.ran
 
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
         """Reduce the image tokens of ``[batch, tokens, channels]``."""
