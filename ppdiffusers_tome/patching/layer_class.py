@@ -117,9 +117,7 @@ def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
 
 def _replace(layer: Layer, method: str, **changes: Any) -> None:
     """Change the function or overrides of a layer's method."""
-    methods = vars(layer).get(_REPLACED, {})
-    if method in methods:
-        methods[method] = methods[method]._replace(**changes)
+    vars(layer)[_REPLACED][method] = _find_replaced(layer, method)._replace(**changes)
     restore_class(layer)
 
 
@@ -221,7 +219,10 @@ def _set_function(layer: Layer, name: str, function: Any, ours: MethodType, plai
         if holds_ours or not any(holds(function, each) for each in (plain, inside) if each is not None):
             return False
     vars(layer).pop(name, None)
-    _replace(layer, name, function=function)
+    if function is inside:
+        restore_class(layer)
+    else:
+        _replace(layer, name, function=function)
     return True
 
 

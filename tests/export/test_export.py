@@ -138,7 +138,7 @@ def test_an_open_size_is_refused_while_it_is_recorded():
     try:
         latent = paddle.static.data("latent", [2, 8, -1, 16])
         with pytest.raises(ToMeValueError, match="a dynamic height or width cannot become part of a program"):
-            grid.run(DenoiserCall(grid.state, grid.layer), latent)
+            grid.run(DenoiserCall(grid.state, grid.layer), type(grid.layer).forward, latent)
     finally:
         paddle.disable_static()
 
