@@ -72,7 +72,7 @@ def find_user_function(layer: Layer, method: str = "forward") -> Any:
     return _find_replaced(layer, method).function
 
 
-def find_plain_class(layer: Layer) -> Any:
+def _find_plain_class(layer: Layer) -> Any:
     """Return the class of a layer without ToMe."""
     return vars(type(layer)).get("_plain_class", type(layer))
 
@@ -90,15 +90,15 @@ def restore_class(layer: Layer) -> None:
     functions = {name: replaced.function for name, replaced in methods.items() if replaced.function is not None}
     del vars(layer)[_REPLACED]
     vars(layer).update(functions)
-    if find_plain_class(layer) is not type(layer):  # other code may have given it another class
-        layer.__class__ = find_plain_class(layer)
+    if _find_plain_class(layer) is not type(layer):  # other code may have given it another class
+        layer.__class__ = _find_plain_class(layer)
 
 
 def add_override(override: Override) -> None:
     """Store an override on its layer, around what is there."""
     layer, method = override.layer, override.method
     if not is_overridden(layer):
-        layer.__class__ = _class_with_overrides(find_plain_class(layer))
+        layer.__class__ = _class_with_overrides(_find_plain_class(layer))
     methods = vars(layer).setdefault(_REPLACED, {})
     replaced = methods.get(method) or ReplacedMethod(vars(layer).pop(method, None))
     methods[method] = replaced._replace(overrides=(*replaced.overrides, override))
@@ -227,7 +227,7 @@ def _set_function(layer: Layer, name: str, function: Any, ours: MethodType, plai
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
-    return _create, (find_plain_class(layer),), vars(layer)
+    return _create, (_find_plain_class(layer),), vars(layer)
 
 
 def _create(cls: type) -> Any:
