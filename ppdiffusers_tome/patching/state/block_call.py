@@ -101,7 +101,7 @@ class PointCall:
 
     @property
     def missing(self) -> set[str]:
-        """Names of the layers of attention that have to run on fewer tokens, and have not."""
+        """Layers of attention that have to run on fewer tokens, and have not."""
         keys = {"to_k"} if self.reduction.keeps_queries else set()
         return (keys | self.rotations.keys()) - self.ran
 

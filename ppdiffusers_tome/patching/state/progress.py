@@ -159,7 +159,7 @@ class SchedulerTracker:
         return self._add_run(step, before) if self._is_listed else self._add_number(step)
 
     def _begins_schedule(self, schedules: Sequence[Sequence[float]], timestep: float) -> bool:
-        """Return whether a timestep is of another schedule, or of the same one from its beginning."""
+        """Return whether a timestep begins another schedule, or this one again."""
         # Compared by value: a pipeline may copy its scheduler for every call (Panorama), and a thread may set it again.
         timesteps = self._schedule.timesteps
         if timesteps not in schedules or (self._is_listed and not find_places(timesteps, timestep)):
@@ -186,7 +186,10 @@ class SchedulerTracker:
         return is_one and self._place + 1 in find_places(self._schedule.timesteps, timestep)
 
     def _add_run(self, step: Step, before: int) -> Step:
-        """Add the place in its run to a step whose timestep is listed; the last step was at place `before`."""
+        """Add its place in its run to a step of a listed timestep.
+
+        The step before was at the place `before` of the schedule.
+        """
         schedule, place = self._schedule, self._place
         time = schedule.times[place]
         if step.continues:
@@ -199,7 +202,7 @@ class SchedulerTracker:
         return step._replace(number=place - self._first_place, num_steps=num_steps, time=time)
 
     def _add_number(self, step: Step) -> Step:
-        """Add its number to a step whose timestep is of other values than the list's."""
+        """Add its number to a step whose timestep is not listed."""
         number = self._place if self._place < len(self._schedule) else None
         return step._replace(number=number, num_steps=len(self._schedule), time=self._place)
 
