@@ -203,9 +203,12 @@ def _hide_methods(cls: Any, methods: dict[str, Any]) -> Any:
 def _set_function(layer: Layer, name: str, function: Any, ours: MethodType, plain: MethodType) -> bool:
     """Put a user's function inside of the overrides, if it belongs there.
 
-    Returns False where it belongs around. A hook, a cache, or Paddle where it traced, puts back what it found when it came. If that is our method, it came
+    A hook, a cache, or Paddle where it traced, puts back what it found when it came. If that is our method, it came
     after ToMe, and goes. If it is the method of the model's class, or held by the function inside, it came before, and
     all others go with it. A new function around these, in place of an earlier hook, is inside; any other is around.
+
+    Returns:
+        False where it belongs around.
     """
     inside = find_user_function(layer, name)
     if is_same(function, ours):
