@@ -12,8 +12,9 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.presets import PRESETS
+from ppdiffusers_tome.settings.ratio import LEVELS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
-from ppdiffusers_tome.settings.types import LEVELS, format_settings, shorten_repr
+from ppdiffusers_tome.settings.text import format_settings, shorten_repr
 from ppdiffusers_tome.tuning.results import ChosenSteps
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from

@@ -10,7 +10,7 @@ import paddle
 from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeTypeError
-from ppdiffusers_tome.settings.types import describe_type
+from ppdiffusers_tome.settings.text import describe_type
 
 _ROUNDING = 1e-2  # of half precision, around 0 to 1
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.settings.bounds import setting
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import format_count, setting
+from ppdiffusers_tome.settings.text import format_count
 
 if TYPE_CHECKING:
     import numpy as np

@@ -24,9 +24,10 @@ from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.shared_copy import shared_copy
+from ppdiffusers_tome.settings.bounds import check_type, to_python
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
-from ppdiffusers_tome.settings.types import check_type, describe_type, format_count, shorten_repr, to_python
+from ppdiffusers_tome.settings.text import describe_type, format_count, shorten_repr
 from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_fractions
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
