@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.settings.bounds import check_type
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.presets import PRESETS
@@ -38,33 +39,35 @@ CANDIDATES = (
 
 
 def list_candidates(
-    common: Mapping[str, Any], families: Mapping[str, Sequence[ToMeConfig]] | None = None, *, steps: int | None = None
-) -> dict[str, list[ToMeConfig]]:
+    common: Mapping[str, Any], families: Mapping[str, Sequence[ToMeConfig]] | None = None, *,
+    num_steps: int | None = None,
+) -> dict[str, list[ToMeConfig]]:  # fmt: skip
     """List the settings to try by family, from mild to strong.
 
     All have the common settings; candidates that these make impossible are omitted, and so is the cache over steps of
-    ``CANDIDATES`` where there are too few. It is a ``ToMeValueError`` if none is left.
+    ``CANDIDATES`` where there are too few. It is a ``ToMeTypeError`` if families are no settings by family, and a
+    ``ToMeValueError`` if no candidate is left.
     """
     if families is None:
-        defaults = [config for config in CANDIDATES if not config.cache or steps is None or steps >= MIN_STEPS]
-        members: list[tuple[str | None, ToMeConfig]] = [(None, config) for config in defaults]
+        has_few = num_steps is not None and num_steps < MIN_STEPS
+        members = [("", config) for config in CANDIDATES if not (config.cache and has_few)]
     else:
+        _check_families(families)
         members = [(name, config) for name, configs in families.items() for config in configs]
     refusal: ToMeValueError | None = None
     by_family: dict[str, dict[ToMeConfig, None]] = {}
-    for name, member in members:
-        # A slope is for skipped steps, which some candidates have.
-        drops_slope = "cache" not in common and not member.cache
+    without_slope = {name: value for name, value in common.items() if name != "cache_slope"}
+    for family, member in members:
         try:
-            candidate = replace(
-                member, **{key: value for key, value in common.items() if not (drops_slope and key == "cache_slope")}
-            )
+            # A slope is for skipped steps, which some candidates have.
+            candidate = replace(member, **(common if "cache" in common or member.cache else without_slope))
         except ToMeValueError as error:
             refusal = error
             continue
-        if name is None and "proportional" not in common:
+        if families is None and "proportional" not in common:
             candidate = _drop_redundant_proportional(candidate)
-        by_family.setdefault(name or _name_family(candidate), {})[candidate] = None  # each once, in order
+        family = _name_family(candidate) if families is None else family
+        by_family.setdefault(family, {})[candidate] = None  # each once, in order
     if "cache_slope" in common and "cache" not in common and not any(each.cache for each in chain(*by_family.values())):
         raise ToMeValueError(
             f"cache_slope={shorten_repr(common['cache_slope'])} has no effect, as no candidate skips steps; omit it"
@@ -103,6 +106,15 @@ def list_fractions(families: Mapping[str, Sequence[ToMeConfig]]) -> set[float]:
     """List the fractions of steps that candidates skip."""
     caches = {config.cache for configs in families.values() for config in configs if config.cache}
     return {cache for cache in caches if isinstance(cache, float)}
+
+
+def _check_families(families: Any) -> None:
+    accepted = "settings by family, as in families={'mild first': [ToMeConfig(0.3), ToMeConfig(0.5)]}"
+    check_type(families, Mapping, accepted, "families=")
+    for configs in families.values():
+        check_type(configs, list | tuple, accepted, "families: ")
+        for config in configs:
+            check_type(config, ToMeConfig, accepted, "families: ")
 
 
 def _strength(config: ToMeConfig) -> tuple[float, ...]:

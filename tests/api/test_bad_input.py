@@ -104,7 +104,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(reuse_blocks=1), ToMeTypeError, r"reuse_blocks=1 must be True or False"),
     (dict(seed=3, use_rand=False), ToMeValueError, r"seed=3 has no effect with use_rand=False, .*; leave seed=0, or"),
     (dict(cache_slope=1), ToMeValueError, r"cache_slope=1\.0 has no effect with cache=0\.0, as no step is skipped"),
-    (dict(cache=(0, 1), cache_slope=[1, 0]), ToMeValueError, r"None steps; got 2; give cache_steps, too, or one for all"),
+    (dict(cache=(0, 1), cache_slope=[1, 0]), ToMeValueError, r"None steps; got 2; give cache_steps, too, or one"),
     (dict(config=TUNED, cache_slope=[1]), ToMeValueError, r"cache_steps=4 steps; got 1; give 4, or one for all steps"),
     (dict(config=TUNED, cache=0), ToMeValueError,
      r"cache_slope=\(.*\), cache_steps=4 and cache_scheduler='DDIMScheduler' have no effect with cache=0\.0, .*; "
