@@ -87,5 +87,5 @@ def setting(
     default: Any, kind: type = bool, accepted: str = "True or False", lowest: float = -math.inf,
     highest: float = math.inf, among: Sequence[Any] = (),
 ) -> Any:  # fmt: skip
-    """Return a setting's field with its ``Bounds``; None is accepted where it is the default."""
+    """Return a setting's field; None is accepted where it is the default."""
     return field(default=default, metadata={"bounds": Bounds(kind, accepted, lowest, highest, default is None, among)})

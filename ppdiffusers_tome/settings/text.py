@@ -10,7 +10,7 @@ _MAX_CHARACTERS = 200  # of a value in an error; a long array would hide the sen
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """End a sentence with a known word that is close: ``; did you mean --steps?``."""
+    """Suggest a known word that is close: ``; did you mean --steps?``."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -39,10 +39,8 @@ def tune(
 
     Candidates merge tokens, skip steps (``cache``), or do both. The steps that a cache computes are chosen to fit the
     model, by two images of seeds 1 and 2 that judge nothing. All candidates are judged by the images of seed 0. A call
-    that fixes its noise by ``latents`` or ``generator`` is judged by the image that its steps were chosen by.
-
-    The best is compared with fewer steps of denoising in the same time, unmerged and merged. Where those keep more,
-    they are what is returned.
+    that fixes its noise by ``latents`` or ``generator`` is judged by the image that its steps were chosen by. The best
+    is compared with fewer steps in the same time, unmerged and merged; those are returned where they keep more.
 
     Args:
         pipe: any ppdiffusers pipeline whose calls return images.
@@ -111,10 +109,7 @@ def _check_call(call: Any) -> None:
 
 
 def _find_num_steps(pipe: Any, calls: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the number of steps of all calls.
-
-    None if they differ, or a call lists its own steps, which no number of steps changes.
-    """
+    """Return the number of steps of all calls, if they have one."""
     parameter = inspect.signature(type(pipe).__call__).parameters.get("num_inference_steps")
     default = None if parameter is None else parameter.default
     steps, *others = (to_python(call.get("num_inference_steps", default)) for call in calls)

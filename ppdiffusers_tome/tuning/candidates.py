@@ -16,13 +16,11 @@ from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.ratio import LEVELS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
 from ppdiffusers_tome.settings.text import format_settings, shorten_repr
-from ppdiffusers_tome.tuning.results import ChosenSteps
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
 # proportional attention and "keys" in a transformer, and in both from unmerged last steps. Plain merging also works
 # where blocks have no layers for keys and attention takes no mask. A cache over steps goes with the best of each model
 # (docs/en/results/step-caches.md).
-_CACHES = (0.2, 0.3, 0.5, 0.6)
 _CACHED = (
     ToMeConfig(0.0), replace(ToMeConfig.preset("balanced"), end=0.9), ToMeConfig.preset("balanced"),
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
@@ -34,7 +32,7 @@ CANDIDATES = (
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
     ToMeConfig(0.8, sx=4, sy=4, tile=8, proportional=True, end=0.9),
     ToMeConfig(0.7, end=0.5), ToMeConfig(0.5), ToMeConfig(0.7),
-    *(replace(config, cache=cache) for config in _CACHED for cache in _CACHES),
+    *(replace(config, cache=cache) for config in _CACHED for cache in (0.2, 0.3, 0.5, 0.6)),
 )  # fmt: skip
 
 
@@ -90,22 +88,6 @@ def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[st
         return dict(settings)
     values = vars(combine_settings(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
-
-
-def fit_cache(
-    families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[Any, ChosenSteps], scheduler: str | None
-) -> dict[str, list[ToMeConfig]]:  # fmt: skip
-    """Replace fractions of skipped steps by the steps chosen with a scheduler."""
-    return {
-        name: [chosen[each.cache].apply_to(each, scheduler) if each.cache in chosen else each for each in configs]
-        for name, configs in families.items()
-    }
-
-
-def list_fractions(families: Mapping[str, Sequence[ToMeConfig]]) -> set[float]:
-    """List the fractions of steps that candidates skip."""
-    caches = {config.cache for configs in families.values() for config in configs if config.cache}
-    return {cache for cache in caches if isinstance(cache, float)}
 
 
 def _check_families(families: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.settings.bounds import setting
@@ -48,7 +49,7 @@ class Target:
             object.__setattr__(self, "psnr", 30.0)
 
     def allows_memory(self, peak_bytes: int | None) -> bool:
-        """Return True for a peak within the memory; one that is unknown is in no limit."""
+        """Return True if a peak keeps to the memory, if that is limited."""
         return self.memory is None or (peak_bytes is not None and peak_bytes <= self.memory)
 
 
@@ -159,13 +160,10 @@ class ChosenSteps:
         )
 
 
-def choose_best(trials: Iterable[Trial], target: Target) -> Trial | None:
-    """Return the trial that meets the target best, if any."""
-
-    def rank(trial: Trial) -> tuple[float, ...]:
-        return (trial.psnr, trial.speed_up) if target.psnr is None else (trial.speed_up,)
-
-    return max((trial for trial in trials if trial.meets(target)), key=rank, default=None)
+def rank_trials(trials: Sequence[Trial], target: Target) -> list[Trial]:
+    """List the trials that meet the target, the best first."""
+    rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")
+    return sorted((trial for trial in trials if trial.meets(target)), key=rank, reverse=True)
 
 
 def conclude(
@@ -179,10 +177,10 @@ def conclude(
     """
     seconds = statistics.median(image.seconds for image in unmerged)
     peak_bytes = highest_peak(image.peak_bytes for image in unmerged)
-    best = choose_best(repeated.values(), target)
+    best = next((trial for trial in repeated.values() if trial.meets(target)), None)
     if best is not None:
         as_fast = [trial for trial in fewer_steps if trial.meets(target) and trial.is_as_fast_as(best)]
-        best = max([best, *as_fast], key=lambda trial: trial.psnr)
+        best = max([best, *as_fast], key=attrgetter("psnr"))
     pays = best is not None and (best.speed_up >= LEAST_SPEED_UP or not target.allows_memory(peak_bytes))
     verdict = describe_result(best, pays, [repeated.get(trial.config, trial) for trial in trials], fewer_steps)
     config, steps = (best.config, best.steps) if best is not None and pays else (ToMeConfig(0.0), None)
@@ -192,8 +190,8 @@ def conclude(
 def describe_result(best: Trial | None, pays: bool, all_steps: Sequence[Trial], fewer_steps: Sequence[Trial]) -> str:
     """Describe the best trial, and what fewer or all steps give in its time."""
     if best is None:
-        fastest = max(all_steps, key=lambda trial: trial.speed_up)
-        most_similar = max(all_steps, key=lambda trial: trial.psnr)
+        fastest = max(all_steps, key=attrgetter("speed_up"))
+        most_similar = max(all_steps, key=attrgetter("psnr"))
         return (
             f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
             f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
@@ -211,6 +209,6 @@ def describe_result(best: Trial | None, pays: bool, all_steps: Sequence[Trial], 
     else:
         result = f"Fewer steps are best here: {best.name}, {speed} at a PSNR of {best.psnr:.1f} dB"
         others, prefix = [trial for trial in all_steps if trial.is_as_fast_as(best)], "all steps with "
-    other = max(others, key=lambda trial: trial.psnr, default=None)
+    other = max(others, key=attrgetter("psnr"), default=None)
     beside = "" if other is None else f"; {prefix}{other.name} run at {other.speed_up:.2f}x with {other.psnr:.1f} dB"
     return f"{result}{beside}"

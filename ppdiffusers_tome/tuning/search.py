@@ -20,10 +20,9 @@ from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tuning.candidates import fit_cache, list_fractions
 from ppdiffusers_tome.tuning.images import compute_psnr
 from ppdiffusers_tome.tuning.measurement import highest_peak
-from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, Trial, Tuned, choose_best, conclude
+from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, Trial, Tuned, conclude, rank_trials
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 
 NUM_CHOOSING = 2  # images by which the computed steps of a cache are chosen
@@ -66,10 +65,9 @@ class Search:
         """Search, and describe the result."""
         try:
             self.generate_unmerged()
-            families = fit_cache(self.candidates, self.choose_steps(), name_scheduler(self.pipe))
-            trials = self.try_families(families)
+            trials = self.try_families(self.fit_candidates())
             repeated = self.repeat_best(trials)
-            fewer_steps = self.try_fewer_steps(trials, choose_best(repeated.values(), self.target))
+            fewer_steps = self.try_fewer_steps(trials, repeated)
         finally:
             remove_tome(self.pipe)
         return conclude(self.target, self.unmerged, trials, repeated, fewer_steps)
@@ -90,19 +88,27 @@ class Search:
     @property
     def _new_fractions(self) -> list[float]:
         """The fractions of skipped steps for which no steps were chosen earlier."""
-        return sorted(list_fractions(self.candidates) - self.earlier_chosen.keys())
+        caches = {config.cache for configs in self.candidates.values() for config in configs if config.cache}
+        return sorted({cache for cache in caches if isinstance(cache, float)} - self.earlier_chosen.keys())
 
-    def choose_steps(self) -> dict[float, ChosenSteps]:
+    def fit_candidates(self) -> dict[str, list[ToMeConfig]]:
+        """Replace the fractions of skipped steps by steps chosen for the model."""
+        chosen, scheduler = self.choose_computed_steps(), name_scheduler(self.pipe)
+        return {
+            name: [chosen[each.cache].apply_to(each, scheduler) if each.cache in chosen else each for each in configs]
+            for name, configs in self.candidates.items()
+        }
+
+    def choose_computed_steps(self) -> dict[Any, ChosenSteps]:
         """Choose the computed steps for each fraction of skipped ones.
 
         Where these calls cannot tell, there are none but the earlier, with a warning.
         """
-        chosen = dict(self.earlier_chosen)
+        chosen: dict[Any, ChosenSteps] = dict(self.earlier_chosen)
         if not self._new_fractions:
             return chosen
         number = 1 + max(number for _, number in self.images)
-        calls = [call for call, _ in self.images]
-        choosing = [(calls[i % len(calls)], number + i) for i in range(NUM_CHOOSING)]
+        choosing = [(self.images[i % len(self.images)][0], number + i) for i in range(NUM_CHOOSING)]
         try:
             if self.num_steps is None:
                 raise ToMeValueError("the calls differ in their steps, or list them")
@@ -147,22 +153,22 @@ class Search:
     def repeat_best(self, trials: Sequence[Trial]) -> dict[ToMeConfig, Trial]:
         """Repeat the best trials beside unmerged images until one meets the target there."""
         repeated: dict[ToMeConfig, Trial] = {}
-        while len(repeated) < _MAX_REPEATED and choose_best(repeated.values(), self.target) is None:
-            best = choose_best([trial for trial in trials if trial.config not in repeated], self.target)
-            if best is None:
-                break
+        for best in rank_trials(trials, self.target)[:_MAX_REPEATED]:
             repeated[best.config] = self.try_settings(best.family, best.config, beside_unmerged=True)
+            if repeated[best.config].meets(self.target):
+                break
         return repeated
 
-    def try_fewer_steps(self, trials: Sequence[Trial], best: Trial | None) -> list[Trial]:
-        """Try fewer steps in the time of the best trial, if there is one.
+    def try_fewer_steps(self, trials: Sequence[Trial], repeated: Mapping[ToMeConfig, Trial]) -> list[Trial]:
+        """Try fewer steps in the time of the best repeated trial.
 
         They are unmerged, with the best trial's merging, and with the best merging that has no cache.
         """
+        best = next((trial for trial in repeated.values() if trial.meets(self.target)), None)
         if best is None or self.num_steps is None or self.num_steps < 2:
             return []
-        uncached = choose_best([trial for trial in trials if not trial.config.cache], self.target)
-        merging = [best.config.without_cache, *([] if uncached is None else [uncached.config])]
+        uncached = [trial.config for trial in rank_trials(trials, self.target) if not trial.config.cache]
+        merging = [best.config.without_cache, *uncached[:1]]
         fewer_steps, family = [], "fewer steps"
         for config in dict.fromkeys([_UNMERGED, *(config for config in merging if config.ratio != 0)]):
             if config == best.config:

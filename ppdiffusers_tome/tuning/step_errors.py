@@ -111,8 +111,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
                 f"one denoising with {MIN_STEPS} steps or more; give a fraction or a list as cache"
             )
         (num_steps,) = counts
-        probes = _list_probes(num_steps)
-        errors = []
+        probes, errors = _list_probes(num_steps), []
         for probe in probes:
             others = tuple(step for step in range(num_steps) if step != probe)
             apply_config(pipe, replace(whole, cache=others, cache_steps=num_steps))
@@ -147,10 +146,9 @@ def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
 
     # The least error with so many computed steps, by the last two of them.
     best: dict[tuple[int | None, int], tuple[float, tuple[int, ...]]] = {(None, 0): (0.0, (0,))}
-    for number in range(1, count):
+    for remaining in reversed(range(count - 1)):
         longer: dict[tuple[int | None, int], tuple[float, tuple[int, ...]]] = {}
         for (first, last), (error, steps) in best.items():
-            remaining = count - number - 1
             for step in range(last + 1, min(num_steps - remaining, last + _MAX_GAP + 1)):
                 total = error + compute_gap(first, last, step)
                 if (last, step) not in longer or total < longer[last, step][0]:
