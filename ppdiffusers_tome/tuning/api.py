@@ -80,8 +80,8 @@ def tune(
     except ToMeValueError as error:
         raise ToMeValueError(f"tune generates with a shared copy of the pipeline; {error}") from error
 
-    def generate(arguments: Mapping[str, Any], seed: int, num_steps: int | None) -> MeasuredImage:
-        changes = {} if num_steps is None else {"num_inference_steps": num_steps}
+    def generate(arguments: Mapping[str, Any], seed: int, num_inference_steps: int | None) -> MeasuredImage:
+        changes = {} if num_inference_steps is None else {"num_inference_steps": num_inference_steps}
         with keep_random_state():
             paddle.seed(seed)
             np.random.seed(seed)

@@ -172,8 +172,8 @@ def conclude(
 ) -> Tuned:  # fmt: skip
     """Choose between all trials, and describe the result.
 
-    What is chosen was ``repeated``, as the best of the ``trials`` with all steps are beside unmerged images of the same
-    minute; or has ``fewer_steps``, which keep more in the same time.
+    The best ``trials`` with all steps were ``repeated`` beside unmerged images of the same minute. One that meets the
+    target there is chosen, or ``fewer_steps`` that keep more in its time.
     """
     seconds = statistics.median(image.seconds for image in unmerged)
     peak_bytes = highest_peak(image.peak_bytes for image in unmerged)
