@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     )
     from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
     from ppdiffusers_tome.patching.shared_copy import shared_copy
+    from ppdiffusers_tome.tuning.api import tune
     from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
-    from ppdiffusers_tome.tuning.search import tune
 
 _LAZY = {
     "patching.apply": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
@@ -28,7 +28,7 @@ _LAZY = {
     "cpu.chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
     "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch", "use_tome"),
     "tuning.results": ("Target", "Trial", "Tuned"),
-    "tuning.search": ("tune",),
+    "tuning.api": ("tune",),
 }
 
 __all__ = [

@@ -11,10 +11,11 @@ from typing import Any, TypeVar, cast
 
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, keep_applied, remove_tome
-from ppdiffusers_tome.settings.combine import combine_settings
-from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
+from ppdiffusers_tome.settings.combine import UNSET, combine_settings
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.types import UNSET, did_you_mean, shorten_repr
+from ppdiffusers_tome.settings.ratio import Ratio
+from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -28,7 +28,7 @@ from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 from ppdiffusers_tome.tools.measure.stats import Median
-from ppdiffusers_tome.tuning.images import psnr as compute_psnr
+from ppdiffusers_tome.tuning.images import compute_psnr
 
 CELL = 2  # tokens per side of a cell, one of which is a destination
 

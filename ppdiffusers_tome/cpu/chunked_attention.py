@@ -17,7 +17,7 @@ from ppdiffusers.utils import USE_PEFT_BACKEND
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.masks import append_mask_channel, is_key_mask
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.settings.types import Bounds
+from ppdiffusers_tome.settings.bounds import Bounds
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
 
-from ppdiffusers_tome.settings.types import Bounds
+from ppdiffusers_tome.settings.bounds import Bounds
 
 _CPU_INFO, _CPU_QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")
 _MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"

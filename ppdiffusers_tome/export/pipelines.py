@@ -38,8 +38,9 @@ from ppdiffusers_tome.export.programs import (
 from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
+from ppdiffusers_tome.settings.bounds import Bounds
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import Bounds, shorten_repr
+from ppdiffusers_tome.settings.text import shorten_repr
 
 __all__ = ["export_pipeline", "load_exported"]
 _SIDE = Bounds(Integral, "a whole number, a multiple of 8, such as 512", among=range(VAE_SCALE_FACTOR, 2**31, 8))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError
-from ppdiffusers_tome.settings.types import shorten_repr
+from ppdiffusers_tome.settings.text import shorten_repr
 
 if TYPE_CHECKING:
     from paddle.nn import Layer

@@ -28,7 +28,7 @@ from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes
-from ppdiffusers_tome.settings.types import format_count, format_setting
+from ppdiffusers_tome.settings.text import format_count, format_setting
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall

@@ -9,9 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.settings.bounds import check_type
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS, is_preset
-from ppdiffusers_tome.settings.types import UNSET, check_type, format_settings
+from ppdiffusers_tome.settings.text import format_settings
+
+
+class _Unset:
+    """The default of arguments for which None is a valid value."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+UNSET: Any = _Unset()  # Any, so that parameters with this default keep their own types
 
 
 def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[str, Any]) -> ToMeConfig:

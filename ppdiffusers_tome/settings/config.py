@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
+from ppdiffusers_tome.settings.bounds import check_type, setting
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.types import LEVELS, check_type, did_you_mean, format_setting, setting, shorten_repr
+from ppdiffusers_tome.settings.ratio import LEVELS, Ratio
+from ppdiffusers_tome.settings.text import did_you_mean, format_setting, shorten_repr
 from ppdiffusers_tome.settings.validation import check_settings
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.merging.grid import Grid
 
-# One ratio; or a ramp of several, evenly spaced over the denoising and interpolated linearly.
-RatioOrRamp = float | Sequence[float]
-# One for all levels, or one for each.
-Ratio = RatioOrRamp | Mapping[int, RatioOrRamp]
 _STRIDE = "a whole number of tokens, 1 or more, such as 2"
 _PART = "a number, a fraction of the denoising, 0 <= start < end <= 1"
 
@@ -142,8 +140,7 @@ class ToMeConfig:
     @property
     def uses_progress(self) -> bool:
         """True where the ratio depends on the progress of the denoising."""
-        ratios = self.ratio.values() if isinstance(self.ratio, Mapping) else [self.ratio]
-        return self.start > 0 or self.end < 1 or not all(isinstance(ratio, float) for ratio in ratios)
+        return self.start > 0 or self.end < 1 or any(map(self.is_ramp, LEVELS))
 
     @property
     def shares_steps(self) -> bool:

@@ -7,22 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any, TypeGuard
+from typing import Any
 
-from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.types import (
-    LEVELS,
-    Bounds,
-    ByLevel,
-    check_type,
-    describe_type,
-    did_you_mean,
-    format_settings,
-    shorten_repr,
-    to_python,
-)
+from ppdiffusers_tome.settings.bounds import Bounds, to_python
+from ppdiffusers_tome.settings.ratio import check_ratio
+from ppdiffusers_tome.settings.text import format_settings, shorten_repr
 
 _SLOPE = Bounds(
     Real, "how much of the slope a skipped step follows, 0 (reuse) to 2, such as 0.75, or one for each step", 0, 2
@@ -30,7 +21,7 @@ _SLOPE = Bounds(
 _CACHE = Bounds(
     Real, "the fraction of steps to skip, 0 <= cache < 1, or a list of computed steps", 0, math.nextafter(1, 0)
 )
-_LEVELS_BY_NAME = {str(level): level for level in LEVELS}  # the keys of a JSON object are strings
+_STEP = Bounds(Integral, _CACHE.accepted)
 
 
 def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +46,7 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
                 f"{format_settings({name: defaults[name] for name in unused})}, or change {other}",
                 settings=(*unused, other),
             )
-    values["ratio"] = _check_ratio(values["ratio"], values)
+    values["ratio"] = check_ratio(values["ratio"], values)
     return values
 
 
@@ -78,10 +69,8 @@ def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]
 def _check_cache(values: dict[str, Any]) -> None:
     """Check and convert the settings of the cache over steps."""
     cache, steps, slope = (values[name] for name in ("cache", "cache_steps", "cache_slope"))
-    if _is_sequence(cache):
-        computed = [to_python(step) for step in cache]
-        for step in computed:
-            check_type(step, Integral, _CACHE.accepted, "cache=")
+    if isinstance(cache, Sequence) and not isinstance(cache, str):
+        computed = tuple(_STEP.check("cache", step) for step in cache)
         if not computed or computed[0] != 0 or any(left >= right for left, right in pairwise(computed)):
             raise ToMeValueError(
                 f"cache={shorten_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
@@ -92,17 +81,17 @@ def _check_cache(values: dict[str, Any]) -> None:
                 f"{steps - 1}; raise cache_steps, or end the list earlier",
                 settings=("cache", "cache_steps"),
             )
-        values["cache"] = tuple(map(int, computed))
+        values["cache"] = computed
     else:
         values["cache"] = _CACHE.check("cache", cache)
-    if not _is_sequence(slope):
+    if isinstance(slope, str) or not isinstance(slope, Sequence):
         values["cache_slope"] = _SLOPE.check("cache_slope", slope)
     elif len(slope) == steps:
         values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slope)
     else:
         raise ToMeValueError(
             f"cache_slope={shorten_repr(slope)} must have one number for each of cache_steps={steps} steps; got "
-            f"{len(slope)}",
+            f"{len(slope)}; {'give cache_steps, too' if steps is None else f'give {steps}'}, or one for all steps",
             settings=("cache_slope", "cache_steps"),
         )
 
@@ -118,8 +107,8 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
         )
     if tile is not None and tile < max(sx, sy):
         raise ToMeValueError(
-            f"tile={shorten_repr(tile)} must be at least {shorten_repr(max(sx, sy))} for a "
-            f"{_format_stride(sx, sy)} stride, so that a tile holds a destination; 16 is a good size, and None "
+            f"tile={shorten_repr(tile)} must be at least {shorten_repr(max(sx, sy))} for a {shorten_repr(sx)}x"
+            f"{shorten_repr(sy)} stride, so that a tile holds a destination; 16 is a good size, and None "
             "compares all with all",
             settings=("tile", "sx", "sy"),
         )
@@ -134,66 +123,3 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
             "set at least merge_attn=True, or call remove_tome() to go back to the plain model",
             settings=layers,
         )
-
-
-def _check_ratio(ratio: Any, values: Mapping[str, Any]) -> float | tuple[float, ...] | ByLevel:
-    """Check a ratio, a ramp, or a mapping of either by level."""
-    if not isinstance(ratio, Mapping):
-        return _check_ramp("ratio", ratio, values)
-    text = shorten_repr(dict(ratio))
-    ramps: dict[int, float | tuple[float, ...]] = {}
-    for level, ramp in ((to_python(level), to_python(ramp)) for level, ramp in ratio.items()):
-        number = _LEVELS_BY_NAME.get(level, 0) if isinstance(level, str) else level
-        if isinstance(number, bool) or not isinstance(number, Integral) or number not in LEVELS:
-            raise ToMeValueError(
-                f"ratio={text} has level {shorten_repr(level)}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
-            )
-        if int(number) in ramps:  # 1, "1" and a tensor that holds 1 are three keys
-            raise ToMeValueError(f"ratio={text} names level {number} twice; give each level once")
-        ramps[int(number)] = _check_ramp(f"ratio[{number}]", ramp, values)
-    if not ramps:
-        raise ToMeValueError("ratio={} names no level; give one such as {1: 0.5}")
-    return ByLevel(ramps)
-
-
-def _check_ramp(name: str, ramp: Any, values: Mapping[str, Any]) -> float | tuple[float, ...]:
-    if not _is_sequence(ramp):
-        return _check_fraction(name, ramp, values)
-    if len(ramp) < 2:
-        raise ToMeValueError(f"{name}={shorten_repr(ramp)} must be a number, or a ramp of two or more: (0.7, 0.3)")
-    return tuple(_check_fraction(f"{name}[{i}]", to_python(ratio), values) for i, ratio in enumerate(ramp))
-
-
-def _check_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, Real):
-        suggestion = did_you_mean(ratio, PRESETS) if isinstance(ratio, str) else ""
-        if str(ratio).endswith(".json"):
-            suggestion = f"; pass a file of settings as config={str(ratio)!r}"
-        raise ToMeTypeError(
-            f"{name}={shorten_repr(ratio)} must be a number, the fraction of tokens to merge, such as 0.5, or the "
-            f"name of a preset ({', '.join(PRESETS)}); got {describe_type(ratio)}{suggestion}"
-        )
-    stride = [values["sx"], values["sy"], values["st"]]
-    limit = 1 - 1 / math.prod(stride)
-    # Where every query stays, the destinations alone may remain as keys.
-    may_reach_limit = METHODS[values["method"]].keeps_queries
-    if may_reach_limit and 0 <= ratio < 1 and f"{ratio:.4g}" == f"{limit:.4g}":  # as a summary shows it
-        ratio = limit
-    if 0 <= ratio < limit or (ratio == limit and may_reach_limit):
-        return float(ratio)
-    remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
-    remedy = "give a number such as 0.5" if ratio != ratio else remedy  # NaN
-    highest = f"{'at most' if may_reach_limit else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # rounded down
-    raise ToMeValueError(
-        f"{name}={shorten_repr(ratio)} must be at least 0 and {highest} for a "
-        f"{_format_stride(*stride)} stride; {remedy}",
-        settings=("ratio", "sx", "sy", "st", "method") if ratio == limit else ("ratio", "sx", "sy", "st"),
-    )
-
-
-def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
-def _format_stride(sx: int, sy: int, st: int = 1) -> str:
-    return "x".join(map(shorten_repr, (sx, sy) if st == 1 else (sx, sy, st)))

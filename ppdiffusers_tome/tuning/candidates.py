@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.settings.bounds import check_type
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.presets import PRESETS
+from ppdiffusers_tome.settings.ratio import LEVELS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
-from ppdiffusers_tome.settings.types import LEVELS, format_settings, shorten_repr
-from ppdiffusers_tome.tuning.results import ChosenSteps
+from ppdiffusers_tome.settings.text import format_settings, shorten_repr
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
 # proportional attention and "keys" in a transformer, and in both from unmerged last steps. Plain merging also works
 # where blocks have no layers for keys and attention takes no mask. A cache over steps goes with the best of each model
 # (docs/en/results/step-caches.md).
-_CACHES = (0.2, 0.3, 0.5, 0.6)
 _CACHED = (
     ToMeConfig(0.0), replace(ToMeConfig.preset("balanced"), end=0.9), ToMeConfig.preset("balanced"),
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
@@ -32,38 +32,40 @@ CANDIDATES = (
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
     ToMeConfig(0.8, sx=4, sy=4, tile=8, proportional=True, end=0.9),
     ToMeConfig(0.7, end=0.5), ToMeConfig(0.5), ToMeConfig(0.7),
-    *(replace(config, cache=cache) for config in _CACHED for cache in _CACHES),
+    *(replace(config, cache=cache) for config in _CACHED for cache in (0.2, 0.3, 0.5, 0.6)),
 )  # fmt: skip
 
 
 def list_candidates(
-    common: Mapping[str, Any], families: Mapping[str, Sequence[ToMeConfig]] | None = None, *, steps: int | None = None
-) -> dict[str, list[ToMeConfig]]:
+    common: Mapping[str, Any], families: Mapping[str, Sequence[ToMeConfig]] | None = None, *,
+    num_steps: int | None = None,
+) -> dict[str, list[ToMeConfig]]:  # fmt: skip
     """List the settings to try by family, from mild to strong.
 
     All have the common settings; candidates that these make impossible are omitted, and so is the cache over steps of
-    ``CANDIDATES`` where there are too few. It is a ``ToMeValueError`` if none is left.
+    ``CANDIDATES`` where there are too few. It is a ``ToMeTypeError`` if families are no settings by family, and a
+    ``ToMeValueError`` if no candidate is left.
     """
     if families is None:
-        defaults = [config for config in CANDIDATES if not config.cache or steps is None or steps >= MIN_STEPS]
-        members: list[tuple[str | None, ToMeConfig]] = [(None, config) for config in defaults]
+        has_few = num_steps is not None and num_steps < MIN_STEPS
+        members = [("", config) for config in CANDIDATES if not (config.cache and has_few)]
     else:
+        _check_families(families)
         members = [(name, config) for name, configs in families.items() for config in configs]
     refusal: ToMeValueError | None = None
     by_family: dict[str, dict[ToMeConfig, None]] = {}
-    for name, member in members:
-        # A slope is for skipped steps, which some candidates have.
-        drops_slope = "cache" not in common and not member.cache
+    without_slope = {name: value for name, value in common.items() if name != "cache_slope"}
+    for family, member in members:
         try:
-            candidate = replace(
-                member, **{key: value for key, value in common.items() if not (drops_slope and key == "cache_slope")}
-            )
+            # A slope is for skipped steps, which some candidates have.
+            candidate = replace(member, **(common if "cache" in common or member.cache else without_slope))
         except ToMeValueError as error:
             refusal = error
             continue
-        if name is None and "proportional" not in common:
+        if families is None and "proportional" not in common:
             candidate = _drop_redundant_proportional(candidate)
-        by_family.setdefault(name or _name_family(candidate), {})[candidate] = None  # each once, in order
+        family = _name_family(candidate) if families is None else family
+        by_family.setdefault(family, {})[candidate] = None  # each once, in order
     if "cache_slope" in common and "cache" not in common and not any(each.cache for each in chain(*by_family.values())):
         raise ToMeValueError(
             f"cache_slope={shorten_repr(common['cache_slope'])} has no effect, as no candidate skips steps; omit it"
@@ -88,20 +90,13 @@ def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[st
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
 
 
-def fit_cache(
-    families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[Any, ChosenSteps], scheduler: str | None
-) -> dict[str, list[ToMeConfig]]:  # fmt: skip
-    """Replace fractions of skipped steps by the steps chosen with a scheduler."""
-    return {
-        name: [chosen[each.cache].apply_to(each, scheduler) if each.cache in chosen else each for each in configs]
-        for name, configs in families.items()
-    }
-
-
-def list_fractions(families: Mapping[str, Sequence[ToMeConfig]]) -> set[float]:
-    """List the fractions of steps that candidates skip."""
-    caches = {config.cache for configs in families.values() for config in configs if config.cache}
-    return {cache for cache in caches if isinstance(cache, float)}
+def _check_families(families: Any) -> None:
+    accepted = "settings by family, as in families={'mild first': [ToMeConfig(0.3), ToMeConfig(0.5)]}"
+    check_type(families, Mapping, accepted, "families=")
+    for configs in families.values():
+        check_type(configs, list | tuple, accepted, "families: ")
+        for config in configs:
+            check_type(config, ToMeConfig, accepted, "families: ")
 
 
 def _strength(config: ToMeConfig) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ import paddle
 from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeTypeError
-from ppdiffusers_tome.settings.types import describe_type
+from ppdiffusers_tome.settings.text import describe_type
 
 _ROUNDING = 1e-2  # of half precision, around 0 to 1
 
@@ -54,8 +54,8 @@ def read_first_image(output: Any) -> np.ndarray:
     return np.asarray(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB"))
 
 
-def psnr(reference: np.ndarray, pixels: np.ndarray) -> float:
-    """Return the PSNR of two uint8 images in dB."""
+def compute_psnr(reference: np.ndarray, pixels: np.ndarray) -> float:
+    """Compute the PSNR of two uint8 images in dB; infinite for identical ones."""
     squared_error = np.mean(np.square(reference.astype(np.float64) - pixels))
     return math.inf if squared_error == 0 else 10 * math.log10(255**2 / squared_error)
 

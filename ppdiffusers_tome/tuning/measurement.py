@@ -35,9 +35,8 @@ class Meter:
         gc.collect()
         core, kind, index = _find_device()
         reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
-        self._read_peak: Callable[[], int | None] = partial(
-            getattr(core, f"{kind}_memory_stat_peak_value"), "Allocated", index
-        )
+        read = getattr(core, f"{kind}_memory_stat_peak_value")
+        self._read_peak: Callable[[], int | None] = partial(read, "Allocated", index)
         self._earlier_peak = None
         if reset is not None:
             reset("Allocated", index)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.settings.bounds import setting
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import format_count, setting
+from ppdiffusers_tome.settings.text import format_count
+from ppdiffusers_tome.tuning.measurement import highest_peak
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +47,10 @@ class Target:
             object.__setattr__(self, each.name, value)
         if (self.psnr, self.speedup, self.memory) == (None, None, None):
             object.__setattr__(self, "psnr", 30.0)
+
+    def allows_memory(self, peak_bytes: int | None) -> bool:
+        """Return True if a peak keeps to the memory, if that is limited."""
+        return self.memory is None or (peak_bytes is not None and peak_bytes <= self.memory)
 
 
 @dataclass(frozen=True)
@@ -91,8 +99,11 @@ class Trial:
 
     def is_cheap_enough(self, target: Target) -> bool:
         """Return True if it meets the required speed and memory."""
-        fits = target.memory is None or (self.peak_bytes is not None and self.peak_bytes <= target.memory)
-        return fits and (target.speedup is None or self.speed_up >= target.speedup)
+        return target.allows_memory(self.peak_bytes) and (target.speedup is None or self.speed_up >= target.speedup)
+
+    def is_as_fast_as(self, other: Trial) -> bool:
+        """Return True unless it is slower by more than two runs differ."""
+        return self.speed_up * LEAST_SPEED_UP >= other.speed_up
 
 
 @dataclass(frozen=True)
@@ -130,10 +141,10 @@ class MeasuredImage:
 
 @dataclass(frozen=True)
 class ChosenSteps:
-    """Computed steps that fit a model."""
+    """The steps of a denoising that a cache computes, chosen for a model."""
 
-    steps: tuple[int, ...]  # from 0
-    slopes: tuple[float, ...]  # the share of the slope that each step of the denoising follows if it is skipped
+    steps: tuple[int, ...]  # the computed ones, from 0
+    slopes: tuple[float, ...]  # of every step of the denoising, the share of the slope that it follows if skipped
     psnr: float  # of the image as expected from single errors, in dB
 
     @classmethod
@@ -149,46 +160,55 @@ class ChosenSteps:
         )
 
 
-def choose_best(trials: Sequence[Trial], target: Target) -> Trial | None:
-    """Return the trial that meets the target best, if any."""
-
-    def rank(trial: Trial) -> tuple[float, ...]:
-        return (trial.psnr, trial.speed_up) if target.psnr is None else (trial.speed_up,)
-
-    return max((trial for trial in trials if trial.meets(target)), key=rank, default=None)
+def rank_trials(trials: Sequence[Trial], target: Target) -> list[Trial]:
+    """List the trials that meet the target, the best first."""
+    rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")
+    return sorted((trial for trial in trials if trial.meets(target)), key=rank, reverse=True)
 
 
-def choose_over_fewer_steps(best: Trial, fewer: Sequence[Trial], target: Target) -> Trial:
-    """Return fewer steps where they keep more in the same time."""
-    as_fast = [trial for trial in fewer if trial.meets(target) and trial.speed_up * LEAST_SPEED_UP >= best.speed_up]
-    return max([best, *as_fast], key=lambda trial: trial.psnr)
+def conclude(
+    target: Target, unmerged: Sequence[MeasuredImage], trials: Sequence[Trial], repeated: Mapping[ToMeConfig, Trial],
+    fewer_steps: Sequence[Trial],
+) -> Tuned:  # fmt: skip
+    """Choose between all trials, and describe the result.
+
+    The best ``trials`` with all steps were ``repeated`` beside unmerged images of the same minute. One that meets the
+    target there is chosen, or ``fewer_steps`` that keep more in its time.
+    """
+    seconds = statistics.median(image.seconds for image in unmerged)
+    peak_bytes = highest_peak(image.peak_bytes for image in unmerged)
+    best = next((trial for trial in repeated.values() if trial.meets(target)), None)
+    if best is not None:
+        as_fast = [trial for trial in fewer_steps if trial.meets(target) and trial.is_as_fast_as(best)]
+        best = max([best, *as_fast], key=attrgetter("psnr"))
+    pays = best is not None and (best.speed_up >= LEAST_SPEED_UP or not target.allows_memory(peak_bytes))
+    verdict = describe_result(best, pays, [repeated.get(trial.config, trial) for trial in trials], fewer_steps)
+    config, steps = (best.config, best.steps) if best is not None and pays else (ToMeConfig(0.0), None)
+    return Tuned(config, pays, (*trials, *fewer_steps), verdict, seconds, peak_bytes, steps)
 
 
-def describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> str:
-    """Describe the best trial, and what else the same time gives."""
+def describe_result(best: Trial | None, pays: bool, all_steps: Sequence[Trial], fewer_steps: Sequence[Trial]) -> str:
+    """Describe the best trial, and what fewer or all steps give in its time."""
     if best is None:
-        fastest = max(trials, key=lambda trial: trial.speed_up)
-        most_similar = max(trials, key=lambda trial: trial.psnr)
+        fastest = max(all_steps, key=attrgetter("speed_up"))
+        most_similar = max(all_steps, key=attrgetter("psnr"))
         return (
             f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
             f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
         )
-    result = f"{best.speed_up:.2f}x the speed, timed side by side with the unmerged image"
+    speed = f"{best.speed_up:.2f}x the speed"
+    timed = f"{speed}, timed side by side with the unmerged image"
     if not pays:
         return (
             f"The best settings that reach the target, {best.name}, give no speed-up on this machine at this size: "
-            f"they run at {result}. Attention takes too small a part of the time; a larger image has a larger speed-up"
+            f"they run at {timed}. Attention takes too small a part of the time; a larger image has a larger speed-up"
         )
-    others = [
-        trial for trial in trials
-        if (trial.steps is None) != (best.steps is None)
-        and (best.steps is None or trial.speed_up * LEAST_SPEED_UP >= best.speed_up)
-    ]  # fmt: skip
-    other, beside = max(others, key=lambda trial: trial.psnr, default=None), ""
-    if other is not None:
-        name = other.name if best.steps is None else f"all steps with {other.name}"
-        beside = f"; {name} run at {other.speed_up:.2f}x with {other.psnr:.1f} dB"
     if best.steps is None:
-        return f"The chosen settings, {best.name}, run at {result}, with a PSNR of {best.psnr:.1f} dB{beside}"
-    fewer = f"{best.name}, {best.speed_up:.2f}x the speed at a PSNR of {best.psnr:.1f} dB"
-    return f"Fewer steps are best here: {fewer}{beside}"
+        result = f"The chosen settings, {best.name}, run at {timed}, with a PSNR of {best.psnr:.1f} dB"
+        others, prefix = fewer_steps, ""
+    else:
+        result = f"Fewer steps are best here: {best.name}, {speed} at a PSNR of {best.psnr:.1f} dB"
+        others, prefix = [trial for trial in all_steps if trial.is_as_fast_as(best)], "all steps with "
+    other = max(others, key=attrgetter("psnr"), default=None)
+    beside = "" if other is None else f"; {prefix}{other.name} run at {other.speed_up:.2f}x with {other.psnr:.1f} dB"
+    return f"{result}{beside}"

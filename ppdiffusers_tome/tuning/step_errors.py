@@ -66,10 +66,10 @@ class StepErrors:
         return np.stack([np.zeros(len(self.products)), *later])
 
     def compute_fit(self, first: int, last: int, step: int) -> tuple[float, float]:
-        """Compute both weighted sums of the least-squares share of the slope."""
+        """Compute numerator and denominator of the slope's least-squares share."""
         change, line = self._list_weights(first, last, step)
-        above, below = (self.costs[step] @ (each @ self.products @ line) for each in (change, line))
-        return float(above), float(below)
+        numerator, denominator = (self.costs[step] @ (each @ self.products @ line) for each in (change, line))
+        return float(numerator), float(denominator)
 
     def _list_weights(self, first: int | None, last: int, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the change since the last step, and the slope's, as weights."""
@@ -111,8 +111,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
                 f"one denoising with {MIN_STEPS} steps or more; give a fraction or a list as cache"
             )
         (num_steps,) = counts
-        probes = _list_probes(num_steps)
-        errors = []
+        probes, errors = _list_probes(num_steps), []
         for probe in probes:
             others = tuple(step for step in range(num_steps) if step != probe)
             apply_config(pipe, replace(whole, cache=others, cache_steps=num_steps))
@@ -124,7 +123,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
     return StepErrors(np.stack(products), damage)
 
 
-def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
+def choose_steps(errors: Sequence[StepErrors], num_computed: int) -> ChosenSteps:
     """Choose so many computed steps by the least expected error."""
     num_steps = len(errors[0].damage)
 
@@ -132,8 +131,8 @@ def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
     def fit_slope(first: int | None, last: int, step: int) -> float:
         if first is None:
             return 0.0
-        above, below = np.sum([each.compute_fit(first, last, step) for each in errors], axis=0)
-        return float(np.clip(above / max(below, _TINY), 0, _MAX_SLOPE))
+        numerator, denominator = np.sum([each.compute_fit(first, last, step) for each in errors], axis=0)
+        return float(np.clip(numerator / max(denominator, _TINY), 0, _MAX_SLOPE))
 
     @cache
     def compute_step(first: int | None, last: int, step: int) -> float:
@@ -147,10 +146,9 @@ def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
 
     # The least error with so many computed steps, by the last two of them.
     best: dict[tuple[int | None, int], tuple[float, tuple[int, ...]]] = {(None, 0): (0.0, (0,))}
-    for number in range(1, count):
+    for remaining in reversed(range(num_computed - 1)):
         longer: dict[tuple[int | None, int], tuple[float, tuple[int, ...]]] = {}
         for (first, last), (error, steps) in best.items():
-            remaining = count - number - 1
             for step in range(last + 1, min(num_steps - remaining, last + _MAX_GAP + 1)):
                 total = error + compute_gap(first, last, step)
                 if (last, step) not in longer or total < longer[last, step][0]:

@@ -10,6 +10,7 @@ import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from ppdiffusers_tome import (
     shared_copy,
 )
 from ppdiffusers_tome.patching import checks
-from ppdiffusers_tome.settings.types import shorten_repr
+from ppdiffusers_tome.settings.text import shorten_repr
 from zoo.prior_transformer import SPECIMEN as PRIOR
 
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
@@ -90,7 +91,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(max_downsample=3), ToMeValueError, rf"max_downsample=3 {LEVELS}"),
     (dict(max_downsample=1.0), ToMeTypeError, rf"max_downsample=1\.0 {INTEGER_LEVEL}float"),
     (dict(merge_attn=False), ToMeValueError, r"are all False, so nothing would merge; set at least merge_attn=True"),
-    (dict(merge_attn=1), ToMeTypeError, r"merge_attn=1 must be True or False"),
+    (dict(merge_attn=1), ToMeTypeError, r"merge_attn=1 must be True or False; got int"),
     (dict(use_rand=np.int64(1)), ToMeTypeError, r"use_rand=1 must be True or False"),
     (dict(sx=paddle.to_tensor(2.0)), ToMeTypeError, rf"sx=2\.0 {STRIDE}; got float"),
     (dict(seed=10**5000), ToMeValueError, r"seed=<int> must be a whole number from 0 to 2\*\*63 - 1"),
@@ -103,6 +104,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(reuse_blocks=1), ToMeTypeError, r"reuse_blocks=1 must be True or False"),
     (dict(seed=3, use_rand=False), ToMeValueError, r"seed=3 has no effect with use_rand=False, .*; leave seed=0, or"),
     (dict(cache_slope=1), ToMeValueError, r"cache_slope=1\.0 has no effect with cache=0\.0, as no step is skipped"),
+    (dict(cache=(0, 1), cache_slope=[1, 0]), ToMeValueError, r"None steps; got 2; give cache_steps, too, or one"),
+    (dict(config=TUNED, cache_slope=[1]), ToMeValueError, r"cache_steps=4 steps; got 1; give 4, or one for all steps"),
     (dict(config=TUNED, cache=0), ToMeValueError,
      r"cache_slope=\(.*\), cache_steps=4 and cache_scheduler='DDIMScheduler' have no effect with cache=0\.0, .*; "
      r"leave cache_slope=0\.75, cache_steps=None and cache_scheduler=None, or change cache\. Here"),
@@ -155,6 +158,7 @@ class TestNumbersOfOtherLibraries:
             (dict(ratio=np.array(0.25)), dict(ratio=0.25)),
             (dict(ratio=np.array([[0.25]])), dict(ratio=0.25)),
             (dict(ratio=np.float16(0.25)), dict(ratio=0.25)),
+            (dict(ratio=Fraction(1, 4), method="todo"), dict(ratio=0.25, method="todo")),
             (dict(ratio=np.longdouble(0.25)), dict(ratio=0.25)),
             (dict(ratio=paddle.to_tensor(0.25)), dict(ratio=0.25)),
             (dict(ratio=paddle.to_tensor([0.25])), dict(ratio=0.25)),

@@ -232,7 +232,7 @@ def measure_images(
     """Append the PSNR of each variant and image that the file lacks, and how well each image shows its subject."""
     import numpy as np
 
-    from ppdiffusers_tome.tuning.images import psnr
+    from ppdiffusers_tome.tuning.images import compute_psnr
 
     case = {"model": model, "regime": regime, "scheduler": scheduler, "of": steps}
     done = {tuple(row.get(name) for name in (*case, "prompt", "seed", "name")) for row in read_rows(path)}
@@ -250,8 +250,8 @@ def measure_images(
             loaded.apply(variant)
             pixels = np.asarray(loaded.generate(prompt, variant.steps, seed=seed, **where))
             row = {**case, "prompt": prompt, "seed": seed, "name": variant.name, "group": variant.group, **where,
-                   "psnr": round(psnr(reference, pixels), 2), "likeness": compute_likeness(model, pixels, prompt),
-                   "unmerged likeness": likeness,
+                   "psnr": round(compute_psnr(reference, pixels), 2),
+                   "likeness": compute_likeness(model, pixels, prompt), "unmerged likeness": likeness,
                    "kinds": count_kinds(variant, model)}  # fmt: skip
             append_row(path, row)
 

@@ -94,7 +94,7 @@ def measure_images(model: str, num_prompts: int, hires: int, folder: Path) -> st
 
     from benchmarks.step_caches import PROMPTS, UNMERGED, Model, Variant
     from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
-    from ppdiffusers_tome.tuning.images import psnr
+    from ppdiffusers_tome.tuning.images import compute_psnr
 
     loaded, plain = Model(model, "ddim"), Variant(UNMERGED, UNMERGED, None, STEPS)
     layers = list_layers(loaded.denoiser)
@@ -134,7 +134,7 @@ def measure_images(model: str, num_prompts: int, hires: int, folder: Path) -> st
         images = [load_or_generate(name, prompt, *variant, draft) for name, variant in variants.items()]
         pixels = [np.asarray(image) for image in images]  # the unmerged one first
         for values, image in zip(psnrs.values(), pixels, strict=True):
-            values.append(psnr(pixels[0], image))
+            values.append(compute_psnr(pixels[0], image))
     rows = [(name, f"{statistics.median(values):.1f}", f"{min(values):.1f}") for name, values in psnrs.items()]
     return pages.table(["attention", "PSNR, dB", "lowest"], rows[1:])
 

@@ -33,16 +33,10 @@ from ppdiffusers_tome import (
     remove_tome,
     tune,
 )
-from ppdiffusers_tome.tuning import search
+from ppdiffusers_tome.tuning import results
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.results import (
-    ChosenSteps,
-    MeasuredImage,
-    choose_best,
-    choose_over_fewer_steps,
-    describe_result,
-)
+from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, conclude, rank_trials
 from ppdiffusers_tome.tuning.search import NUM_CHOOSING, Search, name_scheduler
 from ppdiffusers_tome.tuning.step_errors import count_images
 
@@ -50,6 +44,8 @@ PROMPT = dict(
     prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, height=64, width=64, num_inference_steps=2
 )  # fmt: skip
 MILD, STRONG = ToMeConfig(0.1), ToMeConfig(0.74)
+# A search without known steps, by one image, that nobody follows.
+SEARCH: dict[str, Any] = dict(images=[({}, 0)], num_steps=None, on_begin=lambda *_: None, on_trial=lambda _: None)
 NO_LIMIT = 2**40  # of memory: any settings keep to it, however fast the machine is
 
 
@@ -60,7 +56,7 @@ def tuned(families: dict[str, Any], pipe: Any = None, call: dict[str, Any] | Non
 @pytest.fixture
 def any_speed_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found does not depend on the machine."""
-    monkeypatch.setattr(search, "LEAST_SPEED_UP", 0.0)
+    monkeypatch.setattr(results, "LEAST_SPEED_UP", 0.0)
 
 
 def own_scheduler() -> tuple[Any, Callable[[], Any]]:
@@ -133,7 +129,7 @@ TRIALS = (trial(1.2, 45.0, 900), trial(1.6, 35.0, 700), trial(2.0, 25.0, 500), t
     ],
 )  # fmt: skip
 def test_the_best_that_meets_the_target_is_the_fastest_for_a_psnr(target, chosen):
-    assert choose_best(TRIALS, target) is (None if chosen is None else TRIALS[chosen])
+    assert rank_trials(TRIALS, target)[:1] == ([] if chosen is None else [TRIALS[chosen]])
 
 
 def test_the_best_meets_the_target_beside_the_unmerged_images_too():
@@ -141,16 +137,16 @@ def test_the_best_meets_the_target_beside_the_unmerged_images_too():
     beside = {trials[1].config: 1.2, trials[2].config: 1.9}  # the speed of a machine changes
 
     class Stub(Search):
-        def try_settings(self, config, family="", steps=None, *, beside_unmerged=False):
-            return trial(beside[config], 0.0)
+        def try_settings(self, family, config, num_steps=None, *, beside_unmerged=False):
+            (tried,) = (each for each in trials if each.config == config)
+            return replace(tried, speed_up=beside[config])
 
-    def make_search(target):
-        return Stub(None, None, (), target, {}, None, None, None)
+    def repeat_best(target):
+        return Stub(**SEARCH, pipe=None, generate=None, target=target, candidates={}).repeat_best(trials)
 
-    assert make_search(Target(speedup=1.5)).confirm_best(trials) == replace(trials[2], speed_up=1.9)
-    missing = make_search(Target(psnr=30, speedup=1.5))
-    assert missing.confirm_best(trials) is None
-    assert missing.missed == {trials[1].config: replace(trials[1], speed_up=1.2)}  # what is told of it
+    repeated = [replace(trials[number], speed_up=beside[trials[number].config]) for number in (1, 2)]
+    assert list(repeat_best(Target(speedup=1.5)).values()) == repeated
+    assert list(repeat_best(Target(psnr=30, speedup=1.5)).values()) == repeated[:1]
 
 
 @pytest.mark.once
@@ -204,20 +200,21 @@ class TestOnAPipeline:
             image = read_first_image(pipe(**{**call, "num_inference_steps": steps or 9}))
             return MeasuredImage(image, 1.0, None)
 
-        def run(*known: Any) -> Tuned:
-            given = Target(psnr=1), families, 9, lambda *_: None, trials.append, lambda *each: chosen.append(each)
-            return Search(pipe, generate, [(PROMPT, 0)], *given, *known).run()
+        def run(**earlier: Any) -> Tuned:
+            given = dict(pipe=pipe, generate=generate, images=[(PROMPT, 0)], target=Target(psnr=1), candidates=families)
+            kept = dict(on_trial=trials.append, on_chosen=lambda *each: chosen.append(each))
+            return Search(**SEARCH | dict(num_steps=9) | given | kept, **earlier).run()
 
         first = run()
-        known_trials = [Trial.from_dict(json.loads(json.dumps(trial.to_dict()))) for trial in trials]
-        known_steps = {key: ChosenSteps.from_dict(json.loads(json.dumps(vars(each)))) for key, each in chosen}
+        earlier = [Trial.from_dict(json.loads(json.dumps(trial.to_dict()))) for trial in trials]
+        earlier_chosen = {key: ChosenSteps.from_dict(json.loads(json.dumps(vars(each)))) for key, each in chosen}
         assert [key for key, _ in chosen] == [0.5]
-        assert known_trials == trials
-        whole = {trial.config: trial for trial in known_trials if trial.steps is None}
+        assert earlier == trials
+        whole = {trial.config: trial for trial in earlier if trial.steps is None}
         assert len(whole) == 2
         trials.clear()
         chosen.clear()
-        again = run(whole, known_steps)
+        again = run(earlier_trials=whole, earlier_chosen=earlier_chosen)
         assert not chosen
         assert all(trial.steps is not None for trial in trials)
         assert (again.config, again.trials) == (first.config, first.trials)
@@ -229,86 +226,41 @@ class TestOnAPipeline:
             Trial("fewer steps", MILD, 2.1, 47.0, None, num_steps),
             Trial("fewer steps", ToMeConfig(0), 1.5, 60.0, None, 8),
         ]
-        assert choose_over_fewer_steps(best, fewer, Target(psnr=30)) is fewer[0]
-        assert choose_over_fewer_steps(best, fewer, Target(psnr=50)) is best
-        assert choose_over_fewer_steps(best, fewer[1:], Target(psnr=30)) is best
-        assert f"Fewer steps are best here: {words} with" in describe_result(fewer[0], True, [best, *fewer])
-        assert f"that reach the target, {words} with" in describe_result(fewer[0], False, [best, *fewer])
+
+        def find(best: Trial, fewer: list[Trial], **target: float) -> Tuned:
+            return conclude(Target(**target), [MeasuredImage(PIXELS, 1.0, 100)], [best], {best.config: best}, fewer)
+
+        found = find(best, fewer, psnr=30)
+        assert (found.config, found.steps, found.trials) == (MILD, num_steps, (best, *fewer))
+        assert found.verdict.startswith(f"Fewer steps are best here: {words} with")
+        assert find(best, [replace(fewer[0], psnr=33.7)], psnr=30).steps is None
+        found = find(best, fewer[1:], psnr=30)
+        assert (found.config, found.steps) == (best.config, None)
         # What else there is stands with the speed that was measured.
-        assert "; 8 steps with nothing merged run at 1.50x with 60.0 dB" in describe_result(best, True, [best, *fewer])
+        assert found.verdict.endswith("; 8 steps with nothing merged run at 1.50x with 60.0 dB")
+        slow = [replace(each, speed_up=each.speed_up / 2.1) for each in (best, *fewer)]
+        found = find(slow[0], slow[1:], psnr=30)
+        assert (found.pays, found.config, found.steps) == (False, ToMeConfig(0), None)
+        assert f"that reach the target, {words} with" in found.verdict
 
-    def test_a_number_of_steps_that_a_scheduler_cannot_run_is_not_tried(self):
-        pipe = tiny.pipeline()
-
-        def generate(call: Any, number: int, steps: int | None) -> MeasuredImage:
-            if steps is not None:
-                raise ValueError("too few")
-            return MeasuredImage(PIXELS, 1.0 if pipe.tome is None else 0.5, None)
-
-        given = Target(psnr=30), {"a": [MILD]}, 12, lambda *_: None, lambda _: None
-        with pytest.warns(UserWarning, match=r"6 steps cannot be generated \(too few\), so they are not tried"):
-            found = Search(pipe, generate, [({}, 0)], *given).run()
-        assert (found.pays, found.config) == (True, MILD)
-
-    def test_no_steps_are_chosen_for_calls_that_differ_in_theirs(self):
-        calls, begun, images = [{**PROMPT, "num_inference_steps": steps} for steps in (10, 12)], [], []
-        pipe = tiny.pipeline()
-        families = {"a": (replace(ToMeConfig(0), cache=0.3),)}
-        with pytest.warns(UserWarning, match="the calls differ in their steps"):
-            tune(pipe, [{**call, "callback": lambda *_: images.append(1), "callback_steps": 9} for call in calls],
-                 psnr=500, families=families, on_begin=lambda number, _: begun.append(number))  # fmt: skip
-        assert len(images) <= 2 * 2 + begun[0] * 2
-
-    def test_several_calls_are_all_judged(self):
-        calls = [PROMPT, {**PROMPT, "prompt_embeds": tiny.text(1) * -2}]
-        both = tuned({"a": (STRONG,)}, call=calls, psnr=1)
-        alone = [tuned({"a": (STRONG,)}, call=call, psnr=1).trials[0].psnr for call in calls]
-        assert both.trials[0].psnr == pytest.approx(min(alone))
-
-    @pytest.mark.parametrize(
-        ("config", "steps", "kept"),
-        [
-            (MILD, 12, dict(cache=0.5)),
-            # Settings that are nothing by themselves.
-            (replace(MILD, merge_mlp=True), 2, dict(merge_attn=False)),
-            (ToMeConfig(0, cache=(0, 2, 4)), 5, dict(cache_steps=5)),
-        ],
-    )
-    def test_without_a_gain_nothing_is_changed_whatever_is_kept(self, config, steps, kept):
-        found = tuned({"a": (config,)}, call={**PROMPT, "num_inference_steps": steps}, psnr=500, **kept)
-        assert not found.pays
-        assert found.config == ToMeConfig(0)
-
-    @pytest.mark.parametrize(
-        ("calls", "has_fewer"),
-        [
-            ([dict(num_inference_steps=np.int64(3))], True),
-            ([dict(num_inference_steps=3)] * 2, True),
-            ([dict(num_inference_steps=3), dict(num_inference_steps=2)], False),  # the same number is fewer for one
-            ([dict(timesteps=[900, 500, 100])], False),  # the number of steps is ignored
-        ],
-    )
-    def test_fewer_steps_are_tried_where_a_number_of_steps_is_that_of_all_calls(self, calls, has_fewer):
-        pipe = tiny.pipeline(scheduler=ppdiffusers.DDPMScheduler(clip_sample=False))
-        found = tuned({"a": (MILD,)}, pipe, [{**PROMPT, **call} for call in calls], memory=NO_LIMIT)
-        assert [trial.steps is not None for trial in found.trials] == [False, True][: 1 + has_fewer]
-
-    @pytest.mark.parametrize(("memory", "pays"), [(200, False), (100, False), (70, True)])
-    def test_memory_is_a_reason_where_the_unmerged_call_exceeds_it(self, memory, pays):
-        pipe = tiny.pipeline()
+    def test_all_steps_stand_beside_fewer_with_the_speed_of_the_same_minute(self):
+        pipe, merged_seconds = tiny.pipeline(), [0.5, 0.25]  # the speed of a machine changes
 
         def generate(call: Any, number: int, steps: int | None) -> MeasuredImage:
-            return MeasuredImage(PIXELS, 1.0, 100 if pipe.tome is None else 50)
+            if pipe.tome is None:
+                return MeasuredImage(PIXELS, 1.0 if steps is None else 0.5, None)
+            return MeasuredImage(PIXELS // 16 * 16, merged_seconds.pop() if len(merged_seconds) > 1 else 0.5, None)
 
-        given = Target(memory=memory), {"a": [MILD]}, None, lambda *_: None, lambda _: None
-        found = Search(pipe, generate, [({}, 0)], *given).run()
-        assert (found.pays, found.config) == (pays, MILD if pays else ToMeConfig(0))
-        assert ("give no speed-up" in found.verdict) == (not pays)
+        given = dict(target=Target(psnr=20), candidates={"a": [MILD]})
+        found = Search(**SEARCH | dict(num_steps=12), pipe=pipe, generate=generate, **given).run()
+        assert (found.pays, found.config, found.steps) == (True, ToMeConfig(0), 6)
+        assert [trial.speed_up for trial in found.trials] == [4.0, 2.0]
+        assert "; all steps with ratio 0.1 run at 2.00x with" in found.verdict
 
     def test_what_was_found_can_be_applied(self, any_speed_pays):
         pipe = tiny.pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
-        assert found.config in [configs[0] for configs in list_candidates({}, steps=2).values()] or found.steps == 1
+        assert found.config in [configs[0] for configs in list_candidates({}, num_steps=2).values()] or found.steps == 1
         assert pipe.apply_tome(found.config).tome.config == found.config
         plain = tiny.run_pipeline(remove_tome(pipe))
         nothing = tune(pipe, PROMPT, psnr=500)
@@ -534,11 +486,11 @@ class TestCandidates:
         assert {config.cache_slope for config in found if config.cache} == {1.0}
         assert len(found) == len(CANDIDATES)
         with pytest.raises(ToMeValueError, match=r"cache_slope=1\.0 has no effect, as no candidate skips steps"):
-            list_candidates(dict(cache_slope=1.0), steps=8)
+            list_candidates(dict(cache_slope=1.0), num_steps=8)
 
     def test_few_steps_have_no_cache(self):
-        assert not [config for config in flat(list_candidates({}, steps=8)) if config.cache]
-        assert flat(list_candidates({}, steps=9)) == flat(list_candidates({}))
+        assert not [config for config in flat(list_candidates({}, num_steps=8)) if config.cache]
+        assert flat(list_candidates({}, num_steps=9)) == flat(list_candidates({}))
 
     @pytest.mark.parametrize("given", GIVEN, ids=str)
     def test_all_have_what_is_given(self, given):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
-from ppdiffusers_tome.settings.types import did_you_mean, format_count, shorten_repr
+from ppdiffusers_tome.settings.text import did_you_mean, format_count, shorten_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.text_files import doubt_encoding, read_text
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import shorten_repr
+from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.batch.prompts_file import check_names, read_entries
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.types import did_you_mean, shorten_repr
+from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 _FORMATTER: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
 

@@ -16,7 +16,7 @@ from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.types import format_setting
+from ppdiffusers_tome.settings.text import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.settings import (
     changes_nothing,

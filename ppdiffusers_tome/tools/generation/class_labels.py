@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.types import did_you_mean, shorten_repr
+from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 PIPELINE = "DiTPipeline"
 _NO_CLASS = 1000  # with guidance the pipeline asks for this class, however many its model has

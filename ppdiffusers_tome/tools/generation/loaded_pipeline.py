@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.types import shorten_repr
+from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.combine import combine_settings
+from ppdiffusers_tome.settings.combine import UNSET, combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import UNSET, shorten_repr
+from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.edges import EdgeSource

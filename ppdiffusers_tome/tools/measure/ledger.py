@@ -13,7 +13,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.files import prepare_folder
-from ppdiffusers_tome.settings.types import shorten_repr
+from ppdiffusers_tome.settings.text import shorten_repr
 
 
 class Ledger:

@@ -43,14 +43,14 @@ def compare_images(reference: np.ndarray, image: np.ndarray) -> Similarity:
     import numpy as np
     from skimage.metrics import structural_similarity
 
-    from ppdiffusers_tome.tuning.images import psnr
+    from ppdiffusers_tome.tuning.images import compute_psnr
 
     if np.array_equal(reference, image):
         return Similarity(math.inf, 1.0, 0.0)
     fractions = [np.ascontiguousarray(pixels, np.float32) / 255 for pixels in (reference, image)]
     _, flip, _ = flip_evaluator.evaluate(*fractions, "LDR", applyMagma=False, parameters={"ppd": FLIP_PPD})
     return Similarity(
-        psnr=psnr(reference, image),
+        psnr=compute_psnr(reference, image),
         ssim=float(structural_similarity(reference, image, data_range=255, channel_axis=2)),
         flip=float(flip),
     )

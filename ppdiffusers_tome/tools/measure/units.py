@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from ppdiffusers_tome.settings.types import format_count as format_count
+from ppdiffusers_tome.settings.text import format_count as format_count
 
 NOT_MEASURED = "not measured"
 

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
     prompts = check_prompts(args.prompt, settings.model.prompts[:2])
     kept = common_settings(args.config, get_tome_overrides(args))
-    candidates = list_candidates(kept, steps=settings.steps)  # an error before anything is loaded
+    candidates = list_candidates(kept, num_steps=settings.steps)  # an error before anything is loaded
     target = Target(args.target_psnr, args.target_speedup, args.max_memory)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
     is_own = _is_own(settings_file, paths[-1])
@@ -120,8 +120,8 @@ def _tune(
             number, minutes = format_count(num_images, "image"), max(1, round(seconds / 60))
             print(f"at most {number}, about {minutes} min", file=sys.stderr, flush=True)
 
-        def generate(prompt: str, number: int, fewer_steps: int | None) -> MeasuredImage:
-            generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
+        def generate(prompt: str, number: int, num_steps: int | None) -> MeasuredImage:
+            generated = loaded.generate(prompt, number, edges, steps=num_steps)
             bar.update()
             return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
@@ -132,14 +132,14 @@ def _tune(
             content = trial.to_dict()
             ledger.add([content["config"], trial.steps], content)
             if bar.disable:  # without a terminal
-                line = f"{trial.name}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB"
-                print(line, file=sys.stderr, flush=True)
+                print(f"{trial.name}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB", file=sys.stderr, flush=True)
 
-        images = [(prompt, number) for number, prompt in enumerate(prompts)]
-        known = {trial.config: trial for trial in trials if trial.steps is None}
         return Search(
-            loaded.pipe, generate, images, target, candidates, settings.steps, begin, report, keep_steps, known, chosen
-        ).run()
+            pipe=loaded.pipe, generate=generate, images=[(prompt, number) for number, prompt in enumerate(prompts)],
+            target=target, candidates=candidates, num_steps=settings.steps, on_begin=begin, on_trial=report,
+            on_chosen=keep_steps, earlier_trials={trial.config: trial for trial in trials if trial.steps is None},
+            earlier_chosen=chosen,
+        ).run()  # fmt: skip
 
 
 def _is_own(settings_file: Path, results: Path) -> bool:

@@ -1,0 +1,91 @@
+"""Bounds of single settings, and numbers of other libraries as Python's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_repr
+
+
+def to_python(value: Any) -> Any:
+    """Convert a number or flag of numpy, Paddle or another library.
+
+    Returns:
+        Python's own value for an array or tensor of one element, whatever its shape; a list for one of several elements
+        and one axis; anything else unchanged.
+    """
+    if isinstance(value, type) or not callable(getattr(value, "item", None)):
+        return value
+    try:
+        # Element by element, as Paddle's `tolist` returns the bits of bfloat16; `item` returns the number.
+        if math.prod(value.shape) == 1:
+            return value.item()
+        return [to_python(element) for element in value] if len(value.shape) == 1 else value
+    except Exception:  # for example a tensor of a program that is being traced, which has no value yet
+        return value
+
+
+def check_type(value: Any, expected: Any, accepted: str, label: str = "", hint: str = "") -> None:
+    """Check the type of a value.
+
+    Args:
+        value: a bool is not taken for a number.
+        expected: the type, or a union of types.
+        accepted: the accepted values in words.
+        label, hint: begin and end the error, as in ``sx=`` and ``; did you mean tome?``.
+
+    Raises:
+        ToMeTypeError: the value has another type.
+    """
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+        raise ToMeTypeError(f"{label}{shorten_repr(value)} must be {accepted}; got {describe_type(value)}{hint}")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The values that a setting accepts.
+
+    Attributes:
+        kind: ``bool``, ``str``, ``Integral`` or ``Real``.
+        accepted: the values in words.
+        lowest, highest: of a number.
+        or_none: True where None is accepted, too.
+        among: the only values, where not all of the kind are accepted.
+    """
+
+    kind: type
+    accepted: str
+    lowest: float = -math.inf
+    highest: float = math.inf
+    or_none: bool = False
+    among: Sequence[Any] = ()
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return a value, which may be numpy's or Paddle's, as Python's own.
+
+        Raises:
+            ToMeTypeError, ToMeValueError: the setting does not accept it.
+        """
+        value = to_python(value)
+        if value is None and self.or_none:
+            return None
+        check_type(value, self.kind, self.accepted, f"{name}=")
+        is_text = self.kind is str
+        if not (is_text or self.lowest <= value <= self.highest) or (self.among and value not in self.among):
+            suggestion = did_you_mean(value, self.among) if is_text else ""
+            raise ToMeValueError(f"{name}={shorten_repr(value)} must be {self.accepted}{suggestion}")
+        # A numpy string is a str, too.
+        return (int if self.kind is Integral else float if self.kind is Real else self.kind)(value)
+
+
+def setting(
+    default: Any, kind: type = bool, accepted: str = "True or False", lowest: float = -math.inf,
+    highest: float = math.inf, among: Sequence[Any] = (),
+) -> Any:  # fmt: skip
+    """Return a setting's field; None is accepted where it is the default."""
+    return field(default=default, metadata={"bounds": Bounds(kind, accepted, lowest, highest, default is None, among)})

@@ -1,0 +1,56 @@
+"""Values and names as text for people."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_MAX_CHARACTERS = 200  # of a value in an error; a long array would hide the sentence
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest a known word that is close: ``; did you mean --steps?``."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def shorten_repr(value: Any) -> str:
+    """Return the ``repr`` as one line that is not too long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # for example an integer of more than 4300 digits
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
+
+
+def describe_type(value: Any) -> str:
+    """Name the type of a value, and the shape of an array."""
+    shape = getattr(value, "shape", None)
+    name = type(value).__name__
+    return f"{name} of shape {list(shape)}" if shape and isinstance(shape, list | tuple) else name
+
+
+def format_count(number: int, what: str) -> str:
+    """Return ``1 step``, ``2 steps``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Return ``sx=2, sy=2 and ratio=0.5``."""
+    *first, last = (f"{name}={shorten_repr(value)}" for name, value in settings.items())
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def format_setting(value: Any) -> str:
+    """Format a setting for people.
+
+    Returns:
+        ``0.5``; ``0.7 to 0.3`` for a ramp; ``0.5 at level 1, 0.25 at level 2`` for ratios by level; ``steps 0, 1, 4``.
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{format_setting(ratio)} at level {level}" for level, ratio in value.items())
+    if isinstance(value, list | tuple):
+        is_steps = all(isinstance(item, int) for item in value)
+        return f"steps {', '.join(map(str, value))}" if is_steps else " to ".join(map(format_setting, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
