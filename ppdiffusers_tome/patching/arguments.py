@@ -15,7 +15,7 @@ Keywords = Mapping[str, Any]
 
 def first_argument(layer: Layer, args: Arguments, kwargs: Keywords) -> Any:
     """Return the first argument of a layer's call, or None."""
-    return args[0] if args else kwargs.get(_list_parameters(type(layer).forward)[0])
+    return args[0] if args else kwargs.get(list_parameters(layer)[0])
 
 
 def replace_first_argument(
@@ -24,17 +24,28 @@ def replace_first_argument(
     """Return the arguments of a layer's call with the first one replaced."""
     if args:
         return (value, *args[1:]), dict(kwargs)
-    return args, {**kwargs, _list_parameters(type(layer).forward)[0]: value}
+    return args, {**kwargs, list_parameters(layer)[0]: value}
 
 
 def find_arguments(layer: Layer, args: Arguments, kwargs: Keywords, keys: Sequence[int | str]) -> list[Any] | None:
     """Return arguments by position or name; None where one is missing."""
-    parameters = _list_parameters(type(layer).forward)
+    parameters = list_parameters(layer)
     arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
     found = [arguments.get(parameters[key] if isinstance(key, int) else key) for key in keys]
     return None if any(value is None for value in found) else found
 
 
+def list_parameters(layer: Layer) -> list[str]:
+    """List the parameters of a layer's ``forward``, or of one that it hands ``*args`` on to."""
+    layer_class: Any = type(layer)
+    return _list_parameters(layer_class, layer_class.forward)
+
+
 @lru_cache(maxsize=64)
-def _list_parameters(forward: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(forward).parameters)[1:]
+def _list_parameters(layer_class: Any, forward: Callable[..., Any]) -> list[str]:
+    others = [base.forward for base in layer_class.__mro__[1:] if "forward" in vars(base)]
+    for function in (forward, *others):
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+            break
+    return [parameter.name for parameter in parameters]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
@@ -16,16 +18,20 @@ from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 
-if TYPE_CHECKING:
-    from paddle.nn import Layer
-
 
 def check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Check that blocks support ``proportional`` and a stride over frames.
+    """Check that blocks support ``proportional`` and a stride over frames, and can run.
 
     Raises:
-        NothingToMergeError: no attention takes a mask for ``proportional``, or some attention is within one frame.
+        NothingToMergeError: they are in a container, no attention takes a mask for ``proportional``, or some attention
+            is within one frame.
     """
+    for denoiser in (block.denoiser for block in blocks):
+        if type(denoiser).forward is Layer.forward:
+            raise NothingToMergeError(
+                f"{type(denoiser).__name__} is a container, which is never called itself; call apply_tome on the "
+                "model, or on each layer in the container"
+            )
     attentions = [(block, point) for block in blocks for role, point in block.points(config) if role == ATTENTION]
     if config.proportional and not any(_accepts_group_sizes(block, point, config) for block, point in attentions):
         raise NothingToMergeError(

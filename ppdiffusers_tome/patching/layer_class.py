@@ -44,11 +44,12 @@ class ReplacedMethod(NamedTuple):
 
 
 _NOT_REPLACED = ReplacedMethod()
+_AROUND = object()  # of a function that belongs around the overrides
 
 
 def is_overridden(layer: Layer) -> bool:
-    """Return whether a layer has ToMe, and other code gave it no class since."""
-    return _REPLACED in vars(layer) and "_plain_class" in vars(type(layer))
+    """Return whether a layer has ToMe, and other code gave it no other class since."""
+    return _REPLACED in vars(layer) and hasattr(type(layer), "_plain_class")
 
 
 def list_overrides(layer: Layer) -> list[Override]:
@@ -82,9 +83,9 @@ def restore_class(layer: Layer) -> None:
     methods = vars(layer).get(_REPLACED)
     if methods is None or list_overrides(layer):
         return
-    for name in methods.keys() & vars(layer).keys() if is_overridden(layer) else ():
-        if getattr(vars(layer)[name], "__func__", None) is vars(type(layer))[name]:
-            del vars(layer)[name]  # Paddle's tracing puts back what it found, past ``_set_attribute``
+    for name in methods.keys() & vars(layer).keys():
+        if getattr(vars(layer)[name], "__func__", None) is vars(type(layer)).get(name, layer):
+            del vars(layer)[name]  # Paddle's tracing puts back what it found, past ``__setattr__``
     if not methods.keys().isdisjoint(vars(layer)):
         return  # a function around may call ours
     functions = {name: replaced.function for name, replaced in methods.items() if replaced.function is not None}
@@ -94,9 +95,9 @@ def restore_class(layer: Layer) -> None:
         layer.__class__ = _find_plain_class(layer)
 
 
-def add_override(override: Override) -> None:
-    """Store an override on its layer, around what is there."""
-    layer, method = override.layer, override.method
+def add_override(layer: Layer, override: Override) -> None:
+    """Store an override on a layer, around what is there."""
+    method = override.method
     if not is_overridden(layer):
         layer.__class__ = _class_with_overrides(_find_plain_class(layer))
     methods = vars(layer).setdefault(_REPLACED, {})
@@ -104,11 +105,12 @@ def add_override(override: Override) -> None:
     methods[method] = replaced._replace(overrides=(*replaced.overrides, override))
 
 
-def remove_override(override: Override) -> None:
-    """Remove an override from its layer, which the last one restores."""
-    overrides = _find_replaced(override.layer, override.method).overrides
+def remove_override(layer: Layer, override: Override) -> None:
+    """Remove an override from a layer, which the last one restores."""
+    overrides = _find_replaced(layer, override.method).overrides
     if override in overrides:
-        _replace(override.layer, override.method, overrides=tuple(each for each in overrides if each is not override))
+        _replace(layer, override.method, overrides=tuple(each for each in overrides if each is not override))
+        restore_class(layer)
 
 
 def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
@@ -118,7 +120,6 @@ def _find_replaced(layer: Layer, method: str) -> ReplacedMethod:
 def _replace(layer: Layer, method: str, **changes: Any) -> None:
     """Change the function or overrides of a layer's method."""
     vars(layer)[_REPLACED][method] = _find_replaced(layer, method)._replace(**changes)
-    restore_class(layer)
 
 
 # One for each class, as ``to_static`` and pickle compare classes and functions.
@@ -129,16 +130,24 @@ def _class_with_overrides(cls: Any) -> type:
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
 
     def set_attribute(layer: Layer, name: str, value: Any) -> None:
-        ours = MethodType(methods[name], layer) if name in methods else None
-        if ours is None or not _set_function(layer, name, value, ours, MethodType(getattr(cls, name), layer)):
+        if name not in methods:
             cls.__setattr__(layer, name, value)
+            return
+        inside = _choose_inside(layer, name, value, MethodType(methods[name], layer), getattr(cls, name))
+        if inside is _AROUND:
+            cls.__setattr__(layer, name, value)
+            return
+        vars(layer).pop(name, None)
+        if inside is not find_user_function(layer, name):
+            _replace(layer, name, function=inside)
+        restore_class(layer)
 
     def delete_attribute(layer: Layer, name: str) -> None:
         if name not in vars(layer) and find_user_function(layer, name) is not None:
             _replace(layer, name, function=None)
         else:
             cls.__delattr__(layer, name)
-            restore_class(layer)
+        restore_class(layer)
 
     def describe(layer: Layer) -> str:  # as ``print(model)`` shows it
         return ", ".join(filter(None, [cls.extra_repr(layer), *map(repr, list_overrides(layer))]))
@@ -156,12 +165,13 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
         # Of a class derived from this one, whose layers got ToMe again, the overrides run outside.
-        run, overrides = _find_replaced(layer, name) if layer._plain_class is cls else _NOT_REPLACED
+        is_own = getattr(type(layer), "_plain_class", None) is cls
+        run, overrides = _find_replaced(layer, name) if is_own else _NOT_REPLACED
         if run is None:
-            run = MethodType(getattr(cls, name), layer)
+            run = getattr(cls, name).__get__(layer, cls)
         if not paddle.in_dynamic_mode():
             run = convert_while_tracing(run)
-        if overrides and not FALLBACK:
+        if overrides:
             require_whole_graph(vars(layer).get(name))
         for override in overrides:
             run = partial(override, run)
@@ -181,7 +191,14 @@ def _hide_methods(cls: Any, methods: dict[str, Any]) -> Any:
     originals: dict[str, Any] = {}  # the functions of the class that somebody replaced
 
     class PlainMethods(type(cls)):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:  # of a class derived from ours, too
+            found = super().__getattribute__(name)
+            return getattr(cls, name) if name in methods and found is methods[name] else found
+
         def __setattr__(self, name: str, value: Any) -> None:
+            if vars(self).get("_plain_class") is not cls:  # a derived class
+                super().__setattr__(name, value)
+                return
             if name in methods and value is methods[name]:  # ours, found in the ``__dict__``, as mock.patch does
                 value = originals.pop(name, getattr(cls, name))
             elif name in methods:
@@ -189,48 +206,40 @@ def _hide_methods(cls: Any, methods: dict[str, Any]) -> Any:
             setattr(cls, name, value)
 
         def __delattr__(self, name: str) -> None:
-            delattr(cls, name)
+            if vars(self).get("_plain_class") is cls:
+                delattr(cls, name)
+            else:
+                super().__delattr__(name)
 
-    def find_method(self: type, name: str) -> Any:
-        found = next(vars(base)[name] for base in self.__mro__ if name in vars(base))
-        return getattr(cls, name) if found is methods[name] else found  # of a derived class
-
-    for name in methods:
-        setattr(PlainMethods, name, property(partial(find_method, name=name)))
     return PlainMethods
 
 
-def _set_function(layer: Layer, name: str, function: Any, ours: MethodType, plain: MethodType) -> bool:
-    """Put a user's function inside of the overrides, if it belongs there.
+def _choose_inside(layer: Layer, name: str, function: Any, ours: MethodType, own: Any) -> Any:
+    """Return what is inside of the overrides once a function is set, or ``_AROUND``.
 
     A hook, a cache, or Paddle where it traced, puts back what it found when it came. If that is our method, it came
-    after ToMe, and goes. If it is the method of the model's class, or held by the function inside, it came before, and
-    all others go with it. A new function around these, in place of an earlier hook, is inside; any other is around.
-
-    Returns:
-        False where it belongs around.
+    after ToMe, and goes. If it is the class's ``own`` method, or held by the function inside, it came before, and all
+    others go with it. A new function around these, in place of an earlier hook, is inside; any other is around.
     """
-    inside = find_user_function(layer, name)
+    inside, plain = find_user_function(layer, name), MethodType(own, layer)
     if is_same(function, ours):
-        function = inside
-    elif _find_replaced(layer, name) is _NOT_REPLACED:
-        return False
-    elif is_same(function, plain):
-        function = None
-    elif inside is None or not holds(inside, function):
-        holds_ours = holds(function, ours) or any(is_same(each, ours) for each in vars(layer).values())
-        if holds_ours or not any(holds(function, each) for each in (plain, inside) if each is not None):
-            return False
-    vars(layer).pop(name, None)
-    if function is inside:
-        restore_class(layer)
-    else:
-        _replace(layer, name, function=function)
-    return True
+        return inside
+    if _find_replaced(layer, name) is _NOT_REPLACED:
+        return _AROUND
+    if is_same(function, plain):
+        return None
+    if inside is not None and holds(inside, function):
+        return function
+    calls_ours = holds(function, ours) or any(is_same(each, ours) for each in vars(layer).values())
+    calls_inside = any(holds(function, each) for each in (plain, own, inside) if each is not None)
+    return function if calls_inside and not calls_ours else _AROUND
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
-    return _create, (_find_plain_class(layer),), vars(layer)
+    cls = _find_plain_class(layer)
+    if cls is type(layer):  # derived from one with ToMe
+        return object.__reduce_ex__(layer, protocol)  # type: ignore[return-value]
+    return _create, (cls,), *cls.__reduce_ex__(layer, protocol)[2:]
 
 
 def _create(cls: type) -> Any:

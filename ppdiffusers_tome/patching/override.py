@@ -52,17 +52,17 @@ class Override:
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
-        add_override(self)
+        add_override(self.layer, self)
 
     def take_off(self) -> None:
         """Remove this from its layer, which the last one restores."""
-        remove_override(self)
+        remove_override(self.layer, self)
 
     def follow(self, layer: Layer) -> None:
-        """Move this to the layer that replaced its own in the model."""
+        """Move this to the layer that replaced its own in the model, under ``CHANGES``."""
         wraps = any(inner is self.layer for inner in layer.sublayers())
         # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
-        if not wraps or self.follows_wrappers:
-            self.take_off()
+        if self.layer is not layer and (not wraps or self.follows_wrappers):
+            add_override(layer, self)
+            remove_override(self.layer, self)
             self.layer = layer
-            self.put()

@@ -411,9 +411,11 @@ def has_foreign_forward(denoiser: Layer) -> bool:
     That is a function of another module. A function around ours is outside of this: where it skips a call, the run of
     steps ends.
     """
-    function, inside = type(denoiser).forward, find_user_function(denoiser)
-    owner = next(base for base in type(denoiser).__mro__ if vars(base).get("forward") is function)
-    functions = [function] if inside is None or is_static_function(inside) else [function, inside]
+    bases = (base for base in type(denoiser).__mro__ if "_plain_class" not in vars(base))  # without ours
+    owner = next(base for base in bases if "forward" in vars(base))
+    functions, inside = [vars(owner)["forward"]], find_user_function(denoiser)
+    if inside is not None and not is_static_function(inside):
+        functions.append(inside)
     return any(_find_module(each) != owner.__module__ for each in functions)
 
 

@@ -51,7 +51,9 @@ class MaskPreparation(Override):
         if mask is not None:
             heads = max(1, mask.shape[0] // reduction.batch)
             by_head = mask.reshape([-1, heads, *mask.shape[1:]])
-        dtype = self.layer.to_q.weight.dtype if mask is None else mask.dtype
+        # Of layers that wrap others, as for LoRA, or have whole numbers as weights, too.
+        parameters = (each for each in self.layer.to_q.parameters() if each.is_floating_point())
+        dtype = next(parameters).dtype if mask is None else mask.dtype
         sizes = add_group_size_bias(by_head, reduction, 0, dtype, text_first=False)
         return None if sizes is None else sizes.expand([reduction.batch, *sizes.shape[1:]]).flatten(0, 1)
 

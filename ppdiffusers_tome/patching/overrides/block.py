@@ -11,7 +11,7 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.block_call import BlockCall
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -40,7 +40,7 @@ class GridOverride(Override):
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the call's layout, or warn that none exists; run the layer."""
         call.add_mode(self.layer)
-        call.layouts.pop(self, None)
+        call.layouts[self] = None
         inputs = find_arguments(self.layer, args, kwargs, self.adapter.grid_inputs)
         grid = None if inputs is None else self._find_grid(inputs)
         if inputs is not None and grid is not None:
@@ -86,13 +86,29 @@ class BlockOverride(Override):
         for override in (self, *(override for _, override in inner)):
             override.block = self
 
+    def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
+        if CALL_STACK.pipeline_call is not None and self.state.find_frame() is None:
+            self.state.warn_once(
+                "outside",
+                f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
+                "the denoiser's forward, or the block was copied or moved; call apply_tome again",
+            )
+        return super().__call__(original, *args, **kwargs)
+
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
         self.state.has_run_blocks = True
         for path, override in self.inner:
             layer = find_layer(self.layer, path)
             if layer is not override.layer and layer is not None:
-                override.follow(layer)
+                with CHANGES:  # another thread may find the new layer, too
+                    override.follow(layer)
+        if self.grid not in call.layouts:
+            self.state.warn_once(
+                "grid layer",
+                f"{type(self.grid.layer).__name__}, whose input tells the grid of tokens, did not run, so blocks run "
+                "unmerged: other code replaced it; call apply_tome again",
+            )
         layout, tokens = call.layouts.get(self.grid), None
         if self.gets_tokens:
             tokens = first_argument(self.layer, args, kwargs)

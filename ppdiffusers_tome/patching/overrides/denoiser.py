@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.layer_class import list_overrides, walk_overrides
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
@@ -32,7 +32,7 @@ class DenoiserOverride(Override):
 
     def __init__(self, state: DenoiserState, layer: Layer, *, reads_timestep: bool) -> None:
         super().__init__(state, layer)
-        self.parameters = tuple(inspect.signature(type(layer).forward).parameters)[1:]
+        self.parameters = tuple(list_parameters(layer))
         self.reads_timestep = reads_timestep
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:

@@ -35,7 +35,7 @@ class DenoiserCall:
     Attributes:
         timestep: scalar or ``[batch]``; None where the model has none.
         step: of the denoising; None if no setting needs it, or it is unknown.
-        layouts: of the blocks, by the override of the layer that gets their latent.
+        layouts: of the blocks, by the override of the layer that gets their latent; None where they have no grid.
         cached_call: of the cache over steps; None where all layers run.
         records_gradients: True if gradients may be computed.
     """
@@ -53,7 +53,7 @@ class DenoiserCall:
         self._modes: set[bool] = set()
         self.timestep: paddle.Tensor | None = None
         self.step: Step | None = None
-        self.layouts: dict[object, Layout] = {}
+        self.layouts: dict[object, Layout | None] = {}
         self.cached_call: CachedCall | None = None
         self.records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
         self._counts: dict[Layout, int] = {}  # of tokens that merge
@@ -64,7 +64,7 @@ class DenoiserCall:
     def add_mode(self, layer: Layer) -> None:
         """Note whether a layer whose input is kept runs in a program.
 
-        Of the denoiser itself the program may be inside.
+        The denoiser's own call may be around the program, and is not noted.
         """
         if layer is not self.denoiser:
             self._modes.add(paddle.in_dynamic_mode())

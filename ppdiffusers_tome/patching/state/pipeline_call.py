@@ -70,7 +70,7 @@ class PipelineCall:
         for state, denoising in denoisings.items():
             if denoising is not None and state.config.cache:
                 state.last_image = denoising.cache.end()
-            if is_complete and denoising is not None:
+            if is_complete and denoising is not None and not vars(self._pipe).get("_interrupt"):
                 message = denoising.explain_useless_bounds(state.config)
                 if message is not None:
                     state.warn_once("start and end", message)

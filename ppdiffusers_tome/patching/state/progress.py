@@ -143,7 +143,11 @@ class SchedulerTracker:
     def step_at(self, timestep: float) -> Step:
         """Track a call with a timestep and return its step."""
         schedules = self._schedules()
-        if self._is_listed and not any(find_places(each, timestep) for each in schedules):
+        timesteps = self._schedule.timesteps
+        # A single one of another list is a callback's, unless that list begins with it.
+        lists = [timesteps] if timesteps in schedules and self._between is None else schedules
+        begins_list = any(0 in find_places(each, timestep) for each in schedules)
+        if self._is_listed and not begins_list and not any(find_places(each, timestep) for each in lists):
             return self._step_between(timestep)
         self._between = None
         begins = self._begins_schedule(schedules, timestep)
@@ -162,6 +166,8 @@ class SchedulerTracker:
         """Return whether a timestep begins another schedule, or this one again."""
         # Compared by value: a pipeline may copy its scheduler for every call (Panorama), and a thread may set it again.
         timesteps = self._schedule.timesteps
+        if not self._is_listed and any(each[0] == timestep for each in schedules):
+            return True  # what came before was no step, such as a call to warm up
         if timesteps not in schedules or (self._is_listed and not find_places(timesteps, timestep)):
             return True
         return timestep != self._timestep and self._next_place(timestep) <= self._place
@@ -192,14 +198,14 @@ class SchedulerTracker:
         """
         schedule, place = self._schedule, self._place
         time = schedule.times[place]
-        if step.continues:
-            step = step._replace(continues=not schedule.goes_back(before, place) and time <= schedule.times[before] + 1)
-        else:
-            self._end = min(place + (self._count_steps() or len(schedule)), len(schedule))
         if not step.continues:
+            self._end = min(place + (self._count_steps() or len(schedule)), len(schedule))
+        continues = step.continues and not schedule.goes_back(before, place) and time <= schedule.times[before] + 1
+        if not continues:
             self._first_place = place
         num_steps = schedule.end_of_run(place, self._end) - self._first_place
-        return step._replace(number=place - self._first_place, num_steps=num_steps, time=time)
+        number = place - self._first_place
+        return step._replace(continues=continues, number=number, num_steps=num_steps, time=time)
 
     def _add_number(self, step: Step) -> Step:
         """Add its number to a step whose timestep is not listed."""
