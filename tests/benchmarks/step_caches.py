@@ -69,6 +69,7 @@ REGIMES = {
     "guided": Regime({UNET: 7.5, CLASS_TRANSFORMER: 4.0}),
     "less guided": Regime({UNET: 5.0, CLASS_TRANSFORMER: 2.5}),
     "open": Regime({UNET: 1.0, CLASS_TRANSFORMER: 1.0}, is_open=True),
+    "every class": Regime({UNET: 7.5, CLASS_TRANSFORMER: 4.0}),  # of emoji, one image each
 }
 BALANCED = ToMeConfig.preset("balanced")
 # The tokens that keep most at their speed.
@@ -179,7 +180,9 @@ def _find_source(name: str) -> Any:
 
 def list_images(model: str, regime: str, count: int) -> list[tuple[str, int]]:
     """List the prompts and seeds of a regime."""
-    prompts = PROMPTS[model]
+    from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
+
+    prompts: Sequence[str] = EMOJI_CLASSES if regime == "every class" else PROMPTS[model]
     return [("" if REGIMES[regime].is_open else prompts[number % len(prompts)], number) for number in range(count)]
 
 
@@ -234,10 +237,10 @@ def measure_images(
 
     from ppdiffusers_tome.tuning.images import compute_psnr
 
-    case = {"model": model, "regime": regime, "scheduler": scheduler, "of": steps}
+    case = {"model": model, "regime": regime, "scheduler": scheduler, "of": steps, "size": size or SIZES[model]}
     done = {tuple(row.get(name) for name in (*case, "prompt", "seed", "name")) for row in read_rows(path)}
     loaded, guidance = Model(model, scheduler), REGIMES[regime].guidance[FAMILIES[model]]
-    where = {"guidance": guidance, "size": size or SIZES[model]}
+    where = {"guidance": guidance, "size": case["size"]}
     for prompt, seed in list_images(model, regime, num_images):
         reference, likeness = None, None
         for variant in variants:
@@ -363,11 +366,13 @@ class Point:
 
 
 def read_points() -> dict[tuple[str, ...], list[Point]]:
-    """Return the points by model, regime, guidance, scheduler and steps."""
+    """Return the points by model, regime, guidance, size, scheduler and steps."""
     seconds = {row["model"]: row["seconds"] for row in read_rows(FOLDER / "costs.jsonl")}  # the last of each model
     cases: dict[tuple[str, ...], dict[str, list[dict[str, Any]]]] = {}
     for row in read_rows(FOLDER / "images.jsonl"):
-        case = (row["model"], row["regime"], f"{row['guidance']:g}", row["scheduler"], str(row["of"]))
+        case = (
+            row["model"], row["regime"], f"{row['guidance']:g}", str(row["size"]), row["scheduler"], str(row["of"])
+        )  # fmt: skip
         cases.setdefault(case, {}).setdefault(row["name"], []).append(row)
     return {case: list(_list_points(rows, seconds[case[0]], int(case[-1]))) for case, rows in cases.items()}
 
@@ -397,7 +402,7 @@ def make_table() -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((
-        "model", "regime", "guidance", "scheduler", "steps", "setting", "speed-up of the denoiser", "psnr", "lowest",
+        "model", "regime", "guidance", "size", "scheduler", "steps", "setting", "speed-up of the denoiser", "psnr", "lowest",
         "likeness", "images", "fewer steps", "their psnr", "their lowest",
     ))  # fmt: skip
     for case, points in sorted(read_points().items()):
@@ -486,7 +491,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             command.add_argument("--output", type=Path, required=True)
         if name == "images":
             command.add_argument("--images", type=int, default=NUM_IMAGES)
-            command.add_argument("--only", nargs="*", default=[], metavar="GROUP")
+            command.add_argument("--only", nargs="*", default=[], metavar="NAME", help="groups or names of settings")
+            command.add_argument("--size", type=int)
     commands.add_parser("table")
     commands.add_parser("skipped")
     args = parser.parse_args(argv)
@@ -501,9 +507,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif args.command == "images":
         chosen = read_chosen(args.model, args.regime, args.scheduler, args.steps)
         variants = list_variants(args.model, args.steps, chosen)
-        variants = [variant for variant in variants if not args.only or variant.group in args.only]
+        variants = [variant for variant in variants if not args.only or {variant.group, variant.name} & {*args.only}]
         path = FOLDER / "images.jsonl"
-        measure_images(args.model, args.regime, args.scheduler, args.steps, args.images, variants, path)
+        measure_images(
+            args.model, args.regime, args.scheduler, args.steps, args.images, variants, path, size=args.size
+        )
     elif args.command == "samples":
         generate_samples(args.model, args.regime, args.scheduler, args.steps, args.images, args.output)
     elif args.command == "skipped":
