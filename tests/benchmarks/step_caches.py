@@ -402,8 +402,8 @@ def make_table() -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((
-        "model", "regime", "guidance", "size", "scheduler", "steps", "setting", "speed-up of the denoiser", "psnr", "lowest",
-        "likeness", "images", "fewer steps", "their psnr", "their lowest",
+        "model", "regime", "guidance", "size", "scheduler", "steps", "setting", "speed-up of the denoiser", "psnr",
+        "lowest", "likeness", "images", "fewer steps", "their psnr", "their lowest",
     ))  # fmt: skip
     for case, points in sorted(read_points().items()):
         for point in sorted(points, key=lambda point: -point.cost):

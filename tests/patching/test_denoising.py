@@ -133,6 +133,21 @@ def test_another_schedule_after_the_first_one_in_one_call() -> None:
         assert [each[1:4] for each in found] == [(True, False, 0), (True, True, 1), (True, True, 2)]
 
 
+def test_a_call_beside_the_denoising_at_a_timestep_of_another_list_moves_nothing() -> None:
+    """A pipeline whose scheduler for its low resolution lists every timestep, and whose callback calls its denoiser."""
+    steps = SchedulerTracker(Scheduler(DOWN, [float(number) for number in range(999, -1, -1)]))
+    places(steps, DOWN[:2])
+    assert steps.step_at(600.0)[1:4] == (False, False, None)
+    assert [each[:4] for each in map(steps.step_at, DOWN[2:])] == [(0.5, True, True, 2), (0.75, True, True, 3)]
+
+
+@pytest.mark.parametrize("warm_up", [1.0, 0.5])
+def test_a_call_before_the_denoising_is_no_step_of_it(warm_up: float) -> None:
+    steps = SchedulerTracker(Scheduler(DOWN))
+    steps.step_at(warm_up)
+    assert [each[2:4] for each in map(steps.step_at, DOWN)] == [(False, 0), (True, 1), (True, 2), (True, 3)]
+
+
 def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
     scheduler = Scheduler(DOWN)
     steps = SchedulerTracker(scheduler)

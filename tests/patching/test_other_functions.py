@@ -7,11 +7,12 @@ import functools
 import random
 import warnings
 from collections.abc import Callable
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import paddle
+import ppdiffusers
 import pytest
 from paddle import nn
 from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
@@ -453,6 +454,64 @@ def test_a_class_may_be_derived_from_that_of_a_layer_with_it() -> None:
     assert np.array_equal(tiny.run_unet(unet), run_merged(0.3))
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), run_merged(0.0))
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("path", ["", ATTENTION.rpartition(".")[0], ATTENTION])
+@pytest.mark.parametrize("binds", [functools.partial, MethodType, None])
+def test_a_function_that_calls_the_classs_own_method(path: str, binds: Any) -> None:
+    """As a function of the user gets it from a layer's class, after ToMe."""
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    layer = find_layer(unet, path)
+    own = type(layer).forward
+    layer.forward = binds(own, layer) if binds else lambda *args, **kwargs: own(layer, *args, **kwargs)
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
+
+
+class Outside(ppdiffusers.DiffusionPipeline):
+    """A pipeline that calls its model once."""
+
+    def __init__(self, unet: tiny.Model) -> None:
+        super().__init__()
+        self.register_modules(unet=unet)
+
+    def __call__(self) -> np.ndarray:
+        return tiny.run_unet(self.unet)
+
+
+@pytest.mark.parametrize("change", ["forward", "copied", "moved"])
+def test_blocks_that_run_outside_of_their_denoiser_are_told(change: str) -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    if change == "forward":
+        function = vars(ppdiffusers.UNet2DConditionModel)["forward"]
+        pasted = FunctionType(function.__code__, function.__globals__, "forward", function.__defaults__)
+        pasted.__kwdefaults__ = function.__kwdefaults__
+        unet.forward = MethodType(pasted, unet)
+    elif change == "copied":
+        unet.down_blocks[0] = copy.deepcopy(unet.down_blocks[0])
+    else:
+        other = apply_tome(tiny.unet(levels=1), 0.3)
+        unet.down_blocks[0] = other.down_blocks[0]
+    pipe = Outside(unet)
+    with pytest.warns(UserWarning, match="ran outside of a call of its denoiser, so unmerged.*call apply_tome again"):
+        pipe()
+    pipe.apply_tome(0.5)
+    if change != "forward":
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.array_equal(pipe(), run_merged(0.5))
+
+
+def test_a_grid_layer_that_is_replaced_is_told() -> None:
+    specimen = next(each for each in specimens() if each.name == "sd3")
+    model, plain = specimen.build(), run(specimen, specimen.build())
+    apply_tome(model, 0.5)
+    assert not np.array_equal(run(specimen, model), plain)
+    model.pos_embed = copy.deepcopy(specimen.build().pos_embed)
+    with pytest.warns(UserWarning, match="PatchEmbed, whose input tells the grid of tokens, did not run, so"):
+        assert np.array_equal(run(specimen, model), plain)
+    apply_tome(model, 0.5)
+    assert not np.array_equal(run(specimen, model), plain)
 
 
 @pytest.mark.parametrize("path", [ATTENTION, f"{ATTENTION}.to_k"])

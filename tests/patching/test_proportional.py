@@ -15,6 +15,7 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor, Sli
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import ChunkedAttnProcessor
+from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo.lvdm import SPECIMEN as LVDM
 from zoo.sd3 import SPECIMEN as SD3
 from zoo.specimen import TEXT_DIM, normal
@@ -125,3 +126,31 @@ def test_what_a_model_has_no_use_for_is_refused(build: Any, settings: dict[str, 
     with pytest.raises(NothingToMergeError, match=words):
         apply_tome(model, 0.5, **settings)
     assert tiny.snapshot(model) == before
+
+
+class Wrapped(paddle.nn.Layer):
+    """A layer around a linear one, as for LoRA; it has no weight of its own."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, x: paddle.Tensor, *scale: float) -> paddle.Tensor:
+        return self.base(x, *scale)
+
+
+class WholeNumbers(Wrapped):
+    """A linear layer whose weight is in whole numbers."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__(base)
+        self.weight = paddle.zeros(base.weight.shape, dtype="int8")
+
+
+@pytest.mark.parametrize("wrapper", [Wrapped, WholeNumbers])
+@pytest.mark.parametrize("settings", [dict(method="keys"), dict(method="pool"), dict(proportional=True)])
+def test_queries_of_a_layer_without_a_plain_weight(wrapper: Any, settings: dict[str, Any]) -> None:
+    unets = [apply_tome(tiny.unet(levels=1), 0.5, **settings) for _ in range(2)]
+    for block in find_blocks(unets[1]):
+        block.block.attn1.to_q = wrapper(block.block.attn1.to_q)
+    assert np.array_equal(*map(tiny.run_unet, unets))

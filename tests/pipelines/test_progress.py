@@ -20,7 +20,7 @@ from pipelines import test_video_audio as videos
 from pipelines.whole import Draw, count_merged
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.recorder import record_merging
-from zoo import unidiffuser
+from zoo import sd3, unidiffuser
 from zoo.specimen import Inputs
 
 PIPELINES: dict[str, Callable[[Path], tuple[Any, Draw]]] = {
@@ -149,6 +149,20 @@ def test_unidiffuser_is_told_by_what_it_denoises(is_image: bool, other: int | No
         return bool(records)
 
     assert [merges(timestep) for timestep in (900, 501, 500, 100)] == [False, False, True, True]
+
+
+@pytest.mark.filterwarnings("error:ToMe")
+@pytest.mark.parametrize("settings", [dict(start=0.5), dict(end=0.5)])
+def test_an_image_that_a_callback_ends_tells_nothing_of_start_and_end(settings: dict[str, Any], tmp_path: Path) -> None:
+    case = transformers.CASES["StableDiffusion3Pipeline"]
+    pipe = apply_tome(case.build(tmp_path), 0.5, **settings)
+
+    def interrupt(pipe: Any, number: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        pipe._interrupt = number >= 1
+        return kwargs
+
+    with sd3.attention_anywhere(), paddle.no_grad():
+        pipe(**case.call, num_inference_steps=8, callback_on_step_end=interrupt)
 
 
 class TestABareDenoiser:
