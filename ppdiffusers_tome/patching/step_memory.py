@@ -8,7 +8,7 @@ import Paddle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -36,11 +36,10 @@ class StepMemory:
 
     Args:
         num_steps: after so many steps calls begin with no values; infinite for all of the denoising.
-        are_equal: whether two tensors are equal; by default by their values, which waits for the device.
     """
 
-    def __init__(self, num_steps: float, are_equal: Callable[[Any, Any], bool] | None = None) -> None:
-        self._num_steps, self._are_equal = num_steps, are_equal or _are_equal
+    def __init__(self, num_steps: float) -> None:
+        self._num_steps = num_steps
         self._age = -1  # steps since all values were new
         self._previous: list[_Entry] = []
         self._current: list[_Entry] = []
@@ -87,8 +86,9 @@ class StepMemory:
         if len(entry.conditioning) != len(conditioning):
             return False
         rows = zip(entry.conditioning, conditioning, entry.versions, versions, strict=True)
-        return all(v == w if a is b else self._are_equal(a, b) for a, b, v, w in rows)
+        return all(v == w if a is b else _are_equal(a, b) for a, b, v, w in rows)
 
 
 def _are_equal(one: paddle.Tensor, another: paddle.Tensor) -> bool:
+    """Compare two tensors by their values, which waits for the device."""
     return one.shape == another.shape and one.dtype == another.dtype and bool((one == another).all())

@@ -514,6 +514,16 @@ def test_a_grid_layer_that_is_replaced_is_told() -> None:
     assert not np.array_equal(run(specimen, model), plain)
 
 
+def test_two_threads_that_find_a_new_layer_move_an_override_once() -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5, method="keys")
+    attention = find_layer(unet, ATTENTION)
+    override, new = list_overrides(attention.to_k)[0], find_layer(tiny.unet(levels=1), f"{ATTENTION}.to_k")
+    attention.to_k = new
+    for _ in range(2):
+        override.follow(new)
+    assert list_overrides(new) == [override]
+
+
 @pytest.mark.parametrize("path", [ATTENTION, f"{ATTENTION}.to_k"])
 def test_a_layer_that_is_absent_for_a_while_keeps_its_settings(path: str) -> None:
     unet, (parent, _, name) = apply_tome(tiny.unet(levels=1), 0.5, method="keys"), path.rpartition(".")

@@ -46,7 +46,6 @@ class DenoiserCall:
     ) -> None:  # fmt: skip
         self.state, self.denoiser, self._config = state, denoiser, state.config
         self.latent_shape, self.conditioning = latent_shape, conditioning
-        self._uses_progress = self._config.uses_progress
         # Training uses random timesteps and images.
         is_training = denoiser.training and CALL_STACK.pipeline_call is None
         self._shares_steps = self._config.reuse_steps > 1 and not is_training
@@ -106,7 +105,7 @@ class DenoiserCall:
     def _list_step_settings(self) -> dict[str, str]:
         """List the settings that need the step, each with the effect without one."""
         settings = {}
-        if self._uses_progress:
+        if self._config.uses_progress:
             settings["a ratio that changes over the denoising, start or end"] = (
                 "it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it"
             )
@@ -125,7 +124,7 @@ class DenoiserCall:
         self.step = step
         if step.progress is not None:
             denoising.add_step(step.progress)
-        if step.progress is None and self._uses_progress:
+        if step.progress is None and self._config.uses_progress:
             self.state.warn_once(
                 "progress",
                 f"a timestep of {timestep:g} is outside 0 to {self.state.max_timestep:g}, so the progress of the "
@@ -177,7 +176,7 @@ class DenoiserCall:
         if self.timestep is None:
             self._warn_of_missing_timestep()
         progress = None if self.step is None else self.step.progress
-        if self._uses_progress and progress is None:
+        if self._config.uses_progress and progress is None:
             return 0
         num_merged = config.num_merged(grid, layout.level, progress)
         if grid.num_cells(config.sx, config.sy, config.st) == 0:
