@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import adapters
@@ -13,9 +15,6 @@ from ppdiffusers_tome.patching.adapters.adapter import UNETS, BlockAdapter, Merg
 from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 # The parts of a UNet, in the order in which they run.
 DOWN, MIDDLE, UP = range(3)
@@ -135,7 +134,8 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
     """Return the denoisers by path.
 
     These are the innermost models around embeddings of timesteps, otherwise the outermost models. A layer may call its
-    denoiser several times, and several ControlNets may be one model, so a call belongs to the denoiser.
+    denoiser several times, and several ControlNets may be one model, so a call belongs to the denoiser. In a part of a
+    model it is the part or, of a ``LayerList``, which is never called, each layer in it.
     """
     models = {path: layer for path, layer in model.named_sublayers(include_self=True) if is_a(layer, "ModelMixin")}
     denoisers = {}
@@ -149,7 +149,16 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
     for path, layer in models.items():  # a model precedes those inside of it
         if not is_a(layer, *parents) and not any(_is_inside(path, name) for name in denoisers):
             denoisers[path] = layer
-    return denoisers
+    return denoisers or dict(_list_called_layers(model))
+
+
+def _list_called_layers(layer: Layer, path: str = "") -> Iterator[tuple[str, Layer]]:
+    """Yield the path and layer of the outermost layers that have a ``forward``."""
+    if type(layer).forward is not Layer.forward:
+        yield path, layer
+        return
+    for name, child in layer.named_children():
+        yield from _list_called_layers(child, f"{path}.{name}".lstrip("."))
 
 
 def _innermost(path: str, ancestors: Iterable[str]) -> str:

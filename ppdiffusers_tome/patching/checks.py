@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import Any
-
-from paddle.nn import Layer
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer, find_timestep_layer
 from ppdiffusers_tome.patching.layer_class import is_overridden
 from ppdiffusers_tome.patching.processors import accepts_key_bias
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 
+if TYPE_CHECKING:
+    from paddle.nn import Layer
+
 
 def check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Check that blocks support ``proportional`` and a stride over frames, and can run.
+    """Check that blocks support ``proportional`` and a stride over frames.
 
     Raises:
-        NothingToMergeError: they are in a container, no attention takes a mask for ``proportional``, or some attention
-            is within one frame.
+        NothingToMergeError: no attention takes a mask for ``proportional``, or some attention is within one frame.
     """
-    for denoiser in (block.denoiser for block in blocks):
-        if type(denoiser).forward is Layer.forward:
-            raise NothingToMergeError(
-                f"{type(denoiser).__name__} is a container, which is never called itself; call apply_tome on the "
-                "model, or on each layer in the container"
-            )
     attentions = [(block, point) for block in blocks for role, point in block.points(config) if role == ATTENTION]
     if config.proportional and not any(_accepts_group_sizes(block, point, config) for block, point in attentions):
         raise NothingToMergeError(
@@ -65,6 +59,8 @@ def log_advice(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     """Log once where settings keep less than fewer steps do, by docs/en/results/step-caches.md."""
     preset = config.preset_name
     for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
+        if find_timestep_layer(denoiser) is None:  # of a part of a model, the family is unknown
+            continue
         family, name = find_family(denoiser), type(denoiser).__name__
         if family != UNET and preset is not None:
             _log_once(
@@ -73,7 +69,7 @@ def log_advice(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             )
         if isinstance(config.cache, float) and config.cache > HIGHEST_SHARE:
             _log_once(
-                f"cache={config.cache:g} skips over {HIGHEST_SHARE:g} of the steps of {name}, a {family}, at which "
+                f"cache={config.cache:g} skips more than {HIGHEST_SHARE:g} of the steps of {name}, a {family}, where "
                 "some images keep less than with fewer steps; give less, or let ppdiffusers_tome.tune choose the steps"
             )
 

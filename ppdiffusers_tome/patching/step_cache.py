@@ -271,6 +271,12 @@ class StepCache:
                 f"cache={format_setting(config.cache)} leaves nothing to skip in a denoising of "
                 f"{format_count(self.num_steps, 'step')}, so they are computed; {remedy}"
             )
+        if isinstance(config.cache, tuple) and config.cache_steps is None and config.cache[-1] >= self.num_steps:
+            yield "more steps", (
+                f"the list in cache has step {config.cache[-1]}, and this denoising ends at step {self.num_steps - 1}: "
+                "its last ones may be skipped, so list the steps of this denoising, or give cache_steps, so that the "
+                "steps keep their places"
+            )
         if config.cache_steps not in (None, self.num_steps):
             yield "other steps", (
                 f"the list in cache is for {config.cache_steps} steps and this denoising has {self.num_steps}, so its "

@@ -199,9 +199,12 @@ def describe_result(best: Trial | None, pays: bool, all_steps: Sequence[Trial], 
     speed = f"{best.speed_up:.2f}x the speed"
     timed = f"{speed}, timed side by side with the unmerged image"
     if not pays:
+        why = "" if best.config.ratio == 0 else (
+            ". Attention takes too small a part of the time; a larger image has a larger speed-up"
+        )  # fmt: skip
         return (
             f"The best settings that reach the target, {best.name}, give no speed-up on this machine at this size: "
-            f"they run at {timed}. Attention takes too small a part of the time; a larger image has a larger speed-up"
+            f"they run at {timed}{why}"
         )
     if best.steps is None:
         result = f"The chosen settings, {best.name}, run at {timed}, with a PSNR of {best.psnr:.1f} dB"

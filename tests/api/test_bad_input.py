@@ -375,10 +375,18 @@ def test_preset_that_a_transformer_should_not_have_is_logged_once(log_lines: lis
     ]
 
 
+def test_nothing_is_advised_on_a_part(log_lines: list[str]) -> None:
+    unet = tiny.unet()
+    for part in (unet.down_blocks[0], unet.mid_block, unet.up_blocks[1].attentions[0]):
+        apply_tome(part, "balanced")
+        apply_tome(part, 0, cache=0.5)
+    assert log_lines == []
+
+
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
 def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make: Any, log_lines: list[str]) -> None:
     for cache in (0.2, 0.5, 0.5, (0, 9, 19)):
         apply_tome(make(), 0, cache=cache)
     (line,) = log_lines
-    assert "cache=0.5 skips over 0.2 of the steps" in line
+    assert "cache=0.5 skips more than 0.2 of the steps" in line
     assert "ppdiffusers_tome.tune" in line

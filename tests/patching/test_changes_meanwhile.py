@@ -257,6 +257,16 @@ def test_a_call_that_began_before_a_change_says_nothing_false() -> None:
         before(functools.partial(type(unet).forward, unet), tiny.latent(), 500, tiny.text())
 
 
+def test_settings_of_all_parts_replace_those_of_the_whole() -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.3)
+    for part in (*unet.down_blocks, unet.mid_block, *unet.up_blocks):
+        apply_tome(part, 0.5, use_rand=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        merged = tiny.run_unet(unet)
+    assert np.array_equal(merged, tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5, use_rand=False)))
+
+
 def test_none_of_the_blocks_ran() -> None:
     """As with INFERENCE_OPTIMIZE=True, where ppdiffusers builds other blocks than those of the model."""
     unet = tiny.unet(levels=1)

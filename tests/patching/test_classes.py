@@ -14,7 +14,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
+from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layer_class import list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
@@ -121,9 +121,11 @@ def test_a_method_that_was_found_before_it_was_removed_runs_the_plain_model() ->
         assert np.array_equal(forward(tiny.latent(), 500, tiny.text()).sample.numpy(), plain)
 
 
-@pytest.mark.parametrize("name", ["down_blocks", "up_blocks"])
-def test_a_container_which_is_never_called_is_refused(name: str) -> None:
-    unet = tiny.unet()
-    with pytest.raises(NothingToMergeError, match=r"LayerList is a container.* on each layer in the container"):
-        apply_tome(getattr(unet, name), 0.5)
-    assert unet.tome is None
+def test_in_a_container_which_is_never_called_each_layer_has_it() -> None:
+    unet, expected = tiny.unet(), tiny.unet()
+    for block in expected.down_blocks:
+        apply_tome(block, 0.5, max_downsample=8, use_rand=False)
+    apply_tome(unet.down_blocks, 0.5, max_downsample=8, use_rand=False)
+    assert unet.tome.blocks == expected.tome.blocks
+    assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(expected))
+    assert not np.array_equal(tiny.run_unet(unet), tiny.run_unet(tiny.unet()))

@@ -128,6 +128,27 @@ def test_what_a_model_has_no_use_for_is_refused(build: Any, settings: dict[str, 
     assert tiny.snapshot(model) == before
 
 
+class OwnProcessor:
+    """Attention without a mask."""
+
+    def __call__(self, attn: Any, hidden_states: paddle.Tensor, *args: Any, **kwargs: Any) -> paddle.Tensor:
+        layers = (attn.to_q, attn.to_k, attn.to_v)
+        query, key, value = (attn.head_to_batch_dim(layer(hidden_states)) for layer in layers)
+        weights = F.softmax(paddle.matmul(query, key, transpose_y=True) * attn.scale)
+        return attn.to_out[0](attn.batch_to_head_dim(paddle.matmul(weights, value)))
+
+
+@pytest.mark.parametrize("method", ["tome", "keys"])
+def test_a_processor_that_prepares_no_mask_is_told(method: str) -> None:
+    unets = [apply_tome(tiny.unet(levels=1), 0.5, method=method, proportional=given) for given in (False, True)]
+    for unet in unets:
+        for block in find_blocks(unet):
+            block.block.attn1.set_processor(OwnProcessor())
+    without = tiny.run_unet(unets[0])
+    with pytest.warns(UserWarning, match="OwnProcessor does not call prepare_attention_mask.* no effect on it"):
+        assert np.array_equal(tiny.run_unet(unets[1]), without)
+
+
 class Wrapped(paddle.nn.Layer):
     """A layer around a linear one, as for LoRA; it has no weight of its own."""
 

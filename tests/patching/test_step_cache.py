@@ -693,6 +693,14 @@ class TestOnPipelines:
         assert pipe.tome.entries[0].last_image.cache_bytes == 0
 
 
+    def test_a_list_for_more_steps_is_logged(self) -> None:
+        """Its last entries are behind the last step, which is skipped."""
+        pipe = apply_tome(tiny.pipeline(), 0, cache=(0, 1, 3, 9))
+        with pytest.warns(UserWarning, match="has step 9, and this denoising ends at step 5.* or give cache_steps"):
+            tiny.run_pipeline(pipe, steps=6)
+        assert pipe.tome.entries[0].last_image.computed_steps == (0, 1, 3)
+
+
 class TestRefusals:
     def test_a_program_is_refused(self) -> None:
         unet = apply_tome(tiny.unet(), ratio=0, cache=0.5)

@@ -26,7 +26,7 @@ class MaskPreparation(Override):
         batch_size: int, out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        mask, reduction = attention_mask, point.reduction
+        mask, reduction, point.prepares_mask = attention_mask, point.reduction, True
         if mask is None and not self.state.config.uses_group_sizes:
             return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
         point.block.call.require_one_mode()

@@ -47,8 +47,8 @@ class DenoiserOverride(Override):
 
     def _warn_of_blocks_that_did_not_run(self) -> None:
         # Another thread may have taken this off, and put others in its place.
-        is_there = self in list_overrides(self.layer)
-        if is_there and any(isinstance(override, BlockOverride) for override in walk_overrides(self.layer)):
+        blocks = [each for each in walk_overrides(self.layer) if isinstance(each, BlockOverride)]
+        if self in list_overrides(self.layer) and any(block.state is self.state for block in blocks):
             self.state.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "

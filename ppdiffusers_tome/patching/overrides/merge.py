@@ -15,7 +15,7 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
-from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
 from ppdiffusers_tome.patching.layer_class import find_user_function
 from ppdiffusers_tome.patching.override import Original, Override
@@ -78,6 +78,13 @@ class PointOverride(Override):
             # A function of the user may leave attention out in some calls only.
             self.bypassing = None if find_user_function(self.layer) else find_processor(self.layer)
             raise UnmergeableError("bypass", self._describe_bypass(point.missing))
+        has_mask = self.role == ATTENTION and self.merge_point.has_prepared_mask
+        if self.state.config.proportional and has_mask and not point.prepares_mask:
+            self.state.warn_once(
+                "proportional",
+                f"attention with {find_processor(self.layer).__name__} does not call prepare_attention_mask, which "
+                "would weight its keys, so proportional=True has no effect on it",
+            )
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
 

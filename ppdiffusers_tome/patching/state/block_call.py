@@ -89,6 +89,7 @@ class PointCall:
         rotations: the rotary embedding of the output of each norm, by the norm's name.
         ran: names of the layers of attention that ran on fewer tokens.
         reduced: the last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
+        prepares_mask: True once attention prepared its mask, which has group sizes.
     """
 
     block: BlockCall
@@ -98,6 +99,7 @@ class PointCall:
     rotations: dict[str, Rotation] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
     reduced: tuple[Any, Any] = (None, None)
+    prepares_mask: bool = False
 
     @property
     def missing(self) -> set[str]:
