@@ -52,8 +52,8 @@ class MaskPreparation(Override):
             heads = max(1, mask.shape[0] // reduction.batch)
             by_head = mask.reshape([-1, heads, *mask.shape[1:]])
         # Of layers that wrap others, as for LoRA, or have whole numbers as weights, too.
-        parameters = (each for each in self.layer.to_q.parameters() if each.is_floating_point())
-        dtype = next(parameters).dtype if mask is None else mask.dtype
+        dtypes = (each.dtype for each in self.layer.to_q.parameters() if each.is_floating_point())
+        dtype = next(dtypes, paddle.float32) if mask is None else mask.dtype
         sizes = add_group_size_bias(by_head, reduction, 0, dtype, text_first=False)
         return None if sizes is None else sizes.expand([reduction.batch, *sizes.shape[1:]]).flatten(0, 1)
 
