@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer, find_timestep_layer
+from ppdiffusers_tome.patching.blocks import (
+    MergeableBlock,
+    find_blocks,
+    find_family,
+    find_layer,
+    find_timestep_layer,
+    is_a,
+)
 from ppdiffusers_tome.patching.layer_class import is_overridden
 from ppdiffusers_tome.patching.processors import accepts_key_bias
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
@@ -59,7 +66,8 @@ def log_advice(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     """Log once where settings keep less than fewer steps do, by docs/en/results/step-caches.md."""
     preset = config.preset_name
     for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
-        if find_timestep_layer(denoiser) is None:  # of a part of a model, the family is unknown
+        is_part = not is_a(denoiser, "ModelMixin") or getattr(denoiser, "is_input_continuous", False)
+        if is_part and find_timestep_layer(denoiser) is None:  # of unknown family; some whole models have none, too
             continue
         family, name = find_family(denoiser), type(denoiser).__name__
         if family != UNET and preset is not None:

@@ -48,7 +48,7 @@ _AROUND = object()  # of a function that belongs around the overrides
 
 
 def is_overridden(layer: Layer) -> bool:
-    """Return whether a layer has ToMe, and other code gave it no other class since."""
+    """Return whether a layer has ToMe, and a class whose methods run it."""
     return _REPLACED in vars(layer) and hasattr(type(layer), "_plain_class")
 
 
@@ -239,7 +239,9 @@ def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
     cls = _find_plain_class(layer)
     if cls is type(layer):  # derived from one with ToMe
         return object.__reduce_ex__(layer, protocol)  # type: ignore[return-value]
-    return _create, (cls,), *cls.__reduce_ex__(layer, protocol)[2:]
+    bases = (base for base in cls.__mro__ if base is not object)  # which has no state of its own to drop
+    get_state = next((vars(base)["__getstate__"] for base in bases if "__getstate__" in vars(base)), vars)
+    return _create, (cls,), get_state(layer)
 
 
 def _create(cls: type) -> Any:

@@ -74,7 +74,7 @@ def check_ratio(ratio: Any, settings: Mapping[str, Any]) -> float | tuple[float,
 
 
 def _check_ramp(name: str, ramp: Any, settings: Mapping[str, Any]) -> float | tuple[float, ...]:
-    if isinstance(ramp, str) or not isinstance(ramp, Sequence):
+    if isinstance(ramp, str | bytes) or not isinstance(ramp, Sequence):
         return _check_fraction(name, ramp, settings)
     if len(ramp) < 2:
         raise ToMeValueError(f"{name}={shorten_repr(ramp)} must be a number, or a ramp of two or more: (0.7, 0.3)")

@@ -69,7 +69,7 @@ def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]
 def _check_cache(values: dict[str, Any]) -> None:
     """Check and convert the settings of the cache over steps."""
     cache, steps, slope = (values[name] for name in ("cache", "cache_steps", "cache_slope"))
-    if isinstance(cache, Sequence) and not isinstance(cache, str):
+    if isinstance(cache, Sequence) and not isinstance(cache, str | bytes):
         computed = tuple(_STEP.check("cache", step) for step in cache)
         if not computed or computed[0] != 0 or any(left >= right for left, right in pairwise(computed)):
             raise ToMeValueError(
@@ -84,7 +84,7 @@ def _check_cache(values: dict[str, Any]) -> None:
         values["cache"] = computed
     else:
         values["cache"] = _CACHE.check("cache", cache)
-    if isinstance(slope, str) or not isinstance(slope, Sequence):
+    if isinstance(slope, str | bytes) or not isinstance(slope, Sequence):
         values["cache_slope"] = _SLOPE.check("cache_slope", slope)
     elif len(slope) == steps:
         values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slope)

@@ -37,6 +37,7 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.patching import checks
 from ppdiffusers_tome.settings.text import shorten_repr
+from zoo import specimens
 from zoo.prior_transformer import SPECIMEN as PRIOR
 
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
@@ -381,6 +382,12 @@ def test_nothing_is_advised_on_a_part(log_lines: list[str]) -> None:
         apply_tome(part, "balanced")
         apply_tome(part, 0, cache=0.5)
     assert log_lines == []
+
+
+def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(log_lines: list[str]) -> None:
+    for name in ("uvit", "vq_diffusion"):
+        apply_tome(next(each for each in specimens() if each.name == name).build(), 0, cache=0.8)
+    assert len(log_lines) == 2
 
 
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])

@@ -62,6 +62,29 @@ def test_a_derived_class_without_it_is_copied_as_it_is() -> None:
     assert unet.tome is None
 
 
+def test_a_derived_class_with_it_is_copied_as_it_is(merged: np.ndarray) -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+
+    class Own(type(unet)):  # type: ignore[misc]
+        pass
+
+    unet.__class__ = Own
+    again = copy.deepcopy(apply_tome(unet, 0.5))
+    assert np.array_equal(tiny.run_unet(again), merged)
+    assert type(remove_tome(again)) is Own
+
+
+def test_a_class_that_is_copied_by_its_arguments(merged: np.ndarray) -> None:
+    """Its own ``__reduce__`` gives no state."""
+
+    class Own(UNet):
+        def __reduce__(self) -> tuple[Any, ...]:
+            return build, (UNet,)
+
+    again = copy.deepcopy(apply_tome(build(Own), 0.5))
+    assert np.array_equal(tiny.run_unet(again), merged)
+
+
 def test_a_class_that_drops_what_cannot_be_copied(merged: np.ndarray) -> None:
     class Locked(UNet):
         def __getstate__(self) -> dict[str, Any]:

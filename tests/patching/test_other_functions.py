@@ -502,6 +502,25 @@ def test_blocks_that_run_outside_of_their_denoiser_are_told(change: str) -> None
             assert np.array_equal(pipe(), run_merged(0.5))
 
 
+class TwoModels(ppdiffusers.DiffusionPipeline):
+    """A pipeline of two models that share a part, as Versatile Diffusion's."""
+
+    def __init__(self, unet: tiny.Model, image_unet: tiny.Model) -> None:
+        super().__init__()
+        self.register_modules(unet=unet, image_unet=image_unet)
+
+    def __call__(self) -> list[np.ndarray]:
+        return [tiny.run_unet(self.unet), tiny.run_unet(self.image_unet)]
+
+
+@pytest.mark.filterwarnings("error:ToMe")
+def test_a_block_of_two_models_runs_in_either() -> None:
+    one, other = tiny.unet(levels=1), tiny.unet(levels=1)
+    other.mid_block = one.mid_block
+    for image in apply_tome(TwoModels(one, other), 0.5)():
+        assert np.array_equal(image, run_merged(0.5))
+
+
 def test_a_grid_layer_that_is_replaced_is_told() -> None:
     specimen = next(each for each in specimens() if each.name == "sd3")
     model, plain = specimen.build(), run(specimen, specimen.build())

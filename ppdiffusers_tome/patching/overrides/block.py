@@ -8,6 +8,7 @@ from typing import Any
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
+from ppdiffusers_tome.patching.layer_class import list_overrides
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.block_call import BlockCall
@@ -87,11 +88,14 @@ class BlockOverride(Override):
             override.block = self
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        if CALL_STACK.pipeline_call is not None and self.state.find_frame() is None:
+        # Of two models that share the block, the other may run.
+        states = {override.state for override in list_overrides(self.layer)}
+        if CALL_STACK.pipeline_call is not None and states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
             self.state.warn_once(
                 "outside",
                 f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
-                "the denoiser's forward, or the block was copied or moved; call apply_tome again",
+                "the denoiser's forward, the block was copied or moved, or other code called it alone; call apply_tome "
+                "again",
             )
         return super().__call__(original, *args, **kwargs)
 

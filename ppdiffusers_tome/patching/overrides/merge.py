@@ -79,7 +79,8 @@ class PointOverride(Override):
             self.bypassing = None if find_user_function(self.layer) else find_processor(self.layer)
             raise UnmergeableError("bypass", self._describe_bypass(point.missing))
         has_mask = self.role == ATTENTION and self.merge_point.has_prepared_mask
-        if self.state.config.proportional and has_mask and not point.prepares_mask:
+        is_plain = find_user_function(self.layer) is None  # a function may leave attention out
+        if self.state.config.proportional and has_mask and is_plain and not point.prepares_mask:
             self.state.warn_once(
                 "proportional",
                 f"attention with {find_processor(self.layer).__name__} does not call prepare_attention_mask, which "
