@@ -36,7 +36,7 @@ def find_arguments(layer: Layer, args: Arguments, kwargs: Keywords, keys: Sequen
 
 
 def list_parameters(layer: Layer) -> list[str]:
-    """List the parameters of a layer's ``forward``, or of one that it hands ``*args`` on to."""
+    """List the parameters of ``forward``, or of one that gets its ``*args``."""
     layer_class: Any = type(layer)
     return _list_parameters(layer_class, layer_class.forward)
 

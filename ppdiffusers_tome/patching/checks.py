@@ -67,7 +67,7 @@ def log_advice(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     preset = config.preset_name
     for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
         is_part = not is_a(denoiser, "ModelMixin") or getattr(denoiser, "is_input_continuous", False)
-        if is_part and find_timestep_layer(denoiser) is None:  # of unknown family; some whole models have none, too
+        if is_part and find_timestep_layer(denoiser) is None:  # its family is unknown
             continue
         family, name = find_family(denoiser), type(denoiser).__name__
         if family != UNET and preset is not None:

@@ -214,14 +214,14 @@ def _hide_methods(cls: Any, methods: dict[str, Any]) -> Any:
     return PlainMethods
 
 
-def _choose_inside(layer: Layer, name: str, function: Any, ours: MethodType, own: Any) -> Any:
+def _choose_inside(layer: Layer, name: str, function: Any, ours: MethodType, method: Any) -> Any:
     """Return what is inside of the overrides once a function is set, or ``_AROUND``.
 
     A hook, a cache, or Paddle where it traced, puts back what it found when it came. If that is our method, it came
-    after ToMe, and goes. If it is the class's ``own`` method, or held by the function inside, it came before, and all
+    after ToMe, and goes. If it is the class's ``method``, or held by the function inside, it came before, and all
     others go with it. A new function around these, in place of an earlier hook, is inside; any other is around.
     """
-    inside, plain = find_user_function(layer, name), MethodType(own, layer)
+    inside, plain = find_user_function(layer, name), MethodType(method, layer)
     if is_same(function, ours):
         return inside
     if _find_replaced(layer, name) is _NOT_REPLACED:
@@ -231,7 +231,7 @@ def _choose_inside(layer: Layer, name: str, function: Any, ours: MethodType, own
     if inside is not None and holds(inside, function):
         return function
     calls_ours = holds(function, ours) or any(is_same(each, ours) for each in vars(layer).values())
-    calls_inside = any(holds(function, each) for each in (plain, own, inside) if each is not None)
+    calls_inside = any(holds(function, each) for each in (plain, method, inside) if each is not None)
     return function if calls_inside and not calls_ours else _AROUND
 
 

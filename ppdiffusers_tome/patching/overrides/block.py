@@ -88,16 +88,20 @@ class BlockOverride(Override):
             override.block = self
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        # Of two models that share the block, the other may run.
+        if CALL_STACK.pipeline_call is not None and self.state.find_frame() is None:
+            self._warn_of_missing_denoiser()
+        return super().__call__(original, *args, **kwargs)
+
+    def _warn_of_missing_denoiser(self) -> None:
         states = {override.state for override in list_overrides(self.layer)}
-        if CALL_STACK.pipeline_call is not None and states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
+        # Of two models that share the block, the other may run.
+        if states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
             self.state.warn_once(
                 "outside",
                 f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
                 "the denoiser's forward, the block was copied or moved, or other code called it alone; call apply_tome "
                 "again",
             )
-        return super().__call__(original, *args, **kwargs)
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""

@@ -143,11 +143,7 @@ class SchedulerTracker:
     def step_at(self, timestep: float) -> Step:
         """Track a call with a timestep and return its step."""
         schedules = self._schedules()
-        timesteps = self._schedule.timesteps
-        # A single one of another list is a callback's, unless that list begins with it.
-        lists = [timesteps] if timesteps in schedules and self._between is None else schedules
-        begins_list = any(0 in find_places(each, timestep) for each in schedules)
-        if self._is_listed and not begins_list and not any(find_places(each, timestep) for each in lists):
+        if self._is_beside(schedules, timestep):
             return self._step_between(timestep)
         self._between = None
         begins = self._begins_schedule(schedules, timestep)
@@ -161,6 +157,15 @@ class SchedulerTracker:
         self._timestep = timestep
         step = Step(self._place / max(len(self._schedule), self._place + 1), is_new_step, continues=not begins)
         return self._add_run(step, before) if self._is_listed else self._add_number(step)
+
+    def _is_beside(self, schedules: Sequence[Sequence[float]], timestep: float) -> bool:
+        """Return whether a timestep is on no list, or alone on another list."""
+        if not self._is_listed or any(0 in find_places(each, timestep) for each in schedules):
+            return False  # a list that begins with it begins
+        timesteps = self._schedule.timesteps
+        # A single one of another list is a callback's.
+        lists = [timesteps] if timesteps in schedules and self._between is None else schedules
+        return not any(find_places(each, timestep) for each in lists)
 
     def _begins_schedule(self, schedules: Sequence[Sequence[float]], timestep: float) -> bool:
         """Return whether a timestep begins another schedule, or this one again."""
