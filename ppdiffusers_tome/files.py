@@ -6,23 +6,20 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ppdiffusers_tome.errors import ToMeValueError
 
 
-def prepare_folder(
-    folder: Path, names: Iterable[str] = (), *, overwrite: bool, replaceable: Collection[str] | None = None
-) -> list[Path]:
+def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) -> list[Path]:
     """Make a folder, and check that files can be written there.
 
     Args:
         folder: it is made where it does not exist.
         names: of the files, as paths in the folder.
         overwrite: replace existing files.
-        replaceable: names of the only files that ``overwrite`` replaces; None for all.
 
     Returns:
         The paths of the files.
@@ -45,11 +42,6 @@ def prepare_folder(
                 raise ToMeValueError(
                     f"{parent} is a link or a file, where a folder belongs; remove it, or choose another folder"
                 )
-        if replaceable is not None and name not in replaceable and os.path.lexists(path):
-            raise ToMeValueError(
-                f"{path} belongs to no earlier result, so not even overwrite=True replaces it; choose another folder, "
-                "or move it away"
-            )
         refuse_existing(path, overwrite=overwrite)
     return list(paths.values())
 

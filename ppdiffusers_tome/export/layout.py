@@ -1,13 +1,11 @@
 """The needs of an export, its files and their replacement. Imports no Paddle.
 
-``export.json`` lists the files of its export. Only those are replaced or removed; all other files in a folder stay, and
-an export that would replace one of them is refused.
+``export.json`` lists the files of its export, which another may replace. A folder with other files is refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,7 @@ PROGRAM_SUFFIXES = (".pdmodel", ".json")  # of Paddle 2 and Paddle 3
 PROGRAMS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 DENOISERS = ("unet", "controlnet")
 INDEX, EXPORT = "model_index.json", "export.json"
-SETTINGS, DENOISER_SETTINGS = "tome.json", {name: f"tome.{name}.json" for name in DENOISERS}
-# The files that are known before anything is traced, and the folders.
-_EARLY_NAMES = (INDEX, EXPORT, SETTINGS, *DENOISER_SETTINGS.values(), *(f"{name}/{PROGRAM}" for name in PROGRAMS))
+SETTINGS = "tome.json"
 
 
 def require_exportable(config: ToMeConfig, denoiser: str = "") -> None:
@@ -34,7 +30,6 @@ def require_exportable(config: ToMeConfig, denoiser: str = "") -> None:
     """
     refused = {
         "a ratio that changes over the denoising, start or end": config.uses_progress,
-        "min_similarity": config.min_similarity is not None,
         "cache": bool(config.cache),
     }
     for setting in (name for name, is_given in refused.items() if is_given):
@@ -44,33 +39,39 @@ def require_exportable(config: ToMeConfig, denoiser: str = "") -> None:
         )
 
 
-def require_folder(folder: Path, names: Iterable[str] = _EARLY_NAMES, *, overwrite: bool) -> None:
+def require_folder(folder: Path, *, overwrite: bool) -> None:
     """Make sure that an export can be written without losing other files.
 
-    As ``prepare_folder`` for an export's files; by default those that are known before anything is traced.
+    Raises:
+        ToMeValueError: the folder cannot be written, or it holds more than an export that ``overwrite`` replaces.
     """
-    prepare_folder(folder, names, overwrite=overwrite, replaceable=list_exported(folder))
+    prepare_folder(folder, overwrite=overwrite)
+    found = _list_files(folder)
+    if others := [name for name in found if name not in list_exported(folder)]:
+        raise ToMeValueError(
+            f"{folder / others[0]} belongs to no earlier export, so not even overwrite=True replaces it; choose "
+            "another folder, or move it away"
+        )
+    if found and not overwrite:
+        raise ToMeValueError(f"{folder} has an export; choose another folder, or replace it with overwrite=True")
 
 
-def publish(work: Path, folder: Path, description: dict[str, Any], *, overwrite: bool) -> None:
+def publish(work: Path, folder: Path, description: dict[str, Any]) -> None:
     """Move a complete export into its folder, replacing an earlier one.
 
     ``model_index.json`` is removed first and moved last, so an incomplete export cannot be loaded.
 
     Args:
         work: the folder that holds the complete export, on the same disk.
-        folder: of the export.
+        folder: of the export, which ``require_folder`` allows.
         description: what ``export.json`` says of the export, beside its files.
-        overwrite: replace an earlier export.
 
     Raises:
-        ToMeValueError: as ``require_folder``; nothing was changed.
         OSError: writing failed midway. ``export.json`` exists then, so the next export may overwrite the rest.
     """
     names = [name for name in _list_files(work) if name != EXPORT]
     text = json.dumps({**description, "files": [*names, EXPORT]}, indent=2, allow_nan=False) + "\n"
     (work / EXPORT).write_text(text, encoding="utf-8")
-    require_folder(folder, [*names, EXPORT], overwrite=overwrite)
     try:
         (folder / INDEX).unlink(missing_ok=True)
         # A program of the other Paddle would be loaded in place of the new one, and settings would be out of date.
@@ -100,5 +101,6 @@ def list_exported(folder: Path) -> set[str]:
 
 
 def _list_files(folder: Path) -> list[str]:
-    """List the files of a folder and its subfolders by relative path."""
-    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir()]
+    """List the files and links of a folder and its subfolders by relative path."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
+    return [path.relative_to(folder).as_posix() for path in found]

@@ -2,8 +2,8 @@
 
 The files are those of ppdiffusers' ``deploy/*/export_model.py``: ``model_index.json``, ``tokenizer``, ``scheduler``,
 and a program in each of ``text_encoder``, ``unet`` (with the ControlNet, if there is one), ``vae_encoder`` and
-``vae_decoder``. Two more describe them: ``tome.json`` holds the settings, for ``ToMeConfig.load``
-(``tome.unet.json`` and ``tome.controlnet.json`` if they differ), and ``export.json`` the sizes and the checks.
+``vae_decoder``. Two more describe them: ``tome.json`` holds the settings, for ``ToMeConfig.load``, unless denoisers
+differ; ``export.json`` has those of each, the sizes and the checks.
 
 Height and width are fixed, as they decide how many tokens merge; the batch may be dynamic.
 """
@@ -66,16 +66,16 @@ def export_pipeline(
 
     Args:
         pipe: a ``StableDiffusionPipeline`` or ``StableDiffusionControlNetPipeline`` in float32, with or without ToMe.
-        folder: the folder of the export; created if absent.
+        folder: an empty folder; created if absent.
         height, width: of the images in pixels, multiples of 8; the programs take this size alone.
         rows: of the UNet's batch, two for each image with guidance; None is dynamic.
-        overwrite: replace an earlier export; all other files in the folder stay.
+        overwrite: replace an earlier export, if the folder holds nothing else.
         tolerance: the largest difference allowed between a program and its model.
         metadata: more entries for ``export.json``, plain values.
 
     Raises:
         ToMeTypeError, ToMeValueError: an argument, the pipeline or its settings of ToMe cannot be exported, the folder
-            holds something that must not be replaced, or a program differs from its model; nothing is written then.
+            holds other files, or a program differs from its model; nothing is written then.
         OSError: a file cannot be written.
     """
     folder = Path(folder)
@@ -103,9 +103,10 @@ def export_pipeline(
             **(metadata or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
             "tolerance": tolerance, "tome": describe_settings(denoisers), "components": [*map(asdict, exported)],
         }  # fmt: skip
-        for name, config in list_settings_files(denoisers).items():
-            config.save(work / name)
-        layout.publish(work, folder, description, overwrite=overwrite)
+        config = find_common_config(denoisers.values())
+        if config is not None:
+            config.save(work / layout.SETTINGS)
+        layout.publish(work, folder, description)
     return exported
 
 
@@ -117,20 +118,11 @@ def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def list_settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
-    """Return the settings to save, by file name.
+def find_common_config(models: Iterable[Any]) -> ToMeConfig | None:
+    """Find the config that merges exactly the blocks that merge now.
 
-    Applying them merges exactly the blocks that merge now. There is one ``tome.json`` if one config does that for all
-    denoisers, otherwise a file for each denoiser for which one config does. Ratio 0 means no merging.
+    Ratio 0 means no merging.
     """
-    if (config := _find_common_config(denoisers.values())) is not None:
-        return {layout.SETTINGS: config}
-    configs = {layout.DENOISER_SETTINGS[name]: _find_common_config([model]) for name, model in denoisers.items()}
-    return {name: config for name, config in configs.items() if config is not None}
-
-
-def _find_common_config(models: Iterable[Any]) -> ToMeConfig | None:
-    """Find the config that merges exactly the blocks that merge now."""
     models = list(models)
     config, *others = {entry.config for model in models for entry in _entries(model)} or {ToMeConfig(0)}
     for model in models:

@@ -21,7 +21,7 @@ from ppdiffusers_tome.export.pipelines import (
     _check_program,
     describe_settings,
     export_pipeline,
-    list_settings_files,
+    find_common_config,
 )
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component
 from ppdiffusers_tome.patching.layer_class import walk_overrides
@@ -31,10 +31,9 @@ from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 # Settings that decide how matching is computed; between them every way there is.
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
-    "regular": dict(use_rand=False, method="prune", merge_crossattn=True),
-    "all": dict(tile=4, reuse_steps=4, reuse_blocks=True, method="tofu", merge_mlp=True),
+    "regular": dict(use_rand=False, merge_crossattn=True),
+    "all": dict(tile=4, reuse_steps=4, merge_mlp=True),
     "keys": dict(method="todo"),
-    "pooled keys": dict(method="pool"),
     "merged keys": dict(method="keys"),
 }
 
@@ -274,45 +273,40 @@ class TestSettings:
         }
 
     def test_one_file_speaks_for_all_that_have_the_same(self, models):
-        assert list_settings_files(models) == {"tome.json": self.OFF}
+        assert find_common_config(models.values()) == self.OFF
         assert self.blocks(models) == {"unet": None, "controlnet": None}
         for model in models.values():
             model.apply_tome(0.5)
-        assert list_settings_files(models) == {"tome.json": self.HALF}
+        assert find_common_config(models.values()) == self.HALF
         assert self.blocks(models) == {"unet": [(0.5, 3)], "controlnet": [(0.5, 1)]}
         (entry,) = describe_settings(models)["controlnet"]
         assert entry == {"settings": self.HALF.to_dict(), "blocks": ["down_blocks.0.attentions.0.transformer_blocks.0"]}
-        assert list_settings_files({"unet": models["unet"]}) == {"tome.json": self.HALF}
+        assert find_common_config([models["unet"]]) == self.HALF
 
-    def test_a_file_each_where_they_differ(self, models):
+    def test_no_file_speaks_for_denoisers_that_differ(self, models):
         models["unet"].apply_tome(0.5)
-        assert list_settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.OFF}
+        assert find_common_config(models.values()) is None
         models["controlnet"].apply_tome(0.3)
-        assert list_settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.LESS}
+        assert find_common_config(models.values()) is None
         remove_tome(models["unet"])
-        assert list_settings_files(models) == {"tome.unet.json": self.OFF, "tome.controlnet.json": self.LESS}
+        assert find_common_config(models.values()) is None
         assert self.blocks(models) == {"unet": None, "controlnet": [(0.3, 1)]}
-
-    def test_settings_that_do_not_reach_a_model_speak_for_it_too(self, models):
-        coarse = ToMeConfig(ratio={2: 0.5})
-        models["controlnet"].apply_tome(coarse)  # which the UNet's one level is not in
-        assert list_settings_files(models) == {"tome.json": coarse}
 
     def test_no_file_speaks_for_a_model_whose_parts_differ(self, models):
         for model in models.values():
             model.apply_tome(0.5)
         models["unet"].up_blocks[0].apply_tome(0.3)
-        assert list_settings_files(models) == {"tome.controlnet.json": self.HALF}
+        assert find_common_config(models.values()) is None
         assert self.blocks(models)["unet"] == [(0.5, 1), (0.3, 2)]
         remove_tome(models["unet"].up_blocks[0])
-        assert list_settings_files(models) == {"tome.controlnet.json": self.HALF}
+        assert find_common_config(models.values()) is None
         assert self.blocks(models)["unet"] == [(0.5, 1)]
 
     @pytest.mark.parametrize(
         ("settings", "words"),
         [
-            (dict(min_similarity=0.9), "min_similarity"), (dict(start=0.2), "start or end"),
-            (dict(ratio=(0.7, 0.3)), "a ratio that changes"),
+            (dict(start=0.2), "start or end"), (dict(ratio=(0.7, 0.3)), "a ratio that changes"),
+            (dict(cache=0.2), "cache"),
         ],
     )  # fmt: skip
     def test_every_denoiser_is_checked_before_anything_is_written(self, settings, words, tmp_path):

@@ -25,7 +25,7 @@ HELP = "Write a pipeline as static programs for deployment, merging included, an
 EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads, tome.json (the settings, for --config)
 and export.json (sizes, settings and the difference from the model). The programs take one height and width; the batch
 is dynamic unless --rows fixes it. Every program is run before it is moved to the output. --overwrite replaces an
-earlier export and nothing else: other files stay, and a model's own folder is refused.
+earlier export; a folder with other files is refused.
 
   ppdiffusers-tome export --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --rows 2
   ppdiffusers-tome export --controlnet bundled --ratio 0.7 --output outputs/with-edges
