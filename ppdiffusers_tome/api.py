@@ -15,6 +15,7 @@ from ppdiffusers_tome.settings.combine import UNSET, combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.ratio import Ratio
+from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ def _explain_arguments(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **settings: Any) -> Any:
+        refuse_removed(settings)
         for name in settings.keys() - known.keys():
             suggestion = did_you_mean(name, known)
             if name in ("preset", "settings"):
@@ -58,17 +60,11 @@ def apply_tome(
     *,
     tile: int | None = UNSET,
     reuse_steps: int = UNSET,
-    reuse_blocks: bool = UNSET,
     method: str = UNSET,
-    min_similarity: float | None = UNSET,
     start: float = UNSET,
     end: float = UNSET,
     st: int = UNSET,
-    proportional: bool | None = UNSET,
     cache: float | Sequence[int] = UNSET,
-    cache_slope: float | Sequence[float] = UNSET,
-    cache_steps: int | None = UNSET,
-    cache_scheduler: str | None = UNSET,
     config: ToMeConfig | str | Path | None = None,
 ) -> T:
     """Merge redundant tokens in a model, or every denoiser of a pipeline.
@@ -80,10 +76,9 @@ def apply_tome(
         model_or_pipe: an argument of the function only, not of the method: a ppdiffusers pipeline (its UNet, prior,
             transformer and ControlNets merge, its VAE and text encoder never do), a model, or a part of a model.
         ratio: fraction of the tokens to merge (default 0.5), ``0 <= ratio < 1 - 1 / (sx * sy * st)``; the methods
-            ``keys``, ``pool`` and ``todo`` accept that limit, too. 0.5 halves the tokens that attention sees (with
-            these methods, its keys); 0 leaves the model exactly as it is. Several numbers are a ramp over the
-            denoising: ``(0.7, 0.3)`` falls from 0.7 at pure noise to 0.3 at the final image. A mapping has a number or
-            a ramp for each level, ``{1: 0.5, 2: 0.25}``; other levels do not merge. The name of a preset or a
+            ``keys`` and ``todo`` accept that limit, too. 0.5 halves the tokens that attention sees (with these methods,
+            its keys); 0 leaves the model exactly as it is. Several numbers are a ramp over the denoising:
+            ``(0.7, 0.3)`` falls from 0.7 at pure noise to 0.3 at the final image. The name of a preset or a
             ``ToMeConfig`` stands for ``config``.
         max_downsample: merge in blocks whose grid is at most this many times smaller than the latent: 1, 2, 4 or 8.
             None (default): the finest level at which the model has attention, 1 on Stable Diffusion 1 and 2, 2 on SDXL.
@@ -99,30 +94,17 @@ def apply_tome(
             them, so that the cost of matching grows linearly with the tokens. At least the larger of ``sx`` and ``sy``;
             16 is a good size. None (default) compares all with all, as the papers do.
         reuse_steps: denoising steps that share a matching, 1 or more (default 1: no reuse).
-        reuse_blocks: share the matching of the first block among all blocks on one grid (default False).
-        method: ``"tome"`` (default), ``"prune"`` or ``"tofu"`` merge similar tokens; ``"keys"``, ``"pool"`` or
-            ``"todo"`` keep every query and reduce the keys and values.
-        min_similarity: lowest cosine of tokens that merge, -1 to 1 (default None: any); ``ratio`` is then the upper
-            limit. All images of a batch merge as many tokens as the one with the fewest similar ones, a number that
-            every matching reads on the host, for which a GPU waits.
+        method: ``"tome"`` (default) merges similar tokens; ``"keys"`` and ``"todo"`` keep every query and reduce the
+            keys and values. ``"keys"`` weights merged keys by group size, wherever attention takes a mask.
         start, end: merge in this part of the denoising only, ``0 <= start < end <= 1`` (default: all of it).
         st: stride over the frames of a video, 1 or more. With 1 (default) each frame merges by itself. A larger one
             keeps more detail where little moves and costs more; it needs a model whose attention is over all frames at
             once (Wan, CogVideoX, HunyuanVideo).
-        proportional: weight merged tokens by group size, wherever attention takes a mask: the logarithm of the size is
-            added to the scores. None (default): only with ``keys`` and ``pool``.
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
-            before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps, from 0, such
-            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. It needs a pipeline, which knows the number of steps, and 9
-            steps or more.
-        cache_slope: the share of the slope between the last two computed steps that a skipped step follows, 0 to 2
-            (default 0.75): 1 extrapolates linearly, 0 reuses the last computed step; or one share for each of
-            ``cache_steps`` steps.
-        cache_steps: the number of denoising steps that the list in ``cache`` is for. In a denoising of another length
-            listed steps keep their places, as fractions of it. With None (default) the list is taken as it is, and
-            steps after its last are computed.
-        cache_scheduler: the class name of the scheduler that the list was chosen with (default None: any); another one
-            is logged.
+            before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps from 0 to the
+            last, such as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)`` of 20. In a denoising of another length listed steps
+            keep their places, as fractions of it. It needs a pipeline, which knows the number of steps, and a fraction
+            9 steps or more.
         config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
 
@@ -135,7 +117,7 @@ def apply_tome(
 
     Raises:
         ToMeTypeError: a setting has the wrong type.
-        ToMeValueError: a setting is out of range, or conflicts with another or with the preset or config.
+        ToMeValueError: a setting is out of range, conflicts with another, or is of an earlier version and gone.
         NothingToMergeError: no block would merge. After any error the model is as it was before.
 
     Example:
@@ -144,16 +126,14 @@ def apply_tome(
         0.5
 
     Arguments are those of tomesd's ``apply_patch`` and more. Papers: Token Merging for Fast Stable Diffusion (Bolya &
-    Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse, ToMA (Lu et al., ICML 2025); for ``proportional``,
-    Token Merging: Your ViT But Faster (Bolya et al. 2023), section 3; for the other methods, ``merging.methods``;
-    for ``cache``, TaylorSeer (arXiv 2503.06923), DeepCache (CVPR 2024) and FreqCa (arXiv 2510.08669).
+    Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse, ToMA (Lu et al., ICML 2025); for other methods,
+    ``merging.methods``; for ``cache``, TaylorSeer (arXiv 2503.06923), DeepCache (CVPR 2024) and FreqCa (arXiv
+    2510.08669).
     """
     settings: dict[str, Any] = dict(
         ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand, merge_attn=merge_attn,
         merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed, tile=tile, reuse_steps=reuse_steps,
-        reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity, start=start, end=end, st=st,
-        proportional=proportional, cache=cache, cache_slope=cache_slope, cache_steps=cache_steps,
-        cache_scheduler=cache_scheduler,
+        method=method, start=start, end=end, st=st, cache=cache,
     )  # fmt: skip
     if isinstance(ratio, ToMeConfig) or is_preset(ratio):
         if config is not None:

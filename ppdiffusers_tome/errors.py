@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 
 class ToMeError(Exception):
     """Any error of ppdiffusers_tome."""
 
 
 class ToMeValueError(ToMeError, ValueError):
-    """A setting or argument outside its accepted range.
-
-    Attributes:
-        settings: the names of the settings that conflict; empty where one setting alone is wrong.
-    """
-
-    def __init__(self, *args: object, settings: Iterable[str] = ()) -> None:
-        super().__init__(*args)
-        self.settings = tuple(settings)
+    """A setting or argument outside its accepted range, or in conflict with another."""
 
 
 class ToMeTypeError(ToMeError, TypeError):

@@ -1,12 +1,11 @@
-"""Fewer keys and values than queries: chosen tokens, or pooled cells.
+"""Fewer keys and values than queries: those of chosen tokens.
 
-All tokens give queries, so nothing is restored. (Pooled and merged keys are a ``Matching`` that keeps queries.)
+All tokens give queries, so nothing is restored. (Merged keys are a ``Matching`` that keeps queries.)
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -14,9 +13,7 @@ import numpy as np
 import paddle
 
 from ppdiffusers_tome.merging.constants import Constant, Constants
-from ppdiffusers_tome.merging.grid import Layout, divide_evenly
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import MEAN
 from ppdiffusers_tome.merging.partition import Partition
 
 
@@ -31,10 +28,6 @@ class ChosenKeys:
     keeps_queries: bool = True
 
     @property
-    def uniform_groups(self) -> bool:
-        return self.prefix == 0
-
-    @property
     def num_left(self) -> int:
         return self.kept.shape[0]
 
@@ -42,16 +35,7 @@ class ChosenKeys:
     def positions(self) -> paddle.Tensor:
         return self.kept.unsqueeze(0)
 
-    @property
-    def log_group_sizes(self) -> paddle.Tensor:
-        # Each of the grid's tokens stands for equally many.
-        of_grid = self.num_left - self.prefix
-        sizes = paddle.full([1, of_grid], math.log((self.num_tokens - self.prefix) / of_grid), dtype="float32")
-        if self.prefix == 0:
-            return sizes
-        return paddle.concat([sizes, paddle.zeros([1, self.prefix], dtype="float32")], axis=1)
-
-    def reduce(self, x: paddle.Tensor, combine: str = MEAN) -> paddle.Tensor:
+    def reduce(self, x: paddle.Tensor) -> paddle.Tensor:
         return paddle.index_select(x, self.kept, axis=1)
 
     def restore(self, y: paddle.Tensor) -> paddle.Tensor:
@@ -62,7 +46,7 @@ class ChosenKeys:
 
 
 # What every method makes of a block's tokens: ``reduce``, ``restore``, ``reduce_mask``, ``positions`` (of one image
-# where all have the same), ``log_group_sizes``, ``keeps_queries``, ``batch``, ``num_tokens`` and ``num_left``.
+# where all have the same), ``keeps_queries``, ``batch``, ``num_tokens`` and ``num_left``.
 TokenReduction: TypeAlias = Matching | ChosenKeys
 
 
@@ -121,65 +105,6 @@ def _choose_sources(count: int, num_sources: int, num_destinations: int, num_out
         _spread_evenly(inside, num_sources - num_outside) if inside else None,
         _spread_evenly(outside, num_outside) if outside else None,
     )
-
-
-@lru_cache(maxsize=32)
-def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int]) -> Matching:
-    """Pool as many cells, evenly spread, as drop that many keys.
-
-    The grid is cut evenly into cells of the stride or a little smaller, so that none is left over at its edges: as many
-    as with the stride alone if that divides the grid, else more.
-
-    Args:
-        layout: of the tokens. Without a stride over frames, the cells of one frame are those of every frame.
-        num_dropped: the keys of the grid to drop, or as many as pooling all cells drops.
-        stride: ``(sx, sy, st)``.
-
-    Returns:
-        The groups of one image, for ``Constants`` and ``Matching.repeat``. The token in a cell's middle stands for it.
-
-    Example, one of the four cells of a 4x4 grid, of which the token 5 in the middle has the position:
-
-        >>> from ppdiffusers_tome.merging.grid import Grid
-        >>> pooling = plan_pooling(Layout(Grid(4, 4)), num_dropped=3, stride=(2, 2, 1))
-        >>> pooling.owner.reshape(4, 4).tolist(), pooling.num_left
-        ([[0, 0, 1, 2], [0, 0, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]], 13)
-        >>> pooling.order.tolist()
-        [[0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
-    """
-    grid = layout.grid if stride[2] > 1 else replace(layout.grid, frames=1)
-    shape = (grid.frames, grid.height, grid.width)
-    cells, middles = zip(*map(_cut_side, shape, reversed(stride)), strict=True)
-    cell_of = np.ravel_multi_index(np.ix_(*cells), [len(middle) for middle in middles]).ravel()
-    middle_of = np.ravel_multi_index(np.ix_(*middles), shape).ravel()
-    num_cells = len(middle_of)
-    droppable = grid.num_tokens - num_cells
-    num_pooled = max(1, round(num_cells * min(1, num_dropped / droppable)) if droppable else num_cells)
-    pooled = _spread_evenly(num_pooled, num_cells)
-    # The group of each token of the grid; -1 where the token stays by itself.
-    group_of_cell = np.full(num_cells, -1)
-    group_of_cell[pooled] = np.arange(num_pooled)
-    group = group_of_cell[cell_of]
-    copy = np.arange(layout.grid.frames // grid.frames)[:, None]
-    owner = np.where(group < 0, -1, group + copy * num_pooled).ravel()
-    owner = np.concatenate([np.full(layout.prefix, -1), owner]).astype(np.int32)
-    # Tokens before the grid come last, as in a matching.
-    alone = np.roll(np.flatnonzero(owner < 0), -layout.prefix)
-    owner[alone] = np.arange(len(alone)) + num_pooled * len(copy)
-    sizes = np.bincount(owner)
-    kept = np.concatenate([(middle_of[pooled] + copy * grid.num_tokens + layout.prefix).ravel(), alone])
-    dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
-    return Matching(
-        owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept])[None], batch=1,
-        num_tokens=len(owner), num_left=len(sizes), keeps_queries=True, uniform_groups=sizes.max() < 2 * sizes.min(),
-    )  # fmt: skip
-
-
-def _cut_side(length: int, at_most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each place's cell on a side, and each cell's middle."""
-    cell_of = divide_evenly(length, at_most)
-    counts = np.bincount(cell_of)
-    return cell_of, np.cumsum(counts) - counts + counts // 2
 
 
 def _spread_evenly(count: int, number: int) -> np.ndarray:

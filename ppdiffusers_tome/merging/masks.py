@@ -5,6 +5,7 @@ from __future__ import annotations
 import paddle
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
+from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.token_span import TokenSpan
 
 # Added to a score, it leaves nothing of it, and float16 holds it.
@@ -32,7 +33,7 @@ def reduce_key_mask(mask: paddle.Tensor, reduction: TokenReduction, *, text_firs
 
 def add_group_size_bias(
     mask: paddle.Tensor | None, reduction: TokenReduction, num_text: int, dtype: paddle.dtype, *, text_first: bool
-) -> paddle.Tensor | None:
+) -> paddle.Tensor:
     """Weight keys by group size, adding the size's logarithm to a mask.
 
     Otherwise fewer keys would give more weight to those that did not merge, such as a text's (proportional attention:
@@ -40,14 +41,13 @@ def add_group_size_bias(
 
     Args:
         mask: of the reduced keys already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``reduce_key_mask``;
-            with None the result has one query, or is None where nothing is to be added.
+            with None the result has one query.
         reduction: of the image's keys.
         num_text: how many keys a text has.
         dtype: of the result.
         text_first: as in ``TokenSpan``.
     """
-    if reduction.uniform_groups and num_text == 0:
-        return mask
+    assert isinstance(reduction, Matching)  # chosen keys have no groups
     bias = reduction.log_group_sizes
     if num_text:
         text = paddle.zeros([bias.shape[0], num_text], dtype="float32")

@@ -16,17 +16,15 @@ from ppdiffusers_tome.merging.tiles import Tiles
 
 
 def match_tokens(
-    x: paddle.Tensor, partition: Partition, num_merged: int, min_similarity: float | None = None,
-    tiles: Tiles | None = None, frames: int = 1, keeps_queries: bool = False,
-) -> Matching | None:  # fmt: skip
-    """Decide which tokens merge; return None where no sources are similar enough.
+    x: paddle.Tensor, partition: Partition, num_merged: int, tiles: Tiles | None = None, frames: int = 1,
+    keeps_queries: bool = False,
+) -> Matching:  # fmt: skip
+    """Decide which tokens merge.
 
     Args:
         x: ``[batch, tokens, channels]``, the block's input, any float type.
         partition: the S sources and the destinations of the grid.
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
-        min_similarity: the least cosine at which they do. All images then merge as many as the one that has fewest
-            similar sources, so that they stay one tensor. Read on the host, so it waits for the device.
         tiles: of the partition, to compare sources with the destinations in and beside their tiles only; None compares
             all with all.
         frames: how many such grids an image's tokens hold, one after the other. Each merges by itself.
@@ -48,11 +46,6 @@ def match_tokens(
                 sources = partition.sources
                 similarity = paddle.index_select(similarity, tiles.columns, axis=1)
                 nearest = paddle.index_select(nearest, tiles.columns, axis=1)
-        if min_similarity is not None:
-            num_similar = (similarity >= min_similarity).astype("int32").sum(axis=1)
-            num_merged = min(num_merged, int(num_similar.min()))
-            if num_merged == 0:
-                return None
         # Tokens in the order [sources by rank, destinations, tokens before the grid], counted over the whole batch.
         stay = partition.destinations
         if partition.prefix:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import paddle
 from paddle import in_dynamic_mode
-
-from ppdiffusers_tome.merging.constants import Constant
-from ppdiffusers_tome.merging.methods import KEEP, MEAN, NORM
 
 HALF = (paddle.float16, paddle.bfloat16)
 
@@ -31,8 +28,6 @@ class Matching:
         num_tokens: tokens of an image before the reduction, those before the grid included.
         num_left: tokens of an image after it.
         keeps_queries: True where only keys and values are reduced and every query stays.
-        uniform_groups: True where no group has twice as many tokens as another, so that attention needs no weights:
-            softmax does not see a size that is the same for all keys.
 
     Example:
         >>> matching = Matching(
@@ -44,58 +39,44 @@ class Matching:
         ([1, 2, 1], [2.0, 3.0, 2.0, 3.0])
     """
 
-    owner: Constant
-    inverse_count: Constant
-    order: Constant
+    owner: paddle.Tensor
+    inverse_count: paddle.Tensor
+    order: paddle.Tensor
     batch: int
     num_tokens: int
     num_left: int
     keeps_queries: bool = False
-    uniform_groups: bool = False
-
-    def repeat(self, x: paddle.Tensor) -> Matching:
-        """Repeat the groups of one image for each of ``[batch, tokens, channels]``."""
-        batch = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0]
-        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
-        return replace(
-            self, batch=x.shape[0], owner=(self.owner + images * self.num_left).flatten(),
-            inverse_count=self.inverse_count.expand([batch, self.num_left, 1]).flatten(0, 1),
-            order=self.order + images.astype("int64") * self.num_tokens,
-        )  # fmt: skip
 
     @property
     def positions(self) -> paddle.Tensor:
         """int64 ``[batch, left]``: of each group the position of its destination."""
-        return (self._kept_index % self.num_tokens).reshape([self.batch, self.num_left])
+        kept = self.order[:, -(self.num_left * self.order.shape[1] // self.num_tokens) :].flatten()
+        return (kept % self.num_tokens).reshape([self.batch, self.num_left])
 
     @property
     def log_group_sizes(self) -> paddle.Tensor:
         """float32 ``[batch, left]``: the logarithm of each group's size."""
         return -paddle.log(self.inverse_count).reshape([self.batch, self.num_left])
 
-    def reduce(self, x: paddle.Tensor, combine: str = MEAN) -> paddle.Tensor:
-        """Make ``[batch, left, channels]``, one token of each group.
+    def reduce(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Compute the mean of each group.
 
         Args:
-            x: any float type, that of the result.
-            combine: ``MEAN``; ``NORM``, the mean at the mean length of the group's tokens; ``KEEP``, the destination.
+            x: ``[batch, tokens, channels]``, any float type, that of the result.
+
+        Returns:
+            ``[batch, left, channels]``.
         """
         # A program may know the batch of these tokens, but not that those of another layer have the same.
         rows = x.reshape([-1 if self.batch < 0 else self.batch * self.num_tokens, x.shape[2]])
-        if combine == KEEP:
-            merged = paddle.gather(rows, self._kept_index)
-        else:
-            # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
-            # or stop growing.
-            rows = rows.astype("float32") if x.dtype in HALF else rows
-            merged = scatter_rows(rows, self.owner, like=self.inverse_count, add=True)
-            weights = self.inverse_count.astype("float64") if x.dtype == paddle.float64 else self.inverse_count
-            # In place where no gradient needs the sums, to save a buffer.
-            merged = merged.multiply_(weights) if in_dynamic_mode() and merged.stop_gradient else merged * weights
-            if combine == NORM:
-                lengths = _row_lengths(rows, 1e-18).reshape([self.batch, self.num_tokens, 1])
-                merged = merged * (self.reduce(lengths).flatten(0, 1) / _row_lengths(merged, 1e-12))
-            merged = merged if merged.dtype == x.dtype else merged.astype(x.dtype)
+        # A flat background may put thousands of tokens in one group: in half precision the sum would overflow or stop
+        # growing.
+        rows = rows.astype("float32") if x.dtype in HALF else rows
+        merged = scatter_rows(rows, self.owner, like=self.inverse_count, add=True)
+        weights = self.inverse_count.astype("float64") if x.dtype == paddle.float64 else self.inverse_count
+        # In place where no gradient needs the sums, to save a buffer.
+        merged = merged.multiply_(weights) if in_dynamic_mode() and merged.stop_gradient else merged * weights
+        merged = merged if merged.dtype == x.dtype else merged.astype(x.dtype)
         return merged.reshape([self.batch, self.num_left, x.shape[2]])
 
     def restore(self, y: paddle.Tensor) -> paddle.Tensor:
@@ -129,21 +110,12 @@ class Matching:
             merged = merged.transpose([0, 2, 1, 3])
         return merged.reshape([-1, merged.shape[2], self.num_left])
 
-    @property
-    def _kept_index(self) -> paddle.Tensor:
-        return self.order[:, -(self.num_left * self.order.shape[1] // self.num_tokens) :].flatten()
-
     def _mask_groups(self, bias: paddle.Tensor) -> paddle.Tensor:
         # A mean would fade in a large group.
         rows = bias.astype("float32") if bias.dtype in HALF else bias
         sums = scatter_rows(rows.flatten(0, 1), self.owner, like=self.inverse_count, add=True)
         sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
-
-
-def _row_lengths(rows: paddle.Tensor, least: float) -> paddle.Tensor:
-    # The bound lies on the squares, as the gradient of a root is infinite at 0.
-    return paddle.sqrt(paddle.clip((rows * rows).sum(axis=-1, keepdim=True), min=least * least))
 
 
 def scatter_rows(

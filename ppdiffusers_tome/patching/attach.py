@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.merging.methods import MEAN, METHODS
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
 from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
@@ -138,17 +138,15 @@ def _drop_programs(model: Layer) -> None:
 
 
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    denoiser, method = blocks[0].denoiser, METHODS[config.method]
+    denoiser = blocks[0].denoiser
     state = DenoiserState(config, max_timestep=blocks[0].adapter.max_timestep)
     grids: dict[tuple[int, str], GridOverride] = {}  # one for all blocks of a class in a parent
-    for number, block in enumerate(blocks):
-        depth = number / max(1, len(blocks) - 1)
-        combine = MEAN if method.combine is None else method.combine(depth)
+    for block in blocks:
         key = (id(block.parent), block.adapter.block_class)
         grid = grids[key] = grids.get(key) or GridOverride(state, block)
         inner = [
             override for role, point in block.points(config)
-            for override in _list_overrides(state, block, role, point, combine)
+            for override in _list_overrides(state, block, role, point)
         ]  # fmt: skip
         tokens_layer = block.adapter.tokens_layer
         if tokens_layer:
@@ -173,11 +171,11 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
 
 
 def _list_overrides(
-    state: DenoiserState, block: MergeableBlock, role: str, point: MergePoint, combine: str
+    state: DenoiserState, block: MergeableBlock, role: str, point: MergePoint
 ) -> list[tuple[str, Override]]:
     """Create the overrides of a merge point, with their paths."""
     config, layer = state.config, find_layer(block.block, point.layer)
-    overrides: list[tuple[str, Override]] = [(point.layer, PointOverride(state, layer, point, role, combine))]
+    overrides: list[tuple[str, Override]] = [(point.layer, PointOverride(state, layer, point, role))]
     inner: list[InnerOverride] = []
     for name in point.list_inner_layers(METHODS[config.method].keeps_queries):
         kind = OutputOverride if name == OUTPUT else ProjectionOverride

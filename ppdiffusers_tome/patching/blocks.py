@@ -95,8 +95,6 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
 def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[MergeableBlock]:
     """Return the blocks that merge; ``max_downsample=None`` selects the finest level."""
     merging = [block for block in blocks if block.points(config)]
-    if config.levels is not None:
-        return [block for block in merging if block.level in config.levels]
     limit = config.max_downsample or min((block.level for block in merging), default=1)
     return [block for block in merging if block.level <= limit]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     find_blocks,
@@ -18,7 +18,6 @@ from ppdiffusers_tome.patching.blocks import (
     is_a,
 )
 from ppdiffusers_tome.patching.layer_class import is_overridden
-from ppdiffusers_tome.patching.processors import accepts_key_bias
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
@@ -28,17 +27,11 @@ if TYPE_CHECKING:
 
 
 def check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Check that blocks support ``proportional`` and a stride over frames.
+    """Check that blocks support a stride over frames.
 
     Raises:
-        NothingToMergeError: no attention takes a mask for ``proportional``, or some attention is within one frame.
+        NothingToMergeError: some attention is within one frame.
     """
-    attentions = [(block, point) for block in blocks for role, point in block.points(config) if role == ATTENTION]
-    if config.proportional and not any(_accepts_group_sizes(block, point, config) for block, point in attentions):
-        raise NothingToMergeError(
-            f"proportional=True has no effect here, as the attention of {type(blocks[0].block).__name__} takes no "
-            "mask, which would carry how many tokens each key stands for; leave it at None"
-        )
     single = next((block for block in blocks if block.adapter.frames_axis is None), None)
     if config.st > 1 and single is not None:
         raise NothingToMergeError(
@@ -97,8 +90,10 @@ def explain_no_block(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], con
         )
     levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.points(config)}))
     if levels:
-        setting = f"max_downsample={config.max_downsample}" if config.levels is None else f"ratio={config.ratio}"
-        return f"{name} has nothing to merge at the levels of {setting}; its blocks are at {levels}, so give one"
+        return (
+            f"{name} has nothing to merge at the levels of max_downsample={config.max_downsample}; its blocks are at "
+            f"{levels}, so give one"
+        )
     if METHODS[config.method].keeps_queries and config.merge_attn:
         return (
             f"{name} has nothing to merge with method={config.method!r}: no block of it makes keys and values of its "
@@ -108,16 +103,6 @@ def explain_no_block(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], con
     return (
         f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; try merge_attn=True"
     )
-
-
-def _accepts_group_sizes(block: MergeableBlock, point: MergePoint, config: ToMeConfig) -> bool:
-    """Return whether attention of a point can weight keys by group size."""
-    if point.mask or not point.has_prepared_mask:
-        return bool(point.mask)
-    # Attention that merges inside asks for its mask before its tokens merge; keys are known by then.
-    if point.merges_inside and not METHODS[config.method].keeps_queries:
-        return False
-    return accepts_key_bias(find_layer(block.block, point.layer))
 
 
 @cache

@@ -30,11 +30,10 @@ def accepts_key_bias(attention: Any) -> bool:
 def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
     """Return whether an attention weights keys by group size.
 
-    Unknown processors do so only with ``proportional=True``: their keys may not be the block's.
+    Unknown processors do not, as their keys may not be the block's.
     """
-    if not config.uses_group_sizes or not accepts_key_bias(attention):
-        return False
-    return config.proportional is True or find_processor(attention).__name__ in _SELF_CONTAINED
+    is_known = find_processor(attention).__name__ in _SELF_CONTAINED
+    return config.uses_group_sizes and is_known and accepts_key_bias(attention)
 
 
 def find_processor(layer: Any) -> type:

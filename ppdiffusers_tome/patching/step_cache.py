@@ -27,7 +27,7 @@ from ppdiffusers_tome.patching.paddle_compat import is_static_function, require_
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps
 from ppdiffusers_tome.settings.text import format_count, format_setting
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
     from ppdiffusers_tome.patching.state.progress import Step
 
+# The share of the slope that a skipped step follows; all of it overshoots where values curve.
+SLOPE = 0.75
 # Modules whose wrappers always run what they wrap: Paddle's decorators, and the hooks of ``enable_model_cpu_offload``.
 _TRANSPARENT = ("paddle.", "ppdiffusers.accelerate.hooks.")
 
@@ -63,11 +65,11 @@ class History:
             self.slope = map_tensors(lambda new, old: (new - old) / distance, value, self.value)
         self.time, self.value = time, value
 
-    def predict(self, time: int | None, share: float) -> Any:
-        """Return a skipped step's value, along a share of the slope."""
-        if self.slope is None or self.time is None or time is None or share == 0:
+    def predict(self, time: int) -> Any:
+        """Return a skipped step's value, along ``SLOPE`` of the slope."""
+        if self.slope is None or self.time is None:
             return self.value
-        distance = share * (time - self.time)
+        distance = SLOPE * (time - self.time)
         return map_tensors(lambda value, slope: value + slope * distance, self.value, self.slope)
 
 
@@ -100,20 +102,18 @@ class CachedCall:
     """One call of a denoiser with a cache over steps.
 
     Attributes:
-        time: see ``Step.time``; None where no step follows a slope, so that none is kept.
+        time: see ``Step.time``.
         is_computed: True in a step that runs all layers.
         is_kept: True in a computed step whose values a later step will use.
-        slope: the share of the slope that a skipped step follows.
         histories: of the layers in the calls of the steps before that belong to this one.
         stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
         record: called with the key and value of each stored layer; None outside of tuning.
         has_skipped: True once a layer was skipped.
     """
 
-    time: int | None
+    time: int
     is_computed: bool
     is_kept: bool
-    slope: float
     histories: dict[Hashable, History]
     stacks: dict[Hashable, Sequence[Any]] = field(default_factory=dict)
     record: Callable[[Hashable, Any], None] | None = None
@@ -138,7 +138,7 @@ class CachedCall:
     def predict(self, key: Hashable) -> Any:
         """Return the value of a layer in a skipped step."""
         self.has_skipped = True
-        return self.histories[key].predict(self.time, self.slope)
+        return self.histories[key].predict(self.time)
 
 
 class StepCache:
@@ -161,7 +161,6 @@ class StepCache:
         self.report = StepReport()
         self.num_steps = 0
         self.computed_steps: frozenset[int] = frozenset()
-        self._slopes: Sequence[float] = ()
         self._stores_maps = False
 
     def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedCall | None:
@@ -183,10 +182,9 @@ class StepCache:
         number, record = step.number, call.state.record
         is_planned = number in self.computed_steps or number >= self.num_steps
         return CachedCall(
-            time=step.time if any(self._slopes) else None,
+            time=step.time,
             is_computed=is_planned or not histories,
             is_kept=self._keeps(number) or record is not None,
-            slope=self._slopes[min(number, len(self._slopes) - 1)],
             histories=histories,
             record=None if record is None else partial(record, number),
         )
@@ -239,10 +237,8 @@ class StepCache:
         """Choose the computed steps of a run; warn where settings do not fit it."""
         config, family, self.num_steps = self._config, find_family(call.denoiser), num_steps
         self.computed_steps = choose_computed_steps(
-            num_steps, config.cache, family, config.cache_steps,
-            predicts_noise=predicts_noise(self._scheduler, family),
-        )  # fmt: skip
-        self._slopes = spread_slopes(num_steps, config.cache_slope)
+            num_steps, config.cache, family, predicts_noise=predicts_noise(self._scheduler, family)
+        )
         processors = {find_processor(layer) for layer in call.denoiser.sublayers()}
         self._stores_maps = any(stores_maps(processor, role) for processor in processors for role in ROLES)
         for warning in self._list_warnings(is_recorded=call.state.record is not None):
@@ -254,7 +250,7 @@ class StepCache:
         The last computed step before each skipped one is used and, for its slope, the two before that: with a scheduler
         of second order, two steps have the same timestep.
         """
-        later = range(number + 1, min(number + (4 if any(self._slopes) else 2), self.num_steps))
+        later = range(number + 1, min(number + 4, self.num_steps))
         return any(step not in self.computed_steps for step in later)
 
     def _list_warnings(self, *, is_recorded: bool) -> Iterable[tuple[str, str]]:
@@ -271,23 +267,11 @@ class StepCache:
                 f"cache={format_setting(config.cache)} leaves nothing to skip in a denoising of "
                 f"{format_count(self.num_steps, 'step')}, so they are computed; {remedy}"
             )
-        if isinstance(config.cache, tuple) and config.cache_steps is None and config.cache[-1] >= self.num_steps:
-            yield "more steps", (
-                f"the list in cache has step {config.cache[-1]}, and this denoising ends at step {self.num_steps - 1}: "
-                "its last ones may be skipped, so list the steps of this denoising, or give cache_steps, so that the "
-                "steps keep their places"
-            )
-        if config.cache_steps not in (None, self.num_steps):
+        if isinstance(config.cache, tuple) and config.cache[-1] + 1 != self.num_steps:
             yield "other steps", (
-                f"the list in cache is for {config.cache_steps} steps and this denoising has {self.num_steps}, so its "
-                "steps keep their places as fractions of the denoising; choose them again for so many "
+                f"the list in cache is for {config.cache[-1] + 1} steps and this denoising has {self.num_steps}, so "
+                "listed steps keep their places as fractions of the denoising; choose them again for so many "
                 "(ppdiffusers_tome.tune)"
-            )
-        scheduler = type(self._scheduler).__name__
-        if config.cache_scheduler not in (None, scheduler):
-            yield "other scheduler", (
-                f"the list in cache was chosen with {config.cache_scheduler} and this pipeline has {scheduler}, with "
-                "which other steps may matter; choose them again with it (ppdiffusers_tome.tune)"
             )
 
 

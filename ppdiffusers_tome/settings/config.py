@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from os import PathLike
@@ -17,6 +17,7 @@ from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.bounds import check_type, setting
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.ratio import LEVELS, Ratio
+from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import did_you_mean, format_setting, shorten_repr
 from ppdiffusers_tome.settings.validation import check_settings
 
@@ -58,23 +59,11 @@ class ToMeConfig:
         None, Integral, "a whole number of tokens, such as 16, or None (compare all with all)", 1
     )
     reuse_steps: int = setting(1, Integral, "a whole number of denoising steps, 1 (no reuse) or more, such as 4", 1)
-    reuse_blocks: bool = setting(False)
     method: str = setting("tome", str, f"one of {', '.join(map(repr, METHODS))}", among=tuple(METHODS))
-    min_similarity: float | None = setting(
-        None, Real, "a cosine, a number from -1 to 1, such as 0.9, or None (any)", -1, 1
-    )
     start: float = setting(0.0, Real, _PART, 0, 1)
     end: float = setting(1.0, Real, _PART, 0, 1)
     st: int = setting(1, Integral, "a whole number of frames, 1 or more, such as 2", 1)
-    proportional: bool | None = setting(None, bool, "True, False or None (as the method does)")
     cache: float | Sequence[int] = 0.0
-    cache_slope: float | Sequence[float] = 0.75
-    cache_steps: int | None = setting(
-        None, Integral, "the number of denoising steps that the list in cache is for, or None (any)", 2
-    )
-    cache_scheduler: str | None = setting(
-        None, str, "the name of a scheduler's class, such as 'DDIMScheduler', or None (any)"
-    )
 
     def __new__(cls, *_: Any, **settings: Any) -> ToMeConfig:
         check_names(settings)  # with a suggestion, which Python's own error lacks
@@ -84,32 +73,31 @@ class ToMeConfig:
         for name, value in check_settings(fields(self), vars(self)).items():
             object.__setattr__(self, name, value)
 
-    def num_merged(self, grid: Grid, level: int, progress: float | None) -> int:
+    def num_merged(self, grid: Grid, progress: float | None = None) -> int:
         """Count the tokens of a grid that merge.
 
         Args:
             grid: the tokens of one image or video.
-            level, progress: as for ``ratio_at``.
+            progress: as for ``ratio_at``.
 
         Returns:
             Those of all frames with a stride over frames (``st``); else those of one frame.
 
         Example:
             >>> from ppdiffusers_tome.merging.grid import Grid
-            >>> ToMeConfig(ratio=0.5).num_merged(Grid(height=64, width=64), level=1, progress=None)
+            >>> ToMeConfig(ratio=0.5).num_merged(Grid(height=64, width=64))
             2048
         """
         num_tokens = grid.num_tokens if self.st > 1 else grid.height * grid.width
-        return int(num_tokens * self.ratio_at(level, progress))
+        return int(num_tokens * self.ratio_at(progress))
 
-    def ratio_at(self, level: int, progress: float | None = None) -> float:
+    def ratio_at(self, progress: float | None = None) -> float:
         """Compute the fraction of tokens to merge.
 
         Args:
-            level: how many times smaller than the latent the grid is, 1, 2, 4 or 8.
             progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
         """
-        ramp = self._ramp_at(level)
+        ramp = self._ramp
         if progress is None:
             return ramp[0]
         if not self.start <= progress <= self.end or progress == self.end < 1:
@@ -119,28 +107,30 @@ class ToMeConfig:
         right = min(left + 1, len(ramp) - 1)
         return ramp[left] + (position - left) * (ramp[right] - ramp[left])
 
-    def is_ramp(self, level: int) -> bool:
-        """Return True where a level's ratio changes over the denoising."""
-        return len(self._ramp_at(level)) > 1
+    @property
+    def is_ramp(self) -> bool:
+        """True where the ratio changes over the denoising."""
+        return len(self._ramp) > 1
 
-    def highest_ratio(self, level: int) -> float:
-        """Return the highest ratio of a level over the denoising."""
-        return max(self._ramp_at(level))
+    @property
+    def highest_ratio(self) -> float:
+        """The highest ratio over the denoising."""
+        return max(self._ramp)
 
-    def _ramp_at(self, level: int) -> tuple[float, ...]:
-        """Return a level's ramp, which has one entry for a constant ratio."""
-        ratio: Any = self.ratio.get(level, 0.0) if isinstance(self.ratio, Mapping) else self.ratio
-        return ratio if isinstance(ratio, tuple) else (ratio,)
+    @property
+    def _ramp(self) -> tuple[float, ...]:
+        """The ramp of the ratio, which has one entry for a constant one."""
+        return self.ratio if isinstance(self.ratio, tuple) else (self.ratio,)
 
     @property
     def uses_group_sizes(self) -> bool:
-        """True where group sizes weight merged tokens, see ``proportional``."""
-        return METHODS[self.method].proportional if self.proportional is None else self.proportional
+        """True where the method weights merged keys by group size."""
+        return METHODS[self.method].weighs_groups
 
     @property
     def uses_progress(self) -> bool:
         """True where the ratio depends on the progress of the denoising."""
-        return self.start > 0 or self.end < 1 or any(map(self.is_ramp, LEVELS))
+        return self.start > 0 or self.end < 1 or self.is_ramp
 
     @property
     def shares_steps(self) -> bool:
@@ -150,22 +140,15 @@ class ToMeConfig:
     @property
     def without_cache(self) -> ToMeConfig:
         """The same settings with every step computed."""
-        defaults: dict[str, Any] = {each.name: each.default for each in fields(self) if each.name.startswith("cache")}
-        return replace(self, **defaults)
-
-    @property
-    def levels(self) -> tuple[int, ...] | None:
-        """The levels that ``ratio`` names, finest first; None for all."""
-        return tuple(self.ratio) if isinstance(self.ratio, Mapping) else None
+        return replace(self, cache=0.0)
 
     @property
     def summary(self) -> str:
         """The ratio and all other changed settings: ``ratio 0.7, tile 16``."""
         defaults = ToMeConfig().to_dict()
         changes = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != defaults[name]}
-        if self.cache_steps is not None and isinstance(self.cache, tuple):
-            changes = {name: value for name, value in changes.items() if not name.startswith("cache")}
-            changes["cache"] = f"{len(self.cache)} of {self.cache_steps} steps computed"
+        if isinstance(self.cache, tuple):
+            changes["cache"] = f"{len(self.cache)} of {self.cache[-1] + 1} steps computed"
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
         preset = next((name for name in PRESETS if ToMeConfig.preset(name) == self), None)
         return text if preset is None else f"preset {preset} ({text})"
@@ -178,7 +161,7 @@ class ToMeConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, fit for JSON."""
-        return {name: _to_plain(value) for name, value in vars(self).items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
     def to_json(self) -> str:
         """Return the text of a file that ``load`` reads."""
@@ -235,16 +218,11 @@ class ToMeConfig:
         return cls(**PRESETS[name])
 
 
-def check_names(names: Iterable[Any]) -> None:
+def check_names(settings: Mapping[Any, Any]) -> None:
     """Raise ToMeTypeError unless all names are settings."""
+    refuse_removed(settings)
     known = [field.name for field in fields(ToMeConfig)]
-    unknown = sorted(shorten_repr(name) for name in names if not (isinstance(name, str) and name in known))
+    unknown = sorted(shorten_repr(name) for name in settings if not (isinstance(name, str) and name in known))
     if unknown:
         suggestion = did_you_mean(unknown[0].strip("'"), known)
         raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}{suggestion}")
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(level): _to_plain(ramp) for level, ramp in value.items()}
-    return list(value) if isinstance(value, tuple) else value

@@ -29,9 +29,8 @@ _NOISE_UNET_DENSITY = ((0.0, 1.0), (0.3, 0.6), (0.6, 0.25), (1.0, 0.2))
 
 @lru_cache(maxsize=64)
 def choose_computed_steps(
-    num_steps: int, cache: float | tuple[int, ...], family: str = UNET, cache_steps: int | None = None, *,
-    predicts_noise: bool = False,
-) -> frozenset[int]:  # fmt: skip
+    num_steps: int, cache: float | tuple[int, ...], family: str = UNET, *, predicts_noise: bool = False
+) -> frozenset[int]:
     """Choose the steps of a denoising that are computed.
 
     The first and the last are always computed. Where the model predicts noise and the fraction is small, every second
@@ -40,23 +39,19 @@ def choose_computed_steps(
 
     Args:
         num_steps: of the denoising.
-        cache: the fraction of steps to skip, or the computed steps themselves, counted from 0. Without ``cache_steps``
-            those after the last one are computed, too.
+        cache: the fraction of steps to skip, or the computed steps themselves, from 0 to the last. In a denoising of
+            another length listed steps keep their places, as fractions of it, and so does the fraction of skipped ones.
         family: one of ``FAMILIES``, for a fraction.
-        cache_steps: the steps of the denoising that a list is for. In one of another length the listed steps keep their
-            places, as fractions of the denoising, and the fraction of skipped steps stays.
         predicts_noise: True of a model that predicts noise, False of one that predicts a velocity or the image.
 
     Example:
         >>> sorted(choose_computed_steps(20, 0.2, predicts_noise=True))
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 18, 19]
-        >>> sorted(choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19), cache_steps=20))
+        >>> sorted(choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19)))
         [0, 1, 7, 9]
     """
     if isinstance(cache, tuple):
-        if cache_steps is None:
-            return frozenset(step for step in range(num_steps) if step in cache or step >= cache[-1])
-        return frozenset(cache) if cache_steps == num_steps else _move_steps(cache, cache_steps, num_steps)
+        return frozenset(cache) if cache[-1] + 1 == num_steps else _move_steps(cache, num_steps)
     count = count_computed_steps(num_steps, cache)
     if count >= num_steps:
         return frozenset(range(num_steps))
@@ -76,14 +71,6 @@ def count_computed_steps(num_steps: int, cache: float) -> int:
     return num_steps if num_steps < MIN_STEPS else min(num_steps, max(num_steps - round(cache * num_steps), 4))
 
 
-def spread_slopes(num_steps: int, slope: float | Sequence[float]) -> tuple[float, ...]:
-    """Return each step's share of the slope, from one or a list."""
-    if not isinstance(slope, Sequence):
-        return (slope,) * num_steps
-    last = max(1, num_steps - 1)
-    return tuple(slope[round(step * (len(slope) - 1) / last)] for step in range(num_steps))
-
-
 def _spread(count: int, densities: Sequence[float]) -> list[int]:
     """Choose so many places, the closer together the higher the density there."""
     low, high = 0.0, count / min(densities)
@@ -101,13 +88,14 @@ def _spread(count: int, densities: Sequence[float]) -> list[int]:
     return places
 
 
-def _move_steps(computed: Sequence[int], num_steps: int, new_num_steps: int) -> frozenset[int]:
+def _move_steps(computed: Sequence[int], num_steps: int) -> frozenset[int]:
     """Move a list to another number of steps, at its fractions."""
     import numpy as np
 
-    count = max(2, round(len(computed) / num_steps * new_num_steps))
+    last = computed[-1]
+    count = max(min(2, num_steps), round(len(computed) / (last + 1) * num_steps))
     number = np.arange(count)
-    steps = np.interp(number * (len(computed) - 1) / (count - 1), np.arange(len(computed)), computed)
-    steps = np.rint(steps * ((new_num_steps - 1) / (num_steps - 1))).astype(int)
+    steps = np.interp(number * (len(computed) - 1) / max(1, count - 1), np.arange(len(computed)), computed)
+    steps = np.rint(steps * ((num_steps - 1) / last)).astype(int)
     apart = np.maximum.accumulate(steps - number) + number  # at least one step
-    return frozenset(np.minimum(apart, new_num_steps - count + number).tolist())
+    return frozenset(np.minimum(apart, num_steps - count + number).tolist())

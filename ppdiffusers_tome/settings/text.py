@@ -46,10 +46,8 @@ def format_setting(value: Any) -> str:
     """Format a setting for people.
 
     Returns:
-        ``0.5``; ``0.7 to 0.3`` for a ramp; ``0.5 at level 1, 0.25 at level 2`` for ratios by level; ``steps 0, 1, 4``.
+        ``0.5``; ``0.7 to 0.3`` for a ramp; ``steps 0, 1, 4``.
     """
-    if isinstance(value, Mapping):
-        return ", ".join(f"{format_setting(ratio)} at level {level}" for level, ratio in value.items())
     if isinstance(value, list | tuple):
         is_steps = all(isinstance(item, int) for item in value)
         return f"steps {', '.join(map(str, value))}" if is_steps else " to ".join(map(format_setting, value))

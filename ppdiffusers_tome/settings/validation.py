@@ -13,11 +13,9 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.bounds import Bounds, to_python
 from ppdiffusers_tome.settings.ratio import check_ratio
+from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import format_settings, shorten_repr
 
-_SLOPE = Bounds(
-    Real, "how much of the slope a skipped step follows, 0 (reuse) to 2, such as 0.75, or one for each step", 0, 2
-)
 _CACHE = Bounds(
     Real, "the fraction of steps to skip, 0 <= cache < 1, or a list of computed steps", 0, math.nextafter(1, 0)
 )
@@ -32,10 +30,11 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
         values: of every setting, by name.
     """
     values = {name: to_python(value) for name, value in values.items()}
+    refuse_removed(values)
     for each in settings:
         if "bounds" in each.metadata:
             values[each.name] = each.metadata["bounds"].check(each.name, values[each.name])
-    _check_cache(values)
+    values["cache"] = _check_cache(values["cache"])
     _check_conflicts(values)
     for other, names, reason in _list_unused(values):
         defaults = {each.name: each.default for each in settings if each.name in names}
@@ -43,8 +42,7 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
             raise ToMeValueError(
                 f"{format_settings(unused)} {'has' if len(unused) == 1 else 'have'} no effect with {other}="
                 f"{shorten_repr(values[other])}, as {reason}; leave "
-                f"{format_settings({name: defaults[name] for name in unused})}, or change {other}",
-                settings=(*unused, other),
+                f"{format_settings({name: defaults[name] for name in unused})}, or change {other}"
             )
     values["ratio"] = check_ratio(values["ratio"], values)
     return values
@@ -54,46 +52,21 @@ def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]
     """Yield each setting that leaves others without effect, these, and why."""
     for name, reason in METHODS[values["method"]].unsupported_settings.items():
         yield "method", [name], reason
-    if isinstance(values["ratio"], Mapping):
-        yield "ratio", ["max_downsample"], "that names its levels"
     if not values["use_rand"]:
         yield "use_rand", ["seed"], "nothing is chosen at random"
-    if values["proportional"] and not values["merge_attn"]:
-        yield "merge_attn", ["proportional"], "it is for attention on merged tokens"
-    if not values["cache"]:
-        yield "cache", ["cache_slope", "cache_steps", "cache_scheduler"], "no step is skipped"
-    elif not isinstance(values["cache"], tuple):
-        yield "cache", ["cache_steps", "cache_scheduler"], "it needs cache to list the steps"
 
 
-def _check_cache(values: dict[str, Any]) -> None:
-    """Check and convert the settings of the cache over steps."""
-    cache, steps, slope = (values[name] for name in ("cache", "cache_steps", "cache_slope"))
-    if isinstance(cache, Sequence) and not isinstance(cache, str | bytes):
-        computed = tuple(_STEP.check("cache", step) for step in cache)
-        if not computed or computed[0] != 0 or any(left >= right for left, right in pairwise(computed)):
-            raise ToMeValueError(
-                f"cache={shorten_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
-            )
-        if steps is not None and computed[-1] >= steps:
-            raise ToMeValueError(
-                f"cache={shorten_repr(cache)} lists step {computed[-1]}, and cache_steps={steps} has steps 0 to "
-                f"{steps - 1}; raise cache_steps, or end the list earlier",
-                settings=("cache", "cache_steps"),
-            )
-        values["cache"] = computed
-    else:
-        values["cache"] = _CACHE.check("cache", cache)
-    if isinstance(slope, str | bytes) or not isinstance(slope, Sequence):
-        values["cache_slope"] = _SLOPE.check("cache_slope", slope)
-    elif len(slope) == steps:
-        values["cache_slope"] = tuple(_SLOPE.check("cache_slope", each) for each in slope)
-    else:
+def _check_cache(cache: Any) -> float | tuple[int, ...]:
+    """Check and convert the fraction or list of the cache over steps."""
+    if isinstance(cache, str | bytes) or not isinstance(cache, Sequence):
+        return _CACHE.check("cache", cache)
+    computed = tuple(_STEP.check("cache", step) for step in cache)
+    if len(computed) < 2 or computed[0] != 0 or any(left >= right for left, right in pairwise(computed)):
         raise ToMeValueError(
-            f"cache_slope={shorten_repr(slope)} must have one number for each of cache_steps={steps} steps; got "
-            f"{len(slope)}; {'give cache_steps, too' if steps is None else f'give {steps}'}, or one for all steps",
-            settings=("cache_slope", "cache_steps"),
+            f"cache={shorten_repr(cache)} must list the computed steps in order, from 0 to the last step of the "
+            "denoising: (0, 1, 2, 5, 8, 9) of ten"
         )
+    return computed
 
 
 def _check_conflicts(values: Mapping[str, Any]) -> None:
@@ -102,24 +75,20 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
     layers = ("merge_attn", "merge_crossattn", "merge_mlp")
     if sx * sy * values["st"] == 1:
         raise ToMeValueError(
-            "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2",
-            settings=("sx", "sy", "st"),
+            "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2"
         )
     if tile is not None and tile < max(sx, sy):
         raise ToMeValueError(
             f"tile={shorten_repr(tile)} must be at least {shorten_repr(max(sx, sy))} for a {shorten_repr(sx)}x"
             f"{shorten_repr(sy)} stride, so that a tile holds a destination; 16 is a good size, and None "
-            "compares all with all",
-            settings=("tile", "sx", "sy"),
+            "compares all with all"
         )
     if not start < end:
         raise ToMeValueError(
-            f"start={start:g} must be below end={end:g}; both are fractions of the denoising",
-            settings=("start", "end"),
+            f"start={start:g} must be below end={end:g}; both are fractions of the denoising"
         )
     if not any(values[name] for name in layers):
         raise ToMeValueError(
             "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
-            "set at least merge_attn=True, or call remove_tome() to go back to the plain model",
-            settings=layers,
+            "set at least merge_attn=True, or call remove_tome() to go back to the plain model"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,21 @@ from ppdiffusers_tome.settings.bounds import check_type
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.ratio import LEVELS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
-from ppdiffusers_tome.settings.text import format_settings, shorten_repr
+from ppdiffusers_tome.settings.text import format_settings
 
-# The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
-# proportional attention and "keys" in a transformer, and in both from unmerged last steps. Plain merging also works
-# where blocks have no layers for keys and attention takes no mask. A cache over steps goes with the best of each model
-# (docs/en/results/step-caches.md).
+# The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from "keys" in a
+# transformer, and in both from unmerged last steps. Plain merging also works where blocks have no layers for keys. A
+# cache over steps goes with the best of each model (docs/en/results/step-caches.md).
 _CACHED = (
     ToMeConfig(0.0), replace(ToMeConfig.preset("balanced"), end=0.9), ToMeConfig.preset("balanced"),
-    ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
+    ToMeConfig(0.75, method="keys", tile=8, end=0.9),
 )  # fmt: skip
 CANDIDATES = (
     *(ToMeConfig.preset(name) for name in PRESETS), replace(ToMeConfig.preset("balanced"), end=0.9),
     ToMeConfig(0.5, method="keys"), ToMeConfig(0.75, method="keys"),
-    ToMeConfig(0.3, proportional=True), ToMeConfig(0.5, proportional=True),
-    ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
-    ToMeConfig(0.8, sx=4, sy=4, tile=8, proportional=True, end=0.9),
-    ToMeConfig(0.7, end=0.5), ToMeConfig(0.5), ToMeConfig(0.7),
+    ToMeConfig(0.75, method="keys", tile=8, end=0.9), ToMeConfig(0.9, method="keys", sx=4, sy=4, tile=8, end=0.9),
+    ToMeConfig(0.7, end=0.5), ToMeConfig(0.3), ToMeConfig(0.5), ToMeConfig(0.7),
     *(replace(config, cache=cache) for config in _CACHED for cache in (0.2, 0.3, 0.5, 0.6)),
 )  # fmt: skip
 
@@ -54,22 +49,14 @@ def list_candidates(
         members = [(name, config) for name, configs in families.items() for config in configs]
     refusal: ToMeValueError | None = None
     by_family: dict[str, dict[ToMeConfig, None]] = {}
-    without_slope = {name: value for name, value in common.items() if name != "cache_slope"}
     for family, member in members:
         try:
-            # A slope is for skipped steps, which some candidates have.
-            candidate = replace(member, **(common if "cache" in common or member.cache else without_slope))
+            candidate = replace(member, **common)
         except ToMeValueError as error:
             refusal = error
             continue
-        if families is None and "proportional" not in common:
-            candidate = _drop_redundant_proportional(candidate)
         family = _name_family(candidate) if families is None else family
         by_family.setdefault(family, {})[candidate] = None  # each once, in order
-    if "cache_slope" in common and "cache" not in common and not any(each.cache for each in chain(*by_family.values())):
-        raise ToMeValueError(
-            f"cache_slope={shorten_repr(common['cache_slope'])} has no effect, as no candidate skips steps; omit it"
-        )
     if not by_family:
         reason = "families has no settings"
         if refusal is not None:
@@ -102,19 +89,12 @@ def _check_families(families: Any) -> None:
 def _strength(config: ToMeConfig) -> tuple[float, ...]:
     """Return what orders the settings of a family from mild to strong."""
     skipped = config.cache if isinstance(config.cache, float) else 0.0
-    return max(map(config.highest_ratio, LEVELS)), config.sx * config.sy, skipped
+    return config.highest_ratio, config.sx * config.sy, skipped
 
 
 def _name_family(config: ToMeConfig) -> str:
     """Return a name for all settings that differ in strength alone."""
     if config.cache and config.ratio == 0:
         return "cache over steps"
-    proportional = ", proportional" if _drop_redundant_proportional(config).proportional else ""
     interval = "" if (config.start, config.end) == (0, 1) else f", from {config.start:g} to {config.end:g}"
-    return f"{config.method}{proportional}{interval}{', cache over steps' if config.cache else ''}"
-
-
-def _drop_redundant_proportional(config: ToMeConfig) -> ToMeConfig:
-    """Reset ``proportional`` if the method does the same by default."""
-    by_default = replace(config, proportional=None)
-    return by_default if by_default.uses_group_sizes == config.uses_group_sizes else config
+    return f"{config.method}{interval}{', cache over steps' if config.cache else ''}"

@@ -6,7 +6,7 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from numbers import Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -137,27 +137,6 @@ class MeasuredImage:
     pixels: np.ndarray  # uint8 [height, width, 3]
     seconds: float
     peak_bytes: int | None  # None if it could not be measured
-
-
-@dataclass(frozen=True)
-class ChosenSteps:
-    """The steps of a denoising that a cache computes, chosen for a model."""
-
-    steps: tuple[int, ...]  # the computed ones, from 0
-    slopes: tuple[float, ...]  # of every step of the denoising, the share of the slope that it follows if skipped
-    psnr: float  # of the image as expected from single errors, in dB
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ChosenSteps:
-        """Restore chosen steps from plain values."""
-        return cls(tuple(values["steps"]), tuple(values["slopes"]), values["psnr"])
-
-    def apply_to(self, config: ToMeConfig, scheduler: str | None) -> ToMeConfig:
-        """Return settings with these steps; another slope than the default stays."""
-        slope = self.slopes if config.cache_slope == ToMeConfig().cache_slope else config.cache_slope
-        return replace(
-            config, cache=self.steps, cache_slope=slope, cache_steps=len(self.slopes), cache_scheduler=scheduler
-        )
 
 
 def rank_trials(trials: Sequence[Trial], target: Target) -> list[Trial]:

@@ -9,20 +9,18 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tuning.images import compute_psnr
 from ppdiffusers_tome.tuning.measurement import highest_peak
-from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, Trial, Tuned, conclude, rank_trials
+from ppdiffusers_tome.tuning.results import MeasuredImage, Target, Trial, Tuned, conclude, rank_trials
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 
 NUM_CHOOSING = 2  # images by which the computed steps of a cache are chosen
@@ -56,9 +54,9 @@ class Search:
     num_steps: int | None
     on_begin: Callable[[int, float], None]
     on_trial: Callable[[Trial], None]
-    on_chosen: Callable[[float, ChosenSteps], None] = lambda fraction, chosen: None
+    on_chosen: Callable[[float, tuple[int, ...]], None] = lambda fraction, steps: None
     earlier_trials: Mapping[ToMeConfig, Trial] = field(default_factory=dict)
-    earlier_chosen: Mapping[float, ChosenSteps] = field(default_factory=dict)
+    earlier_chosen: Mapping[float, tuple[int, ...]] = field(default_factory=dict)
     unmerged: Sequence[MeasuredImage] = field(default=(), init=False)
 
     def run(self) -> Tuned:
@@ -93,18 +91,18 @@ class Search:
 
     def fit_candidates(self) -> dict[str, list[ToMeConfig]]:
         """Replace the fractions of skipped steps by steps chosen for the model."""
-        chosen, scheduler = self.choose_computed_steps(), name_scheduler(self.pipe)
+        chosen = self.choose_computed_steps()
         return {
-            name: [chosen[each.cache].apply_to(each, scheduler) if each.cache in chosen else each for each in configs]
+            name: [replace(each, cache=chosen.get(each.cache, each.cache)) for each in configs]
             for name, configs in self.candidates.items()
         }
 
-    def choose_computed_steps(self) -> dict[Any, ChosenSteps]:
+    def choose_computed_steps(self) -> dict[Any, tuple[int, ...]]:
         """Choose the computed steps for each fraction of skipped ones.
 
         Where these calls cannot tell, there are none but the earlier, with a warning.
         """
-        chosen: dict[Any, ChosenSteps] = dict(self.earlier_chosen)
+        chosen: dict[Any, tuple[int, ...]] = dict(self.earlier_chosen)
         if not self._new_fractions:
             return chosen
         number = 1 + max(number for _, number in self.images)
@@ -202,10 +200,3 @@ class Search:
         speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
         psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
         return Trial(family, config, speed_up, psnr, highest_peak(after.peak_bytes for _, after in pairs), num_steps)
-
-
-def name_scheduler(pipe: Any) -> str | None:
-    """Return the class of scheduler of all denoisers that merge, if it is one."""
-    schedulers = [next(list_schedulers(pipe, name), None) for name, model in list_models(pipe) if find_blocks(model)]
-    names = {type(scheduler).__name__ for scheduler in schedulers if scheduler is not None}
-    return names.pop() if len(names) == 1 else None

@@ -2,8 +2,7 @@
 
 One image with every step computed tells how well each layer's value at a step is predicted from any two earlier steps;
 images without one single step tell what an error there does to the image. Dynamic programming then finds the computed
-steps with the least expected error (DPCache, arXiv 2602.22654; LeMiCa, arXiv 2511.00090), and least squares the share
-of the slope that each skipped step follows (L2P, arXiv 2604.26365).
+steps with the least expected error (DPCache, arXiv 2602.22654; LeMiCa, arXiv 2511.00090).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,14 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.step_cache import map_tensors
+from ppdiffusers_tome.patching.step_cache import SLOPE, map_tensors
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
-from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage
+from ppdiffusers_tome.tuning.results import MeasuredImage
 
 _MAX_NUMBERS = 65536  # of one layer's value at one step; more are thinned out evenly
 _MAX_PROBES = 12  # images without one step; the errors of the steps between are interpolated
-_MAX_GAP = 12  # steps from one computed step to the next
-_MAX_SLOPE = 1.5  # more than a line's slope, as values may curve
-_SLOPE: Any = ToMeConfig().cache_slope
+_MAX_GAP = 12  # steps from one computed step to the next, or twice the average
 _TINY = 1e-12
 _Values = dict[Hashable, dict[int, list[np.ndarray]]]  # of layers, by step
 
@@ -42,43 +39,29 @@ class StepErrors:
     Attributes:
         products: of each layer that a skipped step predicts, the inner products of its values at any two steps,
             ``[layers, steps, steps]``.
-        damage: the mean squared error of the image, in 0 to 1, when a step alone is skipped, ``[steps]``; 0 for the
-            first, which is always computed.
+        damage: the mean squared error of the image, in 0 to 1, when a step alone is skipped, ``[steps]``; the first and
+            the last are always computed.
     """
 
     products: np.ndarray
     damage: np.ndarray
 
-    def compute_error(self, first: int | None, last: int, step: int, slope: float) -> np.ndarray:
-        """Compute the squared error of a predicted step, ``[layers]``."""
-        change, line = self._list_weights(first, last, step)
-        weights = change - slope * line
+    def compute_error(self, first: int | None, last: int, step: int) -> np.ndarray:
+        """Compute the squared error of a step predicted from two, ``[layers]``."""
+        weights = np.zeros(len(self.damage))
+        weights[step], weights[last] = 1, -1
+        if first is not None:
+            share = SLOPE * (step - last) / (last - first)
+            weights[first], weights[last] = share, -1 - share
         return np.maximum(weights @ self.products @ weights, _TINY)
 
-    def compute_baseline(self, step: int) -> np.ndarray:
-        """Compute the squared error that ``damage`` belongs to, ``[layers]``."""
-        return self.compute_error(step - 2 if step > 1 else None, step - 1, step, _SLOPE)
+    def compute_cost(self, first: int | None, last: int, step: int) -> float:
+        """Compute the image's error if a step is predicted from two.
 
-    @cached_property
-    def costs(self) -> np.ndarray:
-        """The image's error by a layer's error of 1, ``[steps, layers]``."""
-        later = [self.damage[step] / self.compute_baseline(step) for step in range(1, len(self.damage))]
-        return np.stack([np.zeros(len(self.products)), *later])
-
-    def compute_fit(self, first: int, last: int, step: int) -> tuple[float, float]:
-        """Compute numerator and denominator of the slope's least-squares share."""
-        change, line = self._list_weights(first, last, step)
-        numerator, denominator = (self.costs[step] @ (each @ self.products @ line) for each in (change, line))
-        return float(numerator), float(denominator)
-
-    def _list_weights(self, first: int | None, last: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the change since the last step, and the slope's, as weights."""
-        change, line = np.zeros([2, len(self.damage)])
-        change[step], change[last] = 1, -1
-        if first is not None:
-            line[last] = (step - last) / (last - first)
-            line[first] = -line[last]
-        return change, line
+        It is the mean over layers, of which none is known to weigh more.
+        """
+        alone = self.compute_error(step - 2 if step > 1 else None, step - 1, step)
+        return float(self.damage[step] * np.mean(self.compute_error(first, last, step) / alone))
 
 
 def count_images(num_steps: int) -> int:
@@ -95,7 +78,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
         NothingToMergeError: the pipeline has no block that a skipped step could omit.
         ToMeValueError: the denoiser does not run once for each step of one denoising, or there are too few steps.
     """
-    whole = ToMeConfig(0.0, cache=tuple(range(1000)))
+    whole = ToMeConfig(0.0, cache=_TINY)
     try:
         apply_config(pipe, whole)
         values: _Values = {}
@@ -114,31 +97,22 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
         probes, errors = _list_probes(num_steps), []
         for probe in probes:
             others = tuple(step for step in range(num_steps) if step != probe)
-            apply_config(pipe, replace(whole, cache=others, cache_steps=num_steps))
+            apply_config(pipe, replace(whole, cache=others))
             errors.append(np.mean(np.square((reference.astype(np.float64) - generate().pixels) / 255)))
     finally:
         remove_tome(pipe)
     damage = np.exp(np.interp(np.arange(num_steps), probes, np.log(np.maximum(errors, _TINY))))
-    damage[0] = 0
     return StepErrors(np.stack(products), damage)
 
 
-def choose_steps(errors: Sequence[StepErrors], num_computed: int) -> ChosenSteps:
-    """Choose so many computed steps by the least expected error."""
+def choose_steps(errors: Sequence[StepErrors], num_computed: int) -> tuple[int, ...]:
+    """Choose so many computed steps, the first and last too, by least expected error."""
     num_steps = len(errors[0].damage)
-
-    @cache
-    def fit_slope(first: int | None, last: int, step: int) -> float:
-        if first is None:
-            return 0.0
-        numerator, denominator = np.sum([each.compute_fit(first, last, step) for each in errors], axis=0)
-        return float(np.clip(numerator / max(denominator, _TINY), 0, _MAX_SLOPE))
+    max_gap = max(_MAX_GAP, 2 * num_steps // num_computed)
 
     @cache
     def compute_step(first: int | None, last: int, step: int) -> float:
-        slope = fit_slope(first, last, step)
-        # Over images, and layers, of which none is known to weigh more.
-        return float(np.mean([each.costs[step] * each.compute_error(first, last, step, slope) for each in errors]))
+        return float(np.mean([each.compute_cost(first, last, step) for each in errors]))
 
     def compute_gap(first: int | None, last: int, end: int) -> float:
         """Compute the expected error of skipping the steps between two computed ones."""
@@ -149,23 +123,18 @@ def choose_steps(errors: Sequence[StepErrors], num_computed: int) -> ChosenSteps
     for remaining in reversed(range(num_computed - 1)):
         longer: dict[tuple[int | None, int], tuple[float, tuple[int, ...]]] = {}
         for (first, last), (error, steps) in best.items():
-            for step in range(last + 1, min(num_steps - remaining, last + _MAX_GAP + 1)):
+            for step in range(last + 1, min(num_steps - remaining, last + max_gap + 1)):
                 total = error + compute_gap(first, last, step)
                 if (last, step) not in longer or total < longer[last, step][0]:
                     longer[last, step] = total, (*steps, step)
         best = longer
-    error, steps = min((error + compute_gap(*last_two, num_steps), steps) for last_two, (error, steps) in best.items())
-    slopes = [0.0] * num_steps
-    for first, last, end in zip((None, *steps), steps, (*steps[1:], num_steps), strict=False):
-        for step in range(last + 1, end):
-            slopes[step] = round(fit_slope(first, last, step), 2)
-    return ChosenSteps(steps, tuple(slopes), -10 * math.log10(max(error, _TINY)))
+    return min(found for (_, last), found in best.items() if last == num_steps - 1)[1]
 
 
 def _list_probes(num_steps: int) -> list[int]:
-    """List the steps that are skipped alone: spread, and the last two."""
-    spread = np.linspace(1, num_steps - 2, min(_MAX_PROBES - 1, math.ceil(num_steps / 2)))
-    return sorted({*map(int, spread.round()), num_steps - 1})
+    """List the steps that are skipped alone, spread between the first and last."""
+    spread = np.linspace(1, num_steps - 2, min(_MAX_PROBES, math.ceil(num_steps / 2)))
+    return sorted({*map(int, spread.round())})
 
 
 def _record(values: _Values, owner: Hashable, step: int, key: Hashable, value: Any) -> None:

@@ -6,7 +6,6 @@ import functools
 import json
 import logging
 import math
-import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,6 +35,7 @@ from ppdiffusers_tome import (
     shared_copy,
 )
 from ppdiffusers_tome.patching import checks
+from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.settings.text import shorten_repr
 from zoo import specimens
 from zoo.prior_transformer import SPECIMEN as PRIOR
@@ -50,7 +50,6 @@ NUMBER = (
     r"\(balanced, fast, quality\); got "
 )
 
-TUNED = ToMeConfig(0.4, cache=(0, 1, 3), cache_slope=[0.5] * 4, cache_steps=4, cache_scheduler="DDIMScheduler")
 # Settings, the kind of error, its sentence.
 BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=-0.5), ToMeValueError, rf"ratio=-0\.5 {BELOW}raise the ratio to 0 or more"),
@@ -64,16 +63,11 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=[0.5]), ToMeValueError, r"ratio=\[0\.5\] must be a number, or a ramp of two or more: \(0\.7, 0\.3\)"),
     (dict(ratio=[0.5, 0.8]), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
     (dict(ratio=[0.5, "0.4"]), ToMeTypeError, rf"ratio\[1\]='0\.4' {NUMBER}str"),
-    (dict(ratio={}), ToMeValueError, r"ratio=\{\} names no level; give one such as \{1: 0\.5\}"),
-    (dict(ratio={3: 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
-    (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 has no .* names its levels; leave"),
-    (dict(method="tom"), ToMeValueError, r"method='tom' must be one of 'keys', 'pool', .*; did you mean tome"),
+    (dict(method="tom"), ToMeValueError, r"method='tom' must be one of 'keys', 'todo', 'tome'; did you mean tome"),
     (dict(method=3), ToMeTypeError, r"method=3 must be one of 'keys', .*; got int"),
     (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
     (dict(method="todo", merge_mlp=True), ToMeValueError, r"merge_mlp=True .* as a feed-forward layer has no keys"),
     (dict(method="todo", ratio=0.76), ToMeValueError, r"ratio=0\.76 must be at least 0 and at most 0\.75 for a 2x2"),
-    (dict(min_similarity=1.5), ToMeValueError, r"min_similarity=1\.5 must be a cosine"),
-    (dict(min_similarity="0.9"), ToMeTypeError, r"min_similarity='0\.9' must be .*; got str"),
     (dict(end=1.5), ToMeValueError, r"end=1\.5 must be a number, a fraction"),
     (dict(start=math.nan), ToMeValueError, r"start=nan must be a number, a fraction"),
     (dict(start=None), ToMeTypeError, r"start=None must be .*; got NoneType"),
@@ -81,14 +75,11 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=np.zeros((2, 2))), ToMeTypeError, rf"{NUMBER}ndarray of shape \[2, 2\]"),
     (dict(ratio=np.array([0.5, 0.8])), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
     (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* lower the ratio"),
-    (dict(ratio={paddle.to_tensor(1): 0.5, 1: 0.3}), ToMeValueError, r"names level 1 twice; give each level once"),
     (dict(sx=0), ToMeValueError, rf"sx=0 {STRIDE}"),
     (dict(sx=1.5), ToMeTypeError, rf"sx=1\.5 {STRIDE}; got float"),
     (dict(sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a dest.*use a stride such as sx=2, sy=2"),
     (dict(st=0), ToMeValueError, r"st=0 must be a whole number of frames, 1 or more, such as 2"),
     (dict(ratio=0.9, st=2), ToMeValueError, r"ratio=0\.9 must be at least 0 and below 0\.875 for a 2x2x2 stride"),
-    (dict(proportional=1), ToMeTypeError, r"proportional=1 must be True, False or None \(as the method does\)"),
-    (dict(proportional=True, merge_attn=False, merge_mlp=True), ToMeValueError, r"proportional=True has no effect"),
     (dict(max_downsample=3), ToMeValueError, rf"max_downsample=3 {LEVELS}"),
     (dict(max_downsample=1.0), ToMeTypeError, rf"max_downsample=1\.0 {INTEGER_LEVEL}float"),
     (dict(merge_attn=False), ToMeValueError, r"are all False, so nothing would merge; set at least merge_attn=True"),
@@ -102,19 +93,12 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(tile=16.0), ToMeTypeError, r"tile=16\.0 must be a whole number of tokens, such as 16, or None.*got float"),
     (dict(reuse_steps=0), ToMeValueError, r"reuse_steps=0 must be a whole number of .*, 1 \(no reuse\) or more"),
     (dict(reuse_steps=2.5), ToMeTypeError, r"reuse_steps=2\.5 must be a whole number of denoising steps.*got float"),
-    (dict(reuse_blocks=1), ToMeTypeError, r"reuse_blocks=1 must be True or False"),
     (dict(seed=3, use_rand=False), ToMeValueError, r"seed=3 has no effect with use_rand=False, .*; leave seed=0, or"),
-    (dict(cache_slope=1), ToMeValueError, r"cache_slope=1\.0 has no effect with cache=0\.0, as no step is skipped"),
-    (dict(cache=(0, 1), cache_slope=[1, 0]), ToMeValueError, r"None steps; got 2; give cache_steps, too, or one"),
-    (dict(config=TUNED, cache_slope=[1]), ToMeValueError, r"cache_steps=4 steps; got 1; give 4, or one for all steps"),
-    (dict(config=TUNED, cache=0), ToMeValueError,
-     r"cache_slope=\(.*\), cache_steps=4 and cache_scheduler='DDIMScheduler' have no effect with cache=0\.0, .*; "
-     r"leave cache_slope=0\.75, cache_steps=None and cache_scheduler=None, or change cache\. Here"),
     (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig, the name of a preset .* or .*; got float"),
     (dict(config=np.zeros(3)), ToMeTypeError, r"config=array.* must be a ToMeConfig, .*; got ndarray of shape \[3\]"),
     (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),
     (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"ratio=ToMeC.* and config=ToMeC.* both hold all"),
-    (dict(ratio="quality", tile=16), ToMeValueError, r"method='todo' comes from the preset 'quality', tile=16 from"),
+    (dict(ratio="quality", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as"),
 ]  # fmt: skip
 
 
@@ -168,8 +152,6 @@ class TestNumbersOfOtherLibraries:
             (dict(ratio=paddle.to_tensor([0.5, 0.25])), dict(ratio=(0.5, 0.25))),
             (dict(ratio=paddle.to_tensor([0.5, 0.25]).astype("bfloat16")), dict(ratio=(0.5, 0.25))),
             (dict(ratio=[np.float32(0.5), paddle.to_tensor(0.25)]), dict(ratio=(0.5, 0.25))),
-            (dict(ratio={np.int8(2): np.array(0.25), 1: np.array([0.5, 0.1])}), dict(ratio={1: (0.5, 0.1), 2: 0.25})),
-            (dict(ratio={paddle.to_tensor(1): paddle.to_tensor([0.5, 0.25])}), dict(ratio={1: (0.5, 0.25)})),
             (dict(max_downsample=np.array(2)), dict(max_downsample=2)),
             (dict(max_downsample=paddle.to_tensor(2)), dict(max_downsample=2)),
             (dict(sx=np.array([4]), sy=paddle.to_tensor([4])), dict(sx=4, sy=4)),
@@ -177,11 +159,9 @@ class TestNumbersOfOtherLibraries:
             (dict(seed=paddle.to_tensor(2**62)), dict(seed=2**62)),
             (dict(tile=np.int16(8), reuse_steps=np.array(3)), dict(tile=8, reuse_steps=3)),
             (dict(use_rand=np.False_, merge_mlp=np.array(True)), dict(use_rand=False, merge_mlp=True)),
-            (dict(reuse_blocks=paddle.to_tensor(True)), dict(reuse_blocks=True)),
-            (dict(min_similarity=np.array(-1)), dict(min_similarity=-1.0)),
             (dict(start=paddle.to_tensor(0.25), end=np.float64(0.5)), dict(start=0.25, end=0.5)),
-            (dict(method=np.str_("tofu")), dict(method="tofu")),
-            (dict(proportional=np.True_, st=np.int8(1)), dict(proportional=True, st=1)),
+            (dict(method=np.str_("keys")), dict(method="keys")),
+            (dict(cache=np.array([0, 1, 3])), dict(cache=(0, 1, 3))),
         ],
         ids=lambda settings: name_of(settings)[:60],
     )
@@ -224,10 +204,6 @@ def test_what_is_no_mapping_of_settings_is_refused() -> None:
             ToMeConfig.from_dict(given)  # type: ignore[arg-type]
     with pytest.raises(ToMeTypeError, match=r"unknown setting 'x', 1; the settings are ratio, max_downsample"):
         ToMeConfig.from_dict({1: 2, "x": 3, "sx": 2})  # type: ignore[dict-item]
-    with pytest.raises(ToMeValueError, match=r"\{'1': 0\.5, 1: 0\.3\} names level 1 twice; give each level once"):
-        ToMeConfig.from_dict({"ratio": {"1": 0.5, 1: 0.3}})
-    with pytest.raises(ToMeValueError, match="has level '99999"):
-        ToMeConfig.from_dict({"ratio": {"9" * 5000: 0.5}})
 
 
 SUPPORTED = "`ppdiffusers-tome doctor` lists which have"
@@ -313,24 +289,48 @@ def test_a_preset_that_is_nearly_right_is_suggested() -> None:
     for given in (dict(ratio="balancd"), dict(config="balancd")):
         with pytest.raises(ToMeError, match=r"did you mean balanced\?"):
             apply_tome(unet(), **given)
-    with pytest.raises(ToMeValueError, match=r"'tofu', 'tome'; did you mean tofu\?"):
-        ToMeConfig(method="tofuu")
+    with pytest.raises(ToMeValueError, match=r"'todo', 'tome'; did you mean keys\?"):
+        ToMeConfig(method="keyss")
 
 
-def test_a_conflict_names_its_settings(tmp_path: Path) -> None:
-    """Also one in a file or with a preset."""
-    (tmp_path / "mine.json").write_text('{"ratio": 0.8}')
-    for settings, names in (
-        (dict(ratio=0.75), ("ratio", "sx", "sy", "st", "method")),
-        (dict(ratio=0.8), ("ratio", "sx", "sy", "st")),
-        (dict(method="todo", tile=16), ("tile", "method")),
-        (dict(config=tmp_path / "mine.json"), ("ratio", "sx", "sy", "st")),
-        (dict(config="quality", ratio=0.8), ("ratio", "sx", "sy", "st")),
-    ):
-        with pytest.raises(ToMeValueError) as raised:
-            apply_tome(unet(), **settings)
-        assert raised.value.settings == names
-        assert pickle.loads(pickle.dumps(raised.value)).settings == names
+GONE: dict[str, tuple[dict[str, Any], str]] = {
+    "min_similarity": (dict(min_similarity=0.9), "min_similarity is gone: omit it; a lower ratio"),
+    "reuse_blocks": (dict(reuse_blocks=True), "reuse_blocks is gone: omit it; tile=16 and reuse_steps=4"),
+    "proportional": (dict(proportional=None), "proportional is gone: omit it; method='keys' weights"),
+    "cache_slope": (dict(cache=0.2, cache_slope=0.5), "cache_slope is gone: omit it; a skipped step"),
+    "cache_steps": (dict(cache=(0, 1, 3), cache_steps=5), "cache_steps is gone: omit it; a list in cache ends with"),
+    "cache_scheduler": (dict(cache_scheduler="DDIMScheduler"), "cache_scheduler is gone: omit it; choose the steps"),
+    "pool": (dict(method="pool"), "method='pool' is gone: give method='todo', or 'keys'"),
+    "prune": (dict(method="prune"), "method='prune' is gone: give method='tome'"),
+    "tofu": (dict(method="tofu"), "method='tofu' is gone: give method='tome'"),
+    "ratio by level": (dict(ratio={"1": 0.5, "2": [0.5, 0.2]}), "ratio by level is gone: give one ratio, and max_down"),
+    "several": (dict(cache_steps=5, method="pool"), "cache_steps is gone: .* there are; method='pool' is gone"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "words"), GONE.values(), ids=GONE)
+def test_what_is_gone_names_its_replacement(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    model = apply_tome(unet(), 0.25)
+    applied, before = applied_tome(model), tiny.snapshot(model)
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps(settings))
+    for call in (
+        lambda: apply_tome(model, **settings), lambda: apply_tome(model, config="fast", **settings),
+        lambda: apply_tome(model, config=file), lambda: ToMeConfig(**settings), lambda: ToMeConfig.load(file),
+    ):  # fmt: skip
+        with pytest.raises(ToMeValueError, match=words):
+            call()
+    assert tiny.snapshot(model) == before
+    assert applied_tome(model) == applied
+
+
+@pytest.mark.parametrize("finest", [1, 2, 4])
+def test_the_fast_preset_merges_levels_1_and_2(finest: int) -> None:
+    """As before, when its ratio named them: also of a model whose finest attention is at level 2, as SDXL's."""
+    blocks = [replace(block, level=block.level * finest) for block in find_blocks(unet())]
+    chosen = {block.level for block in select_blocks(blocks, ToMeConfig.preset("fast"))}
+    assert chosen == {block.level for block in blocks} & {1, 2}
+    assert {block.level for block in blocks} > {finest}
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ class TestWaysOfAsking:
 class TestForOneRequest:
     def test_what_was_applied_before_is_applied_again(self) -> None:
         pipe = control_pipeline(tiny.controlnet())
-        pipe.controlnet.apply_tome(0.3, method="prune")
+        pipe.controlnet.apply_tome(0.3, method="keys")
         apply_tome(pipe.unet.down_blocks[0], 0.6)
         apply_tome(pipe.unet.up_blocks, 0.25, seed=3)
         given = dict(image=tiny.array((1, 3, 32, 32)))

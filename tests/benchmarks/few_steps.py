@@ -33,8 +33,8 @@ SETTINGS = {
     "fast": ToMeConfig.preset("fast"), "balanced, end 0.875": replace(BALANCED, end=0.875),
     "balanced, end 0.75": replace(BALANCED, end=0.75), "balanced, end 0.5": replace(BALANCED, end=0.5),
     "balanced, start 0.1": replace(BALANCED, start=0.1),
-    "cache 0,1,3,5,7": ToMeConfig(0.0, cache=COMPUTED, cache_slope=1.0),
-    "balanced, cache 0,1,3,5,7": replace(BALANCED, cache=COMPUTED, cache_slope=1.0),
+    "cache 0,1,3,5,7": ToMeConfig(0.0, cache=COMPUTED),
+    "balanced, cache 0,1,3,5,7": replace(BALANCED, cache=COMPUTED),
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def list_variants(steps: int) -> list[Variant]:
     variants, seen = [Variant(UNMERGED, UNMERGED, None, steps)], set()
     for name, config in SETTINGS.items():
         computed = choose_computed_steps(steps, config.cache) if config.cache else frozenset(range(steps))
-        kinds = tuple(config.ratio_at(1, step / steps) if step in computed else None for step in range(steps))
+        kinds = tuple(config.ratio_at(step / steps) if step in computed else None for step in range(steps))
         tokens = replace(config.without_cache, start=0.0, end=1.0).summary
         if (tokens, kinds) not in seen and any(kind != 0 for kind in kinds):
             variants.append(Variant(name, "few steps", config, steps))

@@ -110,11 +110,11 @@ def count_merged(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
         sys.exit(f"the cost of method={config.method!r} in a whole call is not counted; add it beside todo")
     attentions = family.denoiser.attentions(pixels)
     finest = min(each.level for each in attentions)
-    levels = config.levels or [each.level for each in attentions if each.level <= (config.max_downsample or finest)]
+    levels = [each.level for each in attentions if each.level <= (config.max_downsample or finest)]
 
     def num_keys(level: int, tokens: int) -> int:
         side = math.isqrt(tokens)
-        return tokens - (Grid(side, side).num_merged(config.ratio_at(level)) if level in levels else 0)
+        return tokens - (Grid(side, side).num_merged(config.ratio_at()) if level in levels else 0)
 
     costs = family.denoiser.costs(pixels, family.batch, num_keys)
     for each in attentions:
@@ -125,7 +125,7 @@ def count_merged(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
 
 def _choice_costs(attentions: Attentions, batch: int, config: ToMeConfig) -> list[Cost]:
     """Count a grid's partition, and the choice of keys in every attention."""
-    side, ratio = attentions.side, config.ratio_at(attentions.level)
+    side, ratio = attentions.side, config.ratio_at()
     case = BlockCase(batch, side, side, attentions.channels, ratio)
     operators = trace(partial(run_todo, stride=(config.sx, config.sy)), case)
     return costs_of(operators, (PARTITION,)) + attentions.number * costs_of(operators, STAGES)

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     notes = [
         pages.describe(about),
         "milliseconds: median (lowest to highest)",
-        f"{FAST}: tile={case.tile}, and for a step reuse_steps={case.reuse_steps}, reuse_blocks=True",
+        f"{FAST}: tile={case.tile}, and for a step reuse_steps={case.reuse_steps}",
     ]
     results = {
         "run": about,
@@ -139,7 +139,7 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
 
     config = ToMeConfig(ratio=case.ratio)
     if name == FAST:
-        config = replace(config, tile=case.tile, reuse_steps=case.reuse_steps, reuse_blocks=True)
+        config = replace(config, tile=case.tile, reuse_steps=case.reuse_steps)
     attachment = DenoiserState(config)
     # One run of a sampler without an end; its first two steps make their matchings, then every n-th.
     timesteps = (paddle.to_tensor([value]) for value in itertools.count(2**22, -1))

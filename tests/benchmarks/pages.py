@@ -89,4 +89,4 @@ def replace_between(path: Path, begin: str, end: str, text: str) -> None:
 
 def presets_by_strength() -> list[str]:
     """Return the presets, from the one that saves least."""
-    return sorted(PRESETS, key=lambda name: ToMeConfig.preset(name).highest_ratio(1))
+    return sorted(PRESETS, key=lambda name: ToMeConfig.preset(name).highest_ratio)

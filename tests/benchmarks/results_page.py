@@ -29,9 +29,8 @@ TORCH, TOMESD = "torch", "tomesd"  # tomesd_unet.py adds them
 
 def _describe_preset(name: str) -> str:
     config = ToMeConfig.preset(name)
-    num_levels = len(config.ratio) if isinstance(config.ratio, Mapping) else 1
-    levels = f", {num_levels} levels" if num_levels > 1 else ""
-    return f"preset {name}, 1 key in {1 / (1 - config.highest_ratio(1)):.0f}{levels}"
+    levels = ", 2 levels" if config.max_downsample == 2 else ""
+    return f"preset {name}, 1 key in {1 / (1 - config.highest_ratio):.0f}{levels}"
 
 
 # Every row and its title, from the first to the last.

@@ -25,13 +25,12 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, UNET, choose_computed_steps
-from ppdiffusers_tome.tuning.results import ChosenSteps
 
 FOLDER = Path("docs/measured/step_caches")
 PROMPTS = {
@@ -72,10 +71,7 @@ REGIMES = {
     "every class": Regime({UNET: 7.5, CLASS_TRANSFORMER: 4.0}),  # of emoji, one image each
 }
 BALANCED = ToMeConfig.preset("balanced")
-# The tokens that keep most at their speed.
-BEST_TOKENS = {
-    UNET: replace(BALANCED, end=0.9), CLASS_TRANSFORMER: ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
-}  # fmt: skip
+BEST_TOKENS = replace(BALANCED, end=0.9)  # which keep most at their speed in a UNet
 TOKENS = {
     "tome 0.5": ToMeConfig(0.5), "quality": ToMeConfig.preset("quality"), "balanced": BALANCED,
     "keys 0.5": ToMeConfig(0.5, method="keys"),
@@ -106,26 +102,26 @@ class Variant:
     steps: int
 
 
-def list_variants(model: str, steps: int, chosen: Mapping[int, ChosenSteps]) -> list[Variant]:
+def list_variants(model: str, steps: int, chosen: Mapping[int, Sequence[int]]) -> list[Variant]:
     """List the variants of a denoising with so many steps, the most important first."""
-    tokens, whole = BEST_TOKENS[FAMILIES[model]], ToMeConfig(0.0)
+    tokens, whole = BEST_TOKENS, ToMeConfig(0.0)
     counts = [round((1 - share) * steps) for share in SHARES]
     fewer = sorted({*counts, round(0.6 * steps)}, reverse=True)
     variants = [Variant(f"{count} steps", FEWER, None, count) for count in fewer]
     variants += [Variant(f"cache {share}", "cache", replace(whole, cache=share), steps) for share in SHARES]
     variants += [
-        Variant(f"chosen {count} of {steps}", "chosen", chosen[count].apply_to(whole, None), steps)
+        Variant(f"chosen {count} of {steps}", "chosen", replace(whole, cache=tuple(chosen[count])), steps)
         for count in counts if count in chosen
     ]  # fmt: skip
-    variants.append(Variant("best tokens", "best tokens", tokens, steps))
     if FAMILIES[model] == UNET:
+        variants.append(Variant("best tokens", "best tokens", tokens, steps))
         variants += [Variant(f"{count} steps, best tokens", f"{FEWER}, best tokens", tokens, count) for count in fewer]
         for share in SHARES[:2]:
             config = replace(tokens, cache=share)
             variants.append(Variant(f"best tokens, cache {share}", "tokens and cache", config, steps))
             count = round((1 - share) * steps)
             if count in chosen:
-                config = chosen[count].apply_to(tokens, None)
+                config = replace(tokens, cache=tuple(chosen[count]))
                 variants.append(Variant(f"best tokens, chosen {count}", "tokens and chosen", config, steps))
         variants += [Variant(name, "tokens in some steps", config, steps) for name, config in PARTS.items()]
     return variants + [Variant(name, "tokens", config, steps) for name, config in TOKENS.items()]
@@ -207,7 +203,7 @@ def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
     append_row(FOLDER / "chosen.jsonl", {
         "model": model, "regime": regime, "scheduler": scheduler, "of": steps,
         "skipped alone": [list_psnrs(each.damage) for each in errors],
-        "chosen": {count: asdict(choose(errors, count)) for count in counts},
+        "chosen": {count: {"steps": list(choose(errors, count))} for count in counts},
     })  # fmt: skip
 
 
@@ -216,15 +212,15 @@ def list_psnrs(damage: Sequence[float]) -> list[float]:
     return [round(-10 * math.log10(max(each, 1e-10)), 1) for each in damage[1:]]
 
 
-def read_chosen(model: str, regime: str, scheduler: str, steps: int) -> dict[int, ChosenSteps]:
-    """Return what ``choose`` appended last for a case, by the number of computed steps."""
-    found: dict[int, ChosenSteps] = {}
+def read_chosen(model: str, regime: str, scheduler: str, steps: int) -> dict[int, list[int]]:
+    """Return what ``choose`` appended last for a case, by the number of computed steps.
+
+    Lists of before, without the last step, are left out.
+    """
+    found: dict[int, list[int]] = {}
     for row in read_rows(FOLDER / "chosen.jsonl"):
         if (row["model"], row["regime"], row["scheduler"], row["of"]) == (model, regime, scheduler, steps):
-            found = {
-                int(count): ChosenSteps(tuple(each["steps"]), tuple(each["slopes"]), each["psnr"])
-                for count, each in row["chosen"].items()
-            }
+            found = {int(count): each["steps"] for count, each in row["chosen"].items() if "slopes" not in each}
     return found
 
 
@@ -304,9 +300,9 @@ def count_kinds(variant: Variant, model: str) -> dict[str, int]:
     computed = frozenset(range(steps))
     if config.cache:
         computed = choose_computed_steps(
-            steps, config.cache, FAMILIES[model], config.cache_steps, predicts_noise=model.startswith("emoji")
+            steps, config.cache, FAMILIES[model], predicts_noise=model.startswith("emoji")
         )
-    merged = sum(config.ratio_at(1, step / steps) > 0 for step in computed)
+    merged = sum(config.ratio_at(step / steps) > 0 for step in computed)
     tokens = replace(config.without_cache, start=0.0, end=1.0).summary
     kinds = {"whole": len(computed) - merged, tokens: merged, "skipped": steps - len(computed)}
     return {kind: count for kind, count in kinds.items() if count}
@@ -317,7 +313,7 @@ def measure_costs(model: str, rounds: int) -> None:
     loaded, steps = Model(model, "ddim"), 6
     skipping = ToMeConfig(0.0, cache=(0, 1, 3, 5))
     turns = {"whole": Variant("whole", "", None, steps), "skipped": Variant("skipped", "", skipping, steps)}
-    for config in [*TOKENS.values(), BEST_TOKENS[FAMILIES[model]]]:
+    for config in [*TOKENS.values(), BEST_TOKENS]:
         turns[replace(config, end=1.0).summary] = Variant("tokens", "", replace(config, end=1.0), steps)
     seconds: dict[str, list[float]] = {}
     times: list[float] = []

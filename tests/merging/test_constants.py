@@ -44,7 +44,7 @@ def test_a_hundred_sizes_in_turns_keep_what_is_in_use() -> None:
     """The three caches hold 32 sizes each."""
     constants = Constants()
     for side in (*range(4, 104), *range(4, 104)):
-        for method in ("tome", "pool", "todo"):
+        for method in ("tome", "todo"):
             reduce_at(constants, side, method)
     assert len(constants._kept) <= 32 * 4
 

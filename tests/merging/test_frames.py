@@ -11,7 +11,6 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
 
@@ -23,20 +22,17 @@ def match_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Ma
     partition = random_partition(FRAME, 2, 2, seed=0, timestep=None)
     together = match_tokens(x, partition, num_merged, frames=frames)
     apart = match_tokens(x.reshape([-1, FRAME.num_tokens, x.shape[2]]), partition, num_merged)
-    assert together is not None
-    assert apart is not None
     return together, apart
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("frames", [1, 2, 5])
-@pytest.mark.parametrize("how", COMBINE_MODES)
-def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int, how: str) -> None:
+def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int) -> None:
     x = tiny.array((batch, frames * FRAME.num_tokens, 8))
     together, apart = match_each_frame(x, frames, num_merged=11)
     assert together.num_left == frames * apart.num_left
-    merged = together.reduce(x, how)
-    of_images = apart.reduce(x.reshape([-1, FRAME.num_tokens, 8]), how)
+    merged = together.reduce(x)
+    of_images = apart.reduce(x.reshape([-1, FRAME.num_tokens, 8]))
     assert np.array_equal(merged.numpy(), of_images.reshape([batch, -1, 8]).numpy())
     back = apart.restore(of_images).reshape(x.shape)
     assert np.array_equal(together.restore(merged).numpy(), back.numpy())
@@ -63,7 +59,6 @@ def test_a_stride_over_frames_merges_within_its_frames(tile: int | None, frames:
     assert len(partition.destinations) == frames // 2 * 6
     tiles = split_by_tile(partition, grid, tile, (2, 2, 2))
     matching = match_tokens(x, partition, grid.num_merged(0.6), tiles=tiles)
-    assert matching is not None
     frame = np.arange(grid.num_tokens) // FRAME.num_tokens
     window = np.minimum(frame // 2, frames // 2 - 1)
     for owner in matching.owner.numpy().reshape(2, -1):
@@ -79,8 +74,7 @@ def test_the_same_tokens_of_every_frame_give_keys() -> None:
     assert kept.tolist() == [*first, *(first + 24), *(first + 48)]
 
 
-def test_keys_stand_for_what_was_dropped_and_a_text_for_itself() -> None:
+def test_the_positions_of_keys_are_those_of_their_tokens() -> None:
     kept = select_key_tokens(regular_partition(FRAME, 2, 2).shift(5), 18)
     downsampling = ChosenKeys(kept, batch=2, num_tokens=29, prefix=5)
-    assert np.abs(np.exp(downsampling.log_group_sizes.numpy()) - [[4] * 6 + [1] * 5]).max() <= 1e-5
     assert downsampling.positions.tolist() == [[5, 7, 9, 17, 19, 21, 0, 1, 2, 3, 4]]

@@ -12,7 +12,6 @@ from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching, scatter_rows
-from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.patching.state.block_call import BlockCall
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
@@ -43,16 +42,14 @@ def test_sums_begin_at_zero_on_a_device_that_keeps_what_was_there(monkeypatch: p
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("combine", COMBINE_MODES)
-def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(combine: str, dtype: str) -> None:
-    """The gradient of a root is infinite at 0; one such token once made every weight NaN in training."""
+def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(dtype: str) -> None:
     x = tiny.array((1, 16, 8)).astype(dtype)
     x[0, 3] = 0
     matching = match_tokens(x, random_partition(Grid(4, 4), 2, 2, seed=0, timestep=None), 9)
     group = next(group for group in groups(matching) if len(group) == 2)
     x[0, int(group[1])] = -x[0, int(group[0])]
     x.stop_gradient = False
-    merged = matching.reduce(x, combine)
+    merged = matching.reduce(x)
     (merged + 1).square().sum().backward()
     assert merged.dtype == x.dtype
     assert np.isfinite(merged.numpy()).all()

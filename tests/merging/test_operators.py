@@ -35,7 +35,7 @@ def list_operators(settings: dict[str, Any], dtype: str = "float32") -> dict[str
             timestep = paddle.static.data("timestep", [1], "int64")
             for stage in ("build", "match", "reduce and restore"):
                 if stage == "build":
-                    reducer = build_reducer(config, layout, GRID.num_merged(config.highest_ratio(1)), timestep=timestep)
+                    reducer = build_reducer(config, layout, GRID.num_merged(config.highest_ratio), timestep=timestep)
                 elif stage == "match":
                     reduction: Any = reducer(x)
                 else:
@@ -54,7 +54,6 @@ BOUNDS = {
     "tome": (dict(ratio=0.5), (16, 35, 4)),
     "tome in tiles": (dict(ratio=0.5, tile=8), (18, 37, 4)),
     "keys": (dict(ratio=0.5, method="keys"), (16, 35, 3)),
-    "pool": (dict(ratio=0.7, method="pool"), (0, 7, 3)),
     "todo": (dict(ratio=0.7, method="todo"), (18, 0, 1)),
 }
 

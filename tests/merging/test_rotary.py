@@ -127,8 +127,3 @@ def test_sizes_are_added_to_a_mask() -> None:
     assert (numbers[..., 2] <= -9e3).all()
     assert np.isfinite(numbers).all()
     assert np.abs(numbers[:, 0, 0, TEXT:] - found.log_group_sizes.numpy()).max() <= 2e-3
-
-
-def test_keys_that_all_stand_for_as_many_need_no_sizes() -> None:
-    keys = ChosenKeys(paddle.arange(4), 2, TOKENS)
-    assert add_group_size_bias(None, keys, 0, paddle.float32, text_first=True) is None

@@ -339,7 +339,7 @@ class ToMeContract:
         assert np.array_equal(self.output(model), square)
 
     def test_a_call_that_failed_leaves_nothing(self, model: tiny.Model, other: tiny.Model) -> None:
-        settings = dict(reuse_blocks=True, reuse_steps=2)
+        settings = dict(reuse_steps=2)
         expected = self.output(apply_tome(other, 0.5, **settings), timestep=300)
         tensors = Tensors(apply_tome(model, 0.5, **settings))
         last_block = list_attached_blocks(model)[-1][1]
@@ -352,7 +352,7 @@ class ToMeContract:
         assert np.array_equal(self.output(model, timestep=300), expected)
 
     def test_removal_frees_every_tensor(self, model: tiny.Model) -> None:
-        tensors = Tensors(apply_tome(model, 0.5, tile=4, reuse_blocks=True, reuse_steps=2))
+        tensors = Tensors(apply_tome(model, 0.5, tile=4, reuse_steps=2))
         for timestep in (500, 400):
             self.output(model, timestep=timestep)
         tensors.seen += [

@@ -50,7 +50,7 @@ def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
 
 @pytest.mark.parametrize("name", ["block", "attention", "parent", "down"])
 @pytest.mark.parametrize("kind", [StumbledError, KeyboardInterrupt])
-@pytest.mark.parametrize("settings", [{}, dict(reuse_blocks=True), dict(reuse_steps=3)], ids=str)
+@pytest.mark.parametrize("settings", [{}, dict(reuse_steps=3)], ids=str)
 def test_a_part_knows_nothing_of_failed_calls(name: str, kind: type[BaseException], settings: dict[str, Any]) -> None:
     unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL, **settings)
     failing = unet.down_blocks[0].attentions[0].transformer_blocks[0].attn2
@@ -64,12 +64,12 @@ def test_a_part_knows_nothing_of_failed_calls(name: str, kind: type[BaseExceptio
 
 def test_a_part_that_is_called_alone_on_what_it_was_given_in_an_image() -> None:
     """Also where gradients were asked for, as Paddle does unless told otherwise: it is no backward pass."""
-    unet = apply_tome(tiny.unet(), 0.5, reuse_blocks=True)
+    unet = apply_tome(tiny.unet(), 0.5)
     parent, captured = unet.down_blocks[0].attentions[0], []
     hook = parent.register_forward_pre_hook(lambda layer, inputs: captured.append(inputs[0]))
     unet(tiny.latent(), 500, tiny.text())
     hook.remove()
-    alone = apply_tome(tiny.unet(), 0.5, reuse_blocks=True).down_blocks[0].attentions[0]
+    alone = apply_tome(tiny.unet(), 0.5).down_blocks[0].attentions[0]
     with paddle.no_grad():
         expected = alone(captured[0].clone(), encoder_hidden_states=tiny.text()).sample.numpy()
         assert np.array_equal(parent(captured[0], encoder_hidden_states=tiny.text()).sample.numpy(), expected)
@@ -98,7 +98,7 @@ def test_the_model_s_own_forward_may_be_called_without_hooks(forward: bool) -> N
 
 
 @pytest.mark.parametrize("failure", [None, StumbledError, KeyboardInterrupt])
-@pytest.mark.parametrize("settings", [{}, dict(reuse_steps=3, reuse_blocks=True), dict(method="todo")], ids=str)
+@pytest.mark.parametrize("settings", [{}, dict(reuse_steps=3), dict(method="todo")], ids=str)
 def test_a_pipeline_that_ended_keeps_no_tensor(settings: dict[str, Any], failure: type[BaseException] | None) -> None:
     pipe = tiny.pipeline().apply_tome(0.5, **settings)
     tensors = Tensors(pipe.unet)
@@ -152,7 +152,7 @@ class TestRecomputation:
         ("down_blocks.0.attentions.0.transformer_blocks.0", False),
     )  # fmt: skip
 
-    @pytest.mark.parametrize("settings", [{}, dict(reuse_blocks=True), dict(method="todo")], ids=str)
+    @pytest.mark.parametrize("settings", [{}, dict(method="todo")], ids=str)
     @pytest.mark.parametrize(("path", "reentrant"), PLACES, ids=str)
     def test_of_any_layer_around_a_block(self, path: str, reentrant: bool, settings: dict[str, Any]) -> None:
         unet = apply_tome(tiny.unet(), 0.5, max_downsample=2, **settings)
@@ -211,7 +211,7 @@ class TestRecomputation:
         unet.enable_gradient_checkpointing()
         assert self.difference(self.gradients(unet, unet), expected) <= 1e-6
 
-    SETTINGS = ({}, dict(reuse_blocks=True), dict(method="todo"))
+    SETTINGS = ({}, dict(method="todo"))
     NEED_THE_STEP = (dict(reuse_steps=2), dict(end=0.6), dict(ratio=(0.6, 0.2)), dict(cache=0.5))
 
     @pytest.mark.parametrize("settings", [*SETTINGS, *NEED_THE_STEP], ids=str)
@@ -328,7 +328,7 @@ def test_a_users_own_mask_preparation_is_called_while_tome_is_applied_and_there_
     calls.clear()
     tiny.run_unet(apply_tome(unet, 0.5, method=method), **given)
     tiny.run_unet(apply_tome(unet, 0.25, method=method), **given)
-    assert calls == ([127, 193] if method == "pool" else [128, 192])  # cells of four are pooled
+    assert calls == [128, 192]
     twin = copy.deepcopy(unet)
     assert np.array_equal(tiny.run_unet(remove_tome(twin), **given), plain)
     assert tiny.snapshot(remove_tome(unet)) == before
@@ -339,7 +339,7 @@ class TestMasks:
     @pytest.mark.parametrize("settings", [*(dict(method=name) for name in sorted(METHODS)), dict(tile=4)], ids=str)
     def test_what_is_masked_reaches_no_other_token(self, settings: dict[str, Any]) -> None:
         """Told by the tokens themselves: those that are masked may be anything."""
-        unet = apply_tome(tiny.unet(levels=1), 0.5, use_rand=settings.get("method") == "pool", **settings)
+        unet = apply_tome(tiny.unet(levels=1), 0.5, use_rand=False, **settings)
         block, keep = unet.down_blocks[0].attentions[0].transformer_blocks[0], tiny.keep_mask().numpy()
         # Before ToMe merges, so that matchings are the same and the values alone differ.
         noise = np.zeros((2, 256, 8), "float32")
@@ -386,7 +386,7 @@ def test_processors_that_keep_maps_are_known_by_inheritance() -> None:
 
 
 def test_a_program_for_one_batch_shares_its_matchings_as_the_model_does() -> None:
-    unet = apply_tome(tiny.small_unet(), 0.5, reuse_blocks=True, reuse_steps=3)
+    unet = apply_tome(tiny.small_unet(), 0.5, reuse_steps=3)
     given = tiny.latent(1), paddle.to_tensor([500]), tiny.text(1)
     program = paddle.jit.to_static(tiny.Positional(unet), full_graph=True)
     with paddle.no_grad():

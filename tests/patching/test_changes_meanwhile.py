@@ -175,7 +175,7 @@ def run_traced(when: str, path: str, **settings: Any) -> np.ndarray:
         ("before", BLOCK, dict(ratio=0.5)),
         ("after", BLOCK, dict(ratio=0.5)),
         ("after", f"{BLOCK}.attn1", dict(ratio=0.5)),
-        ("before", f"{BLOCK}.attn1", dict(ratio=0.5, proportional=True)),
+        ("before", f"{BLOCK}.attn1", dict(ratio=0.5, method="keys")),
         ("after", f"{BLOCK}.attn1.to_k", dict(ratio=0.5, method="keys")),
     ],
 )

@@ -66,7 +66,7 @@ def test_gradients_are_finite_and_reach_every_parameter(case: Any) -> None:
 
 @needs_recompute
 class TestCheckpointing:
-    @pytest.mark.parametrize("settings", [{}, dict(reuse_blocks=True, reuse_steps=3), dict(ratio=(0.6, 0.1))], ids=str)
+    @pytest.mark.parametrize("settings", [{}, dict(reuse_steps=3), dict(ratio=(0.6, 0.1))], ids=str)
     @pytest.mark.parametrize("between", [(8, 32, 500), (16, 16, 20), (32, 32, 3)], ids=str)
     def test_forward_in_between_changes_nothing(
         self, case: Any, settings: dict[str, Any], between: tuple[int, int, int]

@@ -10,70 +10,21 @@ import paddle
 import pytest
 
 import tiny
-from patching.contract import marks_of, watch_blocks
+from patching.contract import marks_of
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
-from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import plan_pooling, select_key_tokens
-from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.methods import KEEP, METHODS, NORM
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
-from ppdiffusers_tome.merging.tiles import split_by_tile
-from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
-from ppdiffusers_tome.patching.layer_class import list_overrides
-from ppdiffusers_tome.patching.overrides.merge import PointOverride
 from zoo import Specimen, specimens
 from zoo.added_kv import SPECIMEN as ADDED_KV
 from zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
 from zoo.specimen import TEXT_TOKENS, Inputs
-from zoo.unet import SPECIMEN as UNET
-from zoo.unet_unconditional import SPECIMEN as UNCONDITIONAL
 
 GRID = Grid(6, 8)
 EVERY = sorted(METHODS)
 KEYS_ONLY = [name for name in EVERY if METHODS[name].keeps_queries]
-
-
-class TestMinSimilarity:
-    """Fewer merge where fewer are alike, and as many in all images."""
-
-    def tokens(self) -> paddle.Tensor:
-        """All destinations point one way; 30 and 10 sources of two images nearly so, the others across."""
-        x = np.zeros((2, GRID.num_tokens, 3), np.float32)
-        partition = regular_partition(GRID, 2, 2)
-        x[:, partition.destinations.numpy()] = [1, 0, 0]
-        for image, alike in enumerate((30, 10)):
-            x[image, partition.sources.numpy()] = [0, 1, 0]
-            x[image, partition.sources.numpy()[:alike]] = [1, 0.1, 0]
-        return paddle.to_tensor(x)
-
-    @pytest.mark.parametrize("tile", [None, 4])
-    @pytest.mark.parametrize(("least", "at_most", "merged"), [(0.9, 24, 10), (0.9, 6, 6), (-1.0, 24, 24)])
-    def test_the_image_with_fewest_decides(self, tile: int | None, least: float, at_most: int, merged: int) -> None:
-        x, partition = self.tokens(), regular_partition(GRID, 2, 2)
-        if tile is None:
-            found = match_tokens(x, partition, at_most, least)
-        else:
-            tiles = split_by_tile(partition, GRID, tile, (2, 2, 1))
-            found = match_tokens(x, partition, at_most, least, tiles)
-        assert found is not None
-        assert found.num_left == GRID.num_tokens - merged
-        assert found.reduce(x).shape == [2, GRID.num_tokens - merged, 3]
-        assert len(np.unique(found.owner.numpy())) == 2 * (GRID.num_tokens - merged)
-
-    def test_none_alike_merges_nothing(self) -> None:
-        assert match_tokens(self.tokens(), regular_partition(GRID, 2, 2), 24, 0.999) is None
-
-    def test_a_model_runs_unmerged_where_nothing_is_alike(self) -> None:
-        unet = tiny.unet()
-        plain = tiny.run_unet(unet)
-        assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, min_similarity=1.0)), plain)
-        whole = tiny.run_unet(apply_tome(unet, 0.5))
-        assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, min_similarity=-1.0)), whole)
-        some = tiny.run_unet(apply_tome(unet, 0.7, min_similarity=0.9))
-        assert not np.array_equal(some, plain)
-        assert not np.array_equal(some, tiny.run_unet(apply_tome(unet, 0.7)))
 
 
 class TestSomeKeys:
@@ -104,77 +55,6 @@ class TestSomeKeys:
         whole = side - side % stride
         outside = counts[whole:].sum() + counts[:whole, whole:].sum()
         assert outside / counts.sum() == pytest.approx(1 - whole**2 / side**2, rel=0.15)
-
-
-class TestPooledKeys:
-    @pytest.mark.parametrize(
-        ("layout", "dropped", "stride", "left", "uniform_groups"),
-        [
-            (Layout(GRID), 36, (2, 2, 1), 12, True), (Layout(GRID), 18, (2, 2, 1), 30, False),
-            (Layout(GRID), 1, (2, 2, 1), 45, False), (Layout(Grid(5, 7)), 26, (2, 2, 1), 12, False),
-            (Layout(GRID, prefix=3), 36, (2, 2, 1), 15, False), (Layout(Grid(7, 8)), 46, (3, 2, 1), 12, False),
-            (Layout(Grid(4, 4, 2)), 12, (2, 2, 1), 8, True), (Layout(Grid(4, 4, 2)), 28, (2, 2, 2), 4, True),
-            (Layout(Grid(30, 52)), 1462, (4, 4, 1), 104, True),
-            (Layout(Grid(5, 5, 3), prefix=2), 60, (2, 2, 2), 20, False),
-        ],
-    )  # fmt: skip
-    def test_cells_become_their_means_and_the_rest_stays(
-        self, layout: Layout, dropped: int, stride: tuple[int, int, int], left: int, uniform_groups: bool
-    ) -> None:
-        x = tiny.array((2, layout.num_tokens, 5))
-        keys = Constants()(plan_pooling(layout, dropped, stride)).repeat(x)
-        owner = keys.owner.numpy().reshape(2, -1)
-        assert np.array_equal(owner[1], owner[0] + keys.num_left)
-        members = [np.flatnonzero(owner[0] == group) for group in range(keys.num_left)]
-        assert (keys.num_left, keys.uniform_groups) == (left, uniform_groups)
-        assert sorted(np.concatenate(members)) == list(range(layout.num_tokens))
-        expected = np.stack([x.numpy()[:, each].mean(axis=1) for each in members], axis=1)
-        np.testing.assert_allclose(keys.reduce(x).numpy(), expected, rtol=1e-5, atol=1e-6)
-        sizes = [len(each) for each in members]
-        np.testing.assert_allclose(keys.log_group_sizes.numpy(), [np.log(sizes)] * 2, rtol=1e-5, atol=1e-6)
-        # The text, or whatever stands before the grid, comes last, each token by itself.
-        last = members[len(members) - layout.prefix :]
-        assert [each.tolist() for each in last] == [[token] for token in range(layout.prefix)]
-        positions = keys.positions.numpy()
-        assert np.array_equal(positions[0], positions[1])
-        for token, each in zip(positions[0], members, strict=True):
-            if len(each) == 1:
-                assert token == each[0]
-                continue
-            middle = np.unravel_index(token - layout.prefix, layout.grid.shape)
-            for place, numbers in zip(middle, np.unravel_index(each - layout.prefix, layout.grid.shape), strict=True):
-                assert place == numbers.min() + (np.ptp(numbers) + 1) // 2
-                assert np.ptp(numbers) < max(stride)
-
-    def test_cells_of_one_two_and_four_tokens_are_weighted(self) -> None:
-        unet = tiny.unet(levels=1)
-        plain = tiny.run_unet(unet, height=5, width=5)
-        weighted, equal = (
-            np.abs(tiny.run_unet(apply_tome(unet, 0.75, method="pool", proportional=each), height=5, width=5) - plain)
-            for each in (None, False)
-        )
-        assert weighted.mean() < equal.mean()
-
-
-def test_keys_are_shared_by_blocks() -> None:
-    unet = apply_tome(tiny.unet(), 0.5, max_downsample=8, method="keys", reuse_blocks=True)
-    called = watch_blocks(unet)
-    tiny.run_unet(unet)
-    assert len(called) > len({block.layout for block in called}) == len({id(block.reduction) for block in called})
-
-
-def test_tofu_prunes_early_and_merges_late() -> None:
-    unet = apply_tome(tiny.unet(), 0.5, method="tofu", max_downsample=8)
-    how = {path: _how(block) for path, block, _ in list_attached_blocks(unet)}
-    assert {path.split(".")[0]: way for path, way in how.items()} == {
-        "down_blocks": KEEP, "mid_block": KEEP, "up_blocks": NORM
-    }  # fmt: skip
-    one = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, method="tofu")
-    assert [_how(block) for _, block, _ in list_attached_blocks(one)] == [KEEP]
-
-
-def _how(block: Any) -> str:
-    return next(override.combine for override in list_overrides(block.attn1) if isinstance(override, PointOverride))
 
 
 def test_each_method_gives_another_output_and_comes_off() -> None:
@@ -256,7 +136,7 @@ def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any
 
 
 @pytest.mark.parametrize("method", KEYS_ONLY)
-@pytest.mark.parametrize(("ratio", "proportional"), [(0.5, None), (0.5, True), (0.75, None)])
+@pytest.mark.parametrize("ratio", [0.5, 0.75])
 @pytest.mark.parametrize(
     ("processor", "words"),
     [
@@ -265,21 +145,20 @@ def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any
     ],
 )
 def test_a_processor_whose_keys_are_others_is_told(
-    processor: Any, words: str, method: str, ratio: float, proportional: bool | None
+    processor: Any, words: str, method: str, ratio: float
 ) -> None:
     unet = tiny.unet()
     for block in (found.block for found in find_blocks(unet)):
         block.attn1.processor = processor
     plain = tiny.run_unet(unet)
-    apply_tome(unet, ratio, method=method, proportional=proportional)
+    apply_tome(unet, ratio, method=method)
     with pytest.warns(UserWarning, match=words):
         assert np.array_equal(tiny.run_unet(unet), plain)
     assert not np.array_equal(tiny.run_unet(apply_tome(unet, ratio, sx=4)), plain)  # queries merge all the same
 
 
 @pytest.mark.parametrize("method", KEYS_ONLY)
-@pytest.mark.parametrize("proportional", [None, True, False])
-def test_a_text_beside_the_image_has_keys_of_its_own(method: str, proportional: bool | None) -> None:
+def test_a_text_beside_the_image_has_keys_of_its_own(method: str) -> None:
     """DeepFloyd IF's attention: how many its text has is not known where sizes would be told, also with a mask."""
     model, inputs = ADDED_KV.build(), Inputs()
 
@@ -289,29 +168,12 @@ def test_a_text_beside_the_image_has_keys_of_its_own(method: str, proportional: 
         return model(inputs.image(3), inputs.timestep, encoder_hidden_states=text, **given).sample.numpy()
 
     plain = run()
-    settings: dict[str, Any] = dict(ratio=0.5, method=method, max_downsample=8)
-    if proportional:
-        with pytest.raises(NothingToMergeError, match="proportional=True has no effect here"):
-            apply_tome(model, **settings, proportional=True)
-        return
-    apply_tome(model, **settings, proportional=proportional)
+    apply_tome(model, 0.5, method=method, max_downsample=8)
     merged = run()
     assert np.isfinite(merged).all()
     assert np.abs(merged - plain).max() > 1e-5
     all_seen = paddle.ones([inputs.batch, TEXT_TOKENS])
     assert np.abs(run(encoder_attention_mask=all_seen) - merged).max() <= 1e-5
-
-
-@pytest.mark.parametrize("specimen", [UNET, UNCONDITIONAL], ids=["tokens", "image"])
-@pytest.mark.parametrize("method", ["keys", "pool"])
-def test_sizes_count_unless_settings_say_otherwise(method: str, specimen: Specimen) -> None:
-    model = specimen.build()
-    outputs = [
-        specimen.run(apply_tome(model, 0.5, method=method, max_downsample=8, proportional=given)).numpy()
-        for given in (None, True, False)
-    ]
-    assert np.array_equal(outputs[0], outputs[1])
-    assert np.abs(outputs[0] - outputs[2]).max() > 1e-4
 
 
 @pytest.mark.parametrize("method", KEYS_ONLY)

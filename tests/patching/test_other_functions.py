@@ -195,7 +195,7 @@ def test_a_text_mask_with_a_row_for_each_token() -> None:
     "settings",
     [
         dict(ratio=0.5), dict(config="balanced"), dict(method="keys", ratio=0.5), dict(method="todo", ratio=0.5),
-        dict(ratio=0.5, proportional=True), dict(ratio=0.6, tile=8, proportional=True, end=0.9),
+        dict(method="keys", ratio=0.6, tile=8, end=0.9),
     ],
     ids=str,
 )  # fmt: skip
@@ -225,8 +225,7 @@ def test_a_processor_that_asks_for_its_mask_by_keyword(method: str) -> None:
 
 
 def test_removing_a_part_ends_a_cache_of_chosen_steps() -> None:
-    chosen = dict(cache=(0, 1, 3, 7), cache_steps=8, cache_scheduler="DDIMScheduler", cache_slope=0.5)
-    pipe = tiny.pipeline().apply_tome(0.5, **chosen)
+    pipe = tiny.pipeline().apply_tome(0.5, cache=(0, 1, 3, 7))
     remove_tome(pipe.unet.down_blocks[0])
     assert pipe.tome.config == ToMeConfig(0.5)
 

@@ -1,4 +1,4 @@
-"""Reuse of matchings over steps and blocks: what is shared, and that nothing is shared that must not be."""
+"""Reuse of matchings over steps: what is shared, and that nothing is shared that must not be."""
 
 from __future__ import annotations
 
@@ -119,19 +119,6 @@ class TestCallsOfAStep:
         assert reuse.lookup((1,), []) == {"made without": True}
 
 
-class TestBlocks:
-    def test_blocks_of_a_grid_share_one_matching(self) -> None:
-        assert count_by_step(apply_tome(tiny.unet(), **SETTINGS)) == [BLOCKS] * 7
-        assert count_by_step(apply_tome(tiny.unet(), reuse_blocks=True, **SETTINGS)) == [GRIDS] * 7
-
-    def test_first_block_is_as_without_and_later_ones_differ(self) -> None:
-        plain = apply_tome(tiny.unet(), **SETTINGS)
-        shared = apply_tome(tiny.unet(), reuse_blocks=True, **SETTINGS)
-        assert np.abs(tiny.run_unet(shared) - tiny.run_unet(plain)).max() > 1e-4
-        outputs = [tiny.run_controlnet(apply_tome(tiny.controlnet(), 0.5, reuse_blocks=r)) for r in (False, True)]
-        assert np.array_equal(*outputs)  # one block on the only grid that merges
-
-
 class TestSteps:
     def test_steps_share(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A step that takes matchings over makes no partition either."""
@@ -142,8 +129,6 @@ class TestSteps:
         unet = apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
         assert count_by_step(unet) == [7, 7, 0, 0, 7, 0, 0]
         assert len(partitions) == 3 * GRIDS
-        unet = apply_tome(tiny.unet(), reuse_steps=3, reuse_blocks=True, **SETTINGS)
-        assert count_by_step(unet) == [2, 2, 0, 0, 2, 0, 0]
 
     def test_fresh_steps_are_as_without_reuse(self) -> None:
         plain, kept = apply_tome(tiny.unet(), **SETTINGS), apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
@@ -161,7 +146,7 @@ class TestSteps:
         assert np.array_equal(output, expected)
 
     def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self) -> None:
-        one, two = (apply_tome(tiny.unet(), reuse_steps=4, reuse_blocks=True, **SETTINGS) for _ in range(2))
+        one, two = (apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS) for _ in range(2))
         latent, text = tiny.latent(2), tiny.text(2)
         texts = [text[i : i + 1] for i in range(2)]
         for timestep in FALLING:
@@ -175,10 +160,9 @@ class TestSteps:
         unet = apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS)
         unet.train()
         assert count_by_step(unet) == [7] * 7
-        assert count_by_step(apply_tome(unet, reuse_steps=4, reuse_blocks=True, **SETTINGS)) == [2] * 7
 
     def test_a_part_of_a_model_is_always_fresh_and_says_so(self) -> None:
-        part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4, reuse_blocks=True)
+        part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4)
         with pytest.warns(UserWarning, match="reuse_steps"), paddle.no_grad(), count_matchings(part) as counts:
             outputs = [part(tiny.array((1, 8, 16, 16), seed=s), tiny.text(1)).sample.numpy() for s in (0, 1, 0)]
         assert counts == [1, 1, 1]
@@ -192,7 +176,7 @@ class TestSteps:
 
 
 class TestPipelines:
-    REUSE: ClassVar = dict(ratio=0.5, reuse_steps=3, reuse_blocks=True)
+    REUSE: ClassVar = dict(ratio=0.5, reuse_steps=3)
 
     def test_a_model_in_training_mode_reuses_in_its_pipeline(self) -> None:
         pipe = apply_tome(tiny.pipeline(), **self.REUSE)

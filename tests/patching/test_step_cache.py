@@ -23,8 +23,9 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
+from ppdiffusers_tome.patching import step_cache
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.step_cache import History, count_bytes, predicts_noise
+from ppdiffusers_tome.patching.step_cache import SLOPE, History, count_bytes, predicts_noise
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
     FAMILIES,
@@ -121,41 +122,39 @@ class TestSchedule:
         assert sum(rows[min(gap, 9) - 1][step] for gap, step in gaps) <= highest
 
     @pytest.mark.parametrize(
-        ("num_steps", "listed", "cache_steps", "computed"),
+        ("num_steps", "listed", "computed"),
         [
-            (20, (0, 1, 9), 20, {0, 1, 9}),
-            (10, (0, 1, 2, 6, 14, 18, 19), 20, {0, 1, 7, 9}),  # of another number of steps the places stay
-            (8, (0, 1, 4), None, {0, 1, 4, 5, 6, 7}),  # what is behind the list is computed
-            (12, tuple(range(0, 32, 2)), None, {0, 2, 4, 6, 8, 10}),  # a list may be longer
+            (20, (0, 1, 9, 19), {0, 1, 9, 19}),
+            (10, (0, 1, 2, 6, 14, 18, 19), {0, 1, 7, 9}),  # of another number of steps the places stay
+            (8, (0, 1, 3), {0, 1, 2, 3, 5, 7}),
+            (1, (0, 5), {0}),
         ],
     )
-    def test_steps_of_a_list(
-        self, num_steps: int, listed: tuple[int, ...], cache_steps: int | None, computed: set[int]
-    ) -> None:
-        assert choose_computed_steps(num_steps, listed, cache_steps=cache_steps) == computed
+    def test_steps_of_a_list(self, num_steps: int, listed: tuple[int, ...], computed: set[int]) -> None:
+        assert choose_computed_steps(num_steps, listed) == computed
 
-    @given(st.integers(2, 60), st.integers(2, 60), st.data())
+    @given(st.integers(2, 60), st.integers(1, 60), st.data())
     @settings(max_examples=100, deadline=None)
     def test_any_list_has_its_share_of_another_number_of_steps(self, old: int, new: int, data: st.DataObject) -> None:
-        steps = (0, *sorted(data.draw(st.sets(st.integers(1, old - 1)))))
-        moved = choose_computed_steps(new, steps, cache_steps=old)
-        assert {0} <= moved <= set(range(new))
-        assert len(moved) == (len(steps) if new == old else max(2, round(len(steps) / old * new)))
+        steps = (0, *sorted(data.draw(st.sets(st.integers(1, old - 1))) | {old - 1}))
+        moved = choose_computed_steps(new, steps)
+        assert {0, new - 1} <= moved <= set(range(new))
+        assert len(moved) == (len(steps) if new == old else max(min(2, new), round(len(steps) / old * new)))
 
     def test_few_steps_are_all_computed(self) -> None:
         assert all(len(choose_computed_steps(n, 0.5)) == n for n in range(1, MIN_STEPS))
 
 
 class TestHistory:
-    @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-    def test_linear_changes_are_predicted_exactly_by_the_whole_slope(self, share: float) -> None:
+    @pytest.mark.parametrize("has_slope", [False, True])
+    def test_a_share_of_the_slope_is_followed(self, has_slope: bool) -> None:
         history = History()
         for step in (0, 1, 4):
-            history.add(step if share else None, (paddle.full([2], 3.0 * step), None))
-        value, nothing = history.predict(6, share)
+            history.add(step if has_slope else None, (paddle.full([2], 3.0 * step), None))
+        value, nothing = history.predict(6)
         assert nothing is None
-        assert value.tolist() == [12.0 + 6.0 * share] * 2
-        assert count_bytes([history, history]) == (16 if share else 8)
+        assert value.tolist() == [12.0 + 6.0 * SLOPE * has_slope] * 2
+        assert count_bytes([history, history]) == (16 if has_slope else 8)
 
 
 class TestSteps:
@@ -278,8 +277,10 @@ class TestRuns:
 
         pipe = sampler(scheduler=scheduler)
         plain = pipe(call_with_tensor, **settings)
-        apply_tome(pipe, ratio=0, cache=0.5, cache_slope=slope)
-        cached = pipe(call_with_tensor, **settings)
+        apply_tome(pipe, ratio=0, cache=0.5)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(step_cache, "SLOPE", slope)
+            cached = pipe(call_with_tensor, **settings)
         return [float(np.abs(a - b).max()) for a, b in zip(plain, cached, strict=True)], pipe.tome.entries[0].last_image
 
     @pytest.mark.parametrize("name", ["HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "PNDMScheduler"])
@@ -299,13 +300,16 @@ class TestRuns:
         # 4 and 8 are the first of a run; so is 0.
         computed = [number for number, output in enumerate(cached)
                     if output is not None and np.array_equal(output, plain[number])]  # fmt: skip
-        assert computed == [0, 1, 4, 5, 8, 9]
+        assert computed == [0, 1, 4, 6, 8, 11]
 
-    def test_the_first_skipped_step_follows_a_slope_with_a_scheduler_of_second_order(self) -> None:
+    def test_the_first_skipped_step_follows_a_slope_with_a_scheduler_of_second_order(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         outputs = []
         for slope in (0.0, 0.5):
+            monkeypatch.setattr(step_cache, "SLOPE", slope)
             pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())
-            apply_tome(pipe, 0, cache=(0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12), cache_slope=slope)
+            apply_tome(pipe, 0, cache=tuple(step for step in range(2 * STEPS - 1) if step != 7))
             outputs.append(pipe(call)[:8])
         assert equal_steps(*outputs) == list(range(7))
 
@@ -347,12 +351,11 @@ class TestRuns:
         cached = apply_tome(pipe, ratio=0, cache=0.5)(call, 20)[:16]
         assert equal_steps(plain, cached) == sorted(choose_computed_steps(16, 0.5, predicts_noise=True))
 
-    @pytest.mark.parametrize("slope", [0.0, 1.0])
-    def test_what_no_later_step_uses_is_not_kept(self, slope: float) -> None:
+    def test_what_no_later_step_uses_is_not_kept(self) -> None:
         """Of computed steps that are followed by computed ones, and of the last."""
 
         def bytes_after(cache: tuple[int, ...]) -> int:
-            pipe = apply_tome(sampler(), ratio=0, cache=cache, cache_slope=slope)
+            pipe = apply_tome(sampler(), ratio=0, cache=cache)
             pipe(call)
             return pipe.tome.entries[0].last_image.cache_bytes
 
@@ -361,18 +364,16 @@ class TestRuns:
         assert used == bytes_after((0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11)) > 0
 
 
-CHOSEN: dict[str, Any] = dict(
-    cache=(0, 2, 5, 8, 11), cache_slope=[0.0, 0.0, 0.0, 1.0] + [0.5] * 8, cache_steps=STEPS
-)  # fmt: skip
+CHOSEN = (0, 2, 5, 8, 11)
 
 
 class TestListsOfOtherSteps:
-    """A list that was chosen for some steps and one scheduler."""
+    """A list is for as many steps as its last one tells."""
 
     def test_it_is_taken_as_it_is_for_its_own_steps_without_a_word(self, recwarn: pytest.WarningsRecorder) -> None:
         pipe = sampler()
         plain = pipe(call)
-        apply_tome(pipe, 0, **CHOSEN, cache_scheduler="DDIMScheduler")
+        apply_tome(pipe, 0, cache=CHOSEN)
         assert equal_steps(plain, pipe(call)) == [0, 2, 5, 8, 11]
         assert pipe.tome.entries[0].last_image.computed_steps == (0, 2, 5, 8, 11)
         assert not [warning for warning in recwarn if "ToMe" in str(warning.message)]
@@ -380,43 +381,17 @@ class TestListsOfOtherSteps:
     def test_of_another_number_it_keeps_its_places_and_that_is_logged(self) -> None:
         pipe = sampler()
         plain = pipe(call, 24)
-        apply_tome(pipe, 0, **CHOSEN)
+        apply_tome(pipe, 0, cache=CHOSEN)
         with pytest.warns(UserWarning, match="cache is for 12 steps and this denoising has 24.*choose them again"):
             cached = pipe(call, 24)
-        expected = sorted(choose_computed_steps(24, CHOSEN["cache"], cache_steps=STEPS))
+        expected = sorted(choose_computed_steps(24, CHOSEN))
         assert equal_steps(plain, cached) == expected
         assert len(expected) == 10
 
-    def test_another_scheduler_is_logged(self) -> None:
-        pipe = apply_tome(sampler(), 0, **CHOSEN, cache_scheduler="PNDMScheduler")
-        with pytest.warns(UserWarning, match="was chosen with PNDMScheduler and this pipeline has DDIMScheduler"):
-            pipe(call)
-
-    def test_each_step_follows_its_own_share_of_the_slope(self) -> None:
-        def run(slope: Any) -> list[np.ndarray]:
-            return apply_tome(sampler(), 0, **{**CHOSEN, "cache_slope": slope})(call)
-
-        reused, linear = run(0.0), run(1.0)
-        mixed = run([0.0] * 6 + [1.0] * 6)
-        assert equal_steps(mixed[:6], reused[:6]) == list(range(6))
-        assert equal_steps(mixed[6:], linear[6:]) == list(range(6))
-        assert not np.array_equal(reused[6], linear[6])
-
-    @pytest.mark.parametrize(
-        ("given", "error", "words"),
-        [
-            (dict(cache=0.5, cache_steps=12), ToMeValueError, "cache_steps=12 has no effect.*list the steps"),
-            (dict(cache_scheduler="DDIMScheduler"), ToMeValueError, "cache_scheduler='DDIMScheduler' has no effect"),
-            (dict(cache=(0, 12), cache_steps=12), ToMeValueError, "lists step 12, and cache_steps=12 has steps"),
-            (dict(cache=(0, 5), cache_slope=[0.5, 1]), ToMeValueError, "each of cache_steps=None steps; got 2"),
-            (dict(cache=0.5, cache_slope=3), ToMeValueError, "cache_slope=3 must be how much of the slope"),
-            (dict(cache=0.5, cache_slope="all"), ToMeTypeError, "cache_slope='all' must be how much of the slope"),
-            (dict(cache=(0, 5), cache_scheduler=7), ToMeTypeError, "cache_scheduler=7 must be the name of"),
-        ],
-    )  # fmt: skip
-    def test_settings_that_clash_are_refused(self, given: dict[str, Any], error: type[Exception], words: str) -> None:
-        with pytest.raises(error, match=words):
-            ToMeConfig(0, **given)
+    @pytest.mark.parametrize("listed", [(0,), (1, 5), (0, 2, 2), (), (0, 5, 3)], ids=str)
+    def test_what_is_no_list_of_steps_is_refused(self, listed: tuple[int, ...]) -> None:
+        with pytest.raises(ToMeValueError, match="must list the computed steps in order, from 0 to the last step"):
+            ToMeConfig(0, cache=listed)
 
 
 class TestComputed:
@@ -691,14 +666,6 @@ class TestOnPipelines:
         with pytest.warns(UserWarning, match=words):
             assert np.array_equal(tiny.run_pipeline(pipe, steps=steps), plain)
         assert pipe.tome.entries[0].last_image.cache_bytes == 0
-
-
-    def test_a_list_for_more_steps_is_logged(self) -> None:
-        """Its last entries are behind the last step, which is skipped."""
-        pipe = apply_tome(tiny.pipeline(), 0, cache=(0, 1, 3, 9))
-        with pytest.warns(UserWarning, match="has step 9, and this denoising ends at step 5.* or give cache_steps"):
-            tiny.run_pipeline(pipe, steps=6)
-        assert pipe.tome.entries[0].last_image.computed_steps == (0, 1, 3)
 
 
 class TestRefusals:

@@ -187,8 +187,8 @@ class TestReuseInAPipeline:
     def test_only_the_first_of_n_calls_is_fresh(self, scheduler: str) -> None:
         """The second call needs no guess here, and calls of second order are steps."""
         pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, f"{scheduler}Scheduler")())
-        pipe.apply_tome(0.5, reuse_steps=3, reuse_blocks=True)
+        pipe.apply_tome(0.5, reuse_steps=3)
         with count_matchings(pipe.unet) as counts:
             tiny.run_pipeline(pipe, steps=7)
-        assert counts == ([1, 0, 0] * 10)[: len(counts)]
+        assert counts == ([3, 0, 0] * 10)[: len(counts)]
         assert len(counts) >= 7

@@ -16,7 +16,7 @@ from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
 
 SETTINGS = {
     "usual": tiny.MERGE_ALL,
-    "reuse": dict(tiny.MERGE_ALL, reuse_steps=2, reuse_blocks=True),
+    "reuse": dict(tiny.MERGE_ALL, reuse_steps=2),
     "tiles and schedule": dict(ratio=(0.6, 0.2), max_downsample=2, tile=4, end=0.8),
     "todo": dict(ratio=0.5, max_downsample=2, method="todo"),
     "keys": dict(ratio=0.5, max_downsample=2, method="keys", reuse_steps=2),

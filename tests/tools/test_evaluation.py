@@ -30,8 +30,8 @@ def parse(*arguments: str) -> list[Configuration]:
 
 def test_names_and_families_tell_settings_apart():
     assert (HALF.name, HALF.family) == ("ratio 0.5", "merged")
-    fast = make_merged(ToMeConfig(ratio=0.7, tile=16, seed=3, method="tofu"))
-    assert (fast.name, fast.family) == ("ratio 0.7, seed 3, tile 16, method tofu", "merged, tile 16, method tofu")
+    fast = make_merged(ToMeConfig(ratio=0.7, tile=16, seed=3, method="keys"))
+    assert (fast.name, fast.family) == ("ratio 0.7, seed 3, tile 16, method keys", "merged, tile 16, method keys")
 
 
 def test_presets_and_files_of_settings_are_read(tmp_path):

@@ -11,10 +11,11 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome import ToMeConfig, ToMeValueError
+from ppdiffusers_tome import ToMeValueError
 from ppdiffusers_tome.patching.attach import list_attached_blocks
+from ppdiffusers_tome.patching.step_cache import SLOPE
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage
+from ppdiffusers_tome.tuning.results import MeasuredImage
 from ppdiffusers_tome.tuning.step_errors import StepErrors, choose_steps, count_images, measure_step_errors
 
 STEPS = 10
@@ -24,32 +25,21 @@ def random_errors(seed: int, steps: int = STEPS) -> StepErrors:
     """Errors of values that wander, in a model with two layers."""
     random = np.random.default_rng(seed)
     values = [random.standard_normal((steps, 6)).cumsum(axis=0) for _ in range(2)]
-    damage = random.uniform(1e-6, 1e-3, steps)
-    damage[0] = 0
-    return StepErrors(np.stack([each @ each.T for each in values]), damage)
+    return StepErrors(np.stack([each @ each.T for each in values]), random.uniform(1e-6, 1e-3, steps))
 
 
-def predict(values: np.ndarray, first: int | None, last: int, step: int, slope: float) -> np.ndarray:
+def predict(values: np.ndarray, first: int | None, last: int, step: int) -> np.ndarray:
     change = 0 if first is None else (values[last] - values[first]) / (last - first)
-    return values[last] + slope * (step - last) * change
+    return values[last] + SLOPE * (step - last) * change
 
 
 class TestErrors:
     def test_an_error_is_that_of_the_prediction(self):
         values = np.random.default_rng(0).standard_normal((STEPS, 7))
         errors = StepErrors((values @ values.T)[None], np.ones(STEPS))
-        for first, last, step, slope in ((2, 4, 7, 0.6), (None, 0, 3, 1.0), (0, 1, 2, 0.0)):
-            expected = np.sum((values[step] - predict(values, first, last, step, slope)) ** 2)
-            assert errors.compute_error(first, last, step, slope) == pytest.approx(expected)
-
-    def test_the_fitted_slope_is_that_of_least_squares(self):
-        values = np.random.default_rng(1).standard_normal((STEPS, 7)) + np.arange(STEPS)[:, None]
-        errors = StepErrors((values @ values.T)[None], np.ones(STEPS))
-        chosen = choose_steps([errors], STEPS - 1)
-        (skipped,) = set(range(STEPS)) - set(chosen.steps)
-        slope = (values[skipped - 1] - values[skipped - 2])[:, None]
-        expected = np.linalg.lstsq(slope, values[skipped] - values[skipped - 1], rcond=None)[0]
-        assert chosen.slopes[skipped] == pytest.approx(float(np.clip(expected, 0, 1.5)[0]), abs=0.01)
+        for first, last, step in ((2, 4, 7), (None, 0, 3), (0, 1, 2)):
+            expected = np.sum((values[step] - predict(values, first, last, step)) ** 2)
+            assert errors.compute_error(first, last, step) == pytest.approx(expected)
 
 
 class TestChoice:
@@ -57,44 +47,27 @@ class TestChoice:
     def test_no_other_list_has_a_smaller_expected_error(self, count):
         errors = [random_errors(seed) for seed in (0, 1)]
         chosen = choose_steps(errors, count)
-        assert len(chosen.steps) == count
-        expected = {
-            steps: choose_steps_error(errors, (0, *steps)) for steps in combinations(range(1, STEPS), count - 1)
-        }
-        assert choose_steps_error(errors, chosen.steps) == pytest.approx(min(expected.values()))
-        assert chosen.psnr == pytest.approx(-10 * np.log10(min(expected.values())))
+        assert len(chosen) == count
+        lists = [(0, *steps, STEPS - 1) for steps in combinations(range(1, STEPS - 1), count - 2)]
+        assert compute_total(errors, chosen) == pytest.approx(min(compute_total(errors, steps) for steps in lists))
+
+    def test_few_steps_of_many_are_far_apart(self):
+        """Further than the gaps that are tried where there are more."""
+        chosen = choose_steps([random_errors(0, steps=60)], 3)
+        assert (len(chosen), chosen[0], chosen[-1]) == (3, 0, 59)
 
     def test_steps_in_which_values_change_are_computed(self):
         values = np.zeros((STEPS, 2))
         values[4:, 0], values[7:, 1] = 1, 5
         errors = StepErrors((values @ values.T)[None], np.where(np.isin(np.arange(STEPS), (4, 7)), 1e-2, 1e-9))
-        assert {0, 4, 7} <= set(choose_steps([errors], 5).steps)
-
-    def test_a_slope_that_was_given_stays(self):
-        chosen = ChosenSteps((0, 1, 3), (0.0, 0.0, 0.5, 0.0), 41.5)
-        assert chosen.apply_to(ToMeConfig(0, cache=0.25), None).cache_slope == chosen.slopes
-        assert chosen.apply_to(ToMeConfig(0, cache=0.25, cache_slope=0.25), None).cache_slope == 0.25
-
-    def test_settings_with_them_can_be_saved(self, tmp_path):
-        config = choose_steps([random_errors(0)], 4).apply_to(ToMeConfig.preset("balanced"), "DDIMScheduler")
-        config.save(tmp_path / "tome.json")
-        assert ToMeConfig.load(tmp_path / "tome.json") == config
-        assert (config.cache_steps, config.cache_scheduler, len(config.cache_slope)) == (STEPS, "DDIMScheduler", STEPS)
-        assert config.without_cache == ToMeConfig.preset("balanced")
+        assert {0, 4, 7} <= set(choose_steps([errors], 5))
 
 
-def choose_steps_error(errors: list[StepErrors], steps: tuple[int, ...]) -> float:
-    """The expected error of a list, each skipped step with the best share of the slope for all images."""
-    total = 0.0
-    for first, last, end in zip((None, *steps), steps, (*steps[1:], STEPS), strict=False):
-        for step in range(last + 1, end):
-            slope = 0.0
-            if first is not None:
-                above, below = np.sum([each.compute_fit(first, last, step) for each in errors], axis=0)
-                slope = float(np.clip(above / below, 0, 1.5))
-            ratios = [each.compute_error(first, last, step, slope) / each.compute_baseline(step) for each in errors]
-            total += np.mean([each.damage[step] * ratio.mean() for each, ratio in zip(errors, ratios, strict=True)])
-    return total
+def compute_total(errors: list[StepErrors], steps: tuple[int, ...]) -> float:
+    """Add up the expected errors of a list's skipped steps."""
+    gaps = zip((None, *steps), steps, steps[1:], strict=False)
+    skipped = [(first, last, step) for first, last, end in gaps for step in range(last + 1, end)]
+    return sum(np.mean([each.compute_cost(*places) for each in errors]) for places in skipped)
 
 
 def measure(pipe: Any, **call: Any) -> StepErrors:
@@ -130,12 +103,11 @@ class TestMeasuring:
         errors = measure(pipe, **call)
         assert len(runs) == steps * count_images(steps)
         assert len(errors.damage) == steps
-        assert errors.damage[0] == 0
-        assert errors.damage[1:].min() > 0
+        assert errors.damage.min() > 0
         assert errors.products.shape[1:] == (steps, steps)
         assert not list_attached_blocks(pipe.unet)
         assert tiny.snapshot(pipe.unet) == before or pipe.tome is None
-        assert len(choose_steps([errors], steps - 2).steps) == steps - 2
+        assert len(choose_steps([errors], steps - 2)) == steps - 2
 
     def test_a_controlnet_has_values_too(self):
         alone = measure(tiny.pipeline(), **TEXTS, height=64, width=64)

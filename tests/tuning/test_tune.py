@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 import paddle
-import ppdiffusers
 import pytest
 from PIL import Image
 from ppdiffusers import StableDiffusionPipeline
 
 import ppdiffusers_tome
 import tiny
-from pipelines import test_images as image_pipelines
 from ppdiffusers_tome import (
     NothingToMergeError,
     Target,
@@ -36,8 +34,8 @@ from ppdiffusers_tome import (
 from ppdiffusers_tome.tuning import results
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, conclude, rank_trials
-from ppdiffusers_tome.tuning.search import NUM_CHOOSING, Search, name_scheduler
+from ppdiffusers_tome.tuning.results import MeasuredImage, conclude, rank_trials
+from ppdiffusers_tome.tuning.search import NUM_CHOOSING, Search
 from ppdiffusers_tome.tuning.step_errors import count_images
 
 PROMPT = dict(
@@ -57,36 +55,6 @@ def tuned(families: dict[str, Any], pipe: Any = None, call: dict[str, Any] | Non
 def any_speed_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found does not depend on the machine."""
     monkeypatch.setattr(results, "LEAST_SPEED_UP", 0.0)
-
-
-def own_scheduler() -> tuple[Any, Callable[[], Any]]:
-    """A pipeline with two schedulers, one named like its denoiser."""
-    pipe = tiny.pipeline()
-    pipe.unet_scheduler = ppdiffusers.EulerDiscreteScheduler()
-    return pipe, lambda: tiny.run_pipeline(pipe, steps=4)
-
-
-def unclip() -> tuple[Any, Callable[[], Any]]:
-    pipe, call = image_pipelines.unclip()
-    steps = {f"{part}_num_inference_steps": 4 for part in ("prior", "decoder", "super_res")}
-    return pipe, lambda: image_pipelines.run(pipe, call | steps)
-
-
-@pytest.mark.parametrize(("make", "name"), [(own_scheduler, "EulerDiscreteScheduler"), (unclip, "UnCLIPScheduler")])
-def test_the_steps_are_for_the_scheduler_that_the_cache_compares(make, name, recwarn):
-    pipe, run = make()
-    assert name_scheduler(pipe) == name
-    for scheduler in ("another", name):
-        recwarn.clear()
-        apply_tome(pipe, 0, cache=(0, 2, 3), cache_steps=4, cache_scheduler=scheduler)
-        run()
-        assert any("was chosen with" in str(warning.message) for warning in recwarn) == (scheduler == "another")
-
-
-def test_the_steps_of_denoisers_with_different_schedulers_are_for_none():
-    pipe, _ = unclip()
-    pipe.super_res_scheduler = tiny.scheduler()
-    assert name_scheduler(pipe) is None
 
 
 @pytest.mark.parametrize(
@@ -159,7 +127,7 @@ class TestOnAPipeline:
         assert found.verdict.startswith("No settings reach the target here. The fastest tried were ")
 
     def test_a_family_is_left_when_it_is_fast_enough(self, any_speed_pays):
-        found = tuned({"a": (ToMeConfig({8: 0.5}), MILD, STRONG)}, memory=NO_LIMIT)  # the first does not fit
+        found = tuned({"a": (ToMeConfig(0.5, st=2), MILD, STRONG)}, memory=NO_LIMIT)  # the first does not fit
         assert [one.config for one in list_whole_trials(found)] == [MILD]
         assert (found.config, found.pays, found.steps) == (MILD, True, None)
 
@@ -179,8 +147,7 @@ class TestOnAPipeline:
             on_begin=lambda *given: begun.append(given),
         )  # fmt: skip
         assert found.config.without_cache == MILD
-        chosen = (len(found.config.cache), found.config.cache_steps, found.config.cache_scheduler)
-        assert chosen == (6, 12, "DDIMScheduler")
+        assert (len(found.config.cache), found.config.cache[-1]) == (6, 11)
         assert found.pays
         ((num_images, seconds),) = begun
         assert num_images == 17 + NUM_CHOOSING * count_images(12)
@@ -207,7 +174,7 @@ class TestOnAPipeline:
 
         first = run()
         earlier = [Trial.from_dict(json.loads(json.dumps(trial.to_dict()))) for trial in trials]
-        earlier_chosen = {key: ChosenSteps.from_dict(json.loads(json.dumps(vars(each)))) for key, each in chosen}
+        earlier_chosen = {key: tuple(json.loads(json.dumps(each))) for key, each in chosen}
         assert [key for key, _ in chosen] == [0.5]
         assert earlier == trials
         whole = {trial.config: trial for trial in earlier if trial.steps is None}
@@ -306,7 +273,7 @@ class TestOnAPipeline:
             (dict(families=[MILD]), ToMeTypeError, r"families=\[ToMeConfig.* must be settings by family, as in"),
             (dict(families={"a": MILD}), ToMeTypeError, r"families: ToMeConfig.* must be settings by family"),
             (dict(families={"a": ["balanced"]}), ToMeTypeError, "families: 'balanced' must be settings.*got str"),
-            (dict(config="quality", tile=16), ToMeValueError, "method='todo' comes from the preset 'quality', tile=16"),
+            (dict(config="quality", tile=16), ToMeValueError, "tile=16 has no effect with method=.todo."),
         ],
     )
     def test_bad_input_is_refused_before_anything_is_drawn(self, given, error, words):
@@ -377,7 +344,7 @@ def parts(pipe: Any) -> None:
     pipe.unet.down_blocks[0].apply_tome(0.3, tile=4)
     block.register_forward_pre_hook(lambda layer, inputs: None)
     block.attn1.register_forward_post_hook(lambda layer, inputs, output: None)
-    pipe.unet.up_blocks[1].attentions[0].apply_tome(0.4, method="tofu")
+    pipe.unet.up_blocks[1].attentions[0].apply_tome(0.4, method="keys")
 
 
 def port(pipe: Any) -> None:
@@ -415,7 +382,7 @@ class TestWhatIsLeftBehind:
             (lambda: dict(psnr=1), None),
             (lambda: dict(call=failing(RuntimeError, 2)), RuntimeError),
             (lambda: dict(call=failing(KeyboardInterrupt, 1)), KeyboardInterrupt),
-            (lambda: dict(families={"a": (ToMeConfig({8: 0.5}),)}), NothingToMergeError),
+            (lambda: dict(families={"a": (ToMeConfig(0.5, st=2),)}), NothingToMergeError),
         ],
         ids=["found", "while merged", "interrupt", "nothing to merge"],
     )
@@ -468,8 +435,8 @@ def flat(found: dict[str, Any]) -> list[ToMeConfig]:
 
 
 GIVEN = [
-    dict(method="todo"), dict(ratio={1: 0.5}), dict(method="tofu", tile=16, seed=3, max_downsample=2),
-    dict(start=0.2, end=0.9), dict(min_similarity=np.float32(0.5), seed=paddle.to_tensor(3)),
+    dict(method="todo"), dict(ratio=(0.5, 0.3)), dict(method="keys", tile=16, seed=3, max_downsample=2),
+    dict(start=0.2, end=0.9), dict(end=np.float32(0.5), seed=paddle.to_tensor(3)),
 ]  # fmt: skip
 
 
@@ -480,13 +447,6 @@ class TestCandidates:
         found = list_candidates({})
         assert {"todo", "keys", "tome", "cache over steps", "todo, cache over steps"} <= set(found)
         assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)
-
-    def test_a_slope_is_for_those_that_skip_steps(self):
-        found = flat(list_candidates(dict(cache_slope=1.0)))
-        assert {config.cache_slope for config in found if config.cache} == {1.0}
-        assert len(found) == len(CANDIDATES)
-        with pytest.raises(ToMeValueError, match=r"cache_slope=1\.0 has no effect, as no candidate skips steps"):
-            list_candidates(dict(cache_slope=1.0), num_steps=8)
 
     def test_few_steps_have_no_cache(self):
         assert not [config for config in flat(list_candidates({}, num_steps=8)) if config.cache]
@@ -503,9 +463,9 @@ class TestCandidates:
         for config in CANDIDATES:
             with contextlib.suppress(ToMeValueError):
                 possible = replace(config, **given)
-                assert {possible, replace(possible, proportional=None)} & set(flat(found))
+                assert possible in flat(found)
         for configs in found.values():
-            strengths = [(config.highest_ratio(1), config.cache) for config in configs]
+            strengths = [(config.highest_ratio, config.cache) for config in configs]
             assert strengths == sorted(strengths)
 
     @pytest.mark.parametrize(
@@ -519,9 +479,9 @@ class TestCandidates:
         assert len({each.ratio for each in flat(found)}) == len(flat(found)) >= 3
 
     def test_what_is_given_replaces_that_of_the_config(self):
-        config = ToMeConfig(0.4, tile=8, method="prune")
-        found = list_candidates(common_settings(config, dict(tile=None, method="tofu", sx=4)))
-        assert set(found) == {"tofu"}
-        assert {(each.tile, each.method, each.sx, each.sy) for each in flat(found)} == {(None, "tofu", 4, 2)}
+        config = ToMeConfig(0.4, tile=8)
+        found = list_candidates(common_settings(config, dict(tile=None, method="keys", sx=4)))
+        assert set(found) == {"keys"}
+        assert {(each.tile, each.method, each.sx, each.sy) for each in flat(found)} == {(None, "keys", 4, 2)}
         assert "ratio" not in common_settings("fast", dict(sx=2))
         assert common_settings("fast", dict(ratio=0.5))["ratio"] == 0.5

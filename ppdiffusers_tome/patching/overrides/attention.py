@@ -26,7 +26,7 @@ class MaskPreparation(Override):
         batch_size: int, out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        mask, reduction, point.prepares_mask = attention_mask, point.reduction, True
+        mask, reduction = attention_mask, point.reduction
         if mask is None and not self.state.config.uses_group_sizes:
             return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
         point.block.call.require_one_mode()
@@ -39,14 +39,14 @@ class MaskPreparation(Override):
             mask, target_length = self._reduce(mask, target_length, point)
         if has_own_keys and gets_group_sizes(self.layer, self.state.config):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
-            if attention_mask is None and mask is not None and find_user_function(self.layer, self.method) is None:
+            if attention_mask is None and find_user_function(self.layer, self.method) is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.
                 by_head = mask.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)
         return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
-    def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:
-        """Return ``[batch (* heads), 1 or queries, left]``; None without effect."""
+    def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor:
+        """Return ``[batch (* heads), 1 or queries, left]``."""
         by_head = None
         if mask is not None:
             heads = max(1, mask.shape[0] // reduction.batch)
@@ -55,7 +55,7 @@ class MaskPreparation(Override):
         dtypes = (each.dtype for each in self.layer.to_q.parameters() if each.is_floating_point())
         dtype = next(dtypes, paddle.float32) if mask is None else mask.dtype
         sizes = add_group_size_bias(by_head, reduction, 0, dtype, text_first=False)
-        return None if sizes is None else sizes.expand([reduction.batch, *sizes.shape[1:]]).flatten(0, 1)
+        return sizes.expand([reduction.batch, *sizes.shape[1:]]).flatten(0, 1)
 
     def _reduce(self, mask: paddle.Tensor, target_length: int, point: PointCall) -> tuple[paddle.Tensor, int]:
         """Return the reduced mask and its number of keys."""

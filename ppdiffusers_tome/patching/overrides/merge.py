@@ -15,7 +15,7 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, PROJECTIONS, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
 from ppdiffusers_tome.patching.layer_class import find_user_function
 from ppdiffusers_tome.patching.override import Original, Override
@@ -33,9 +33,9 @@ class PointOverride(Override):
 
     runs_in = "block"
 
-    def __init__(self, state: DenoiserState, layer: Layer, merge_point: MergePoint, role: str, combine: str) -> None:
+    def __init__(self, state: DenoiserState, layer: Layer, merge_point: MergePoint, role: str) -> None:
         super().__init__(state, layer)
-        self.merge_point, self.role, self.combine = merge_point, role, combine
+        self.merge_point, self.role = merge_point, role
         # The type of a processor known to bypass required layers.
         self.bypassing: type | None = None
 
@@ -46,7 +46,7 @@ class PointOverride(Override):
         if reduction is None:
             return original(*args, **kwargs)
         try:
-            point = PointCall(block, reduction, self.merge_point, self.combine)
+            point = PointCall(block, reduction, self.merge_point)
             return self._run_merged(point, original, args, kwargs)
         except UnmergeableError as error:
             warning = error.args
@@ -78,14 +78,6 @@ class PointOverride(Override):
             # A function of the user may leave attention out in some calls only.
             self.bypassing = None if find_user_function(self.layer) else find_processor(self.layer)
             raise UnmergeableError("bypass", self._describe_bypass(point.missing))
-        has_mask = self.role == ATTENTION and self.merge_point.has_prepared_mask
-        is_plain = find_user_function(self.layer) is None  # a function may leave attention out
-        if self.state.config.proportional and has_mask and is_plain and not point.prepares_mask:
-            self.state.warn_once(
-                "proportional",
-                f"attention with {find_processor(self.layer).__name__} does not call prepare_attention_mask, which "
-                "would weight its keys, so proportional=True has no effect on it",
-            )
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
 

@@ -85,21 +85,17 @@ class PointCall:
 
     Attributes:
         block: the call of its block.
-        combine: as in ``Matching.reduce``.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
         ran: names of the layers of attention that ran on fewer tokens.
         reduced: the last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
-        prepares_mask: True once attention prepared its mask, which has group sizes.
     """
 
     block: BlockCall
     reduction: TokenReduction
     merge_point: MergePoint
-    combine: str
     rotations: dict[str, Rotation] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
     reduced: tuple[Any, Any] = (None, None)
-    prepares_mask: bool = False
 
     @property
     def missing(self) -> set[str]:
@@ -112,9 +108,9 @@ class PointCall:
         self.block.call.require_one_mode()
         reduction, merge_point = self.reduction, self.merge_point
         if not merge_point.text:
-            return reduction.reduce(tokens, self.combine)
+            return reduction.reduce(tokens)
         image, text = TokenSpan(reduction.num_tokens, merge_point.text_first).split(tokens)
-        return TokenSpan(reduction.num_left, merge_point.text_first).join(reduction.reduce(image, self.combine), text)
+        return TokenSpan(reduction.num_left, merge_point.text_first).join(reduction.reduce(image), text)
 
     def restore(self, output: Any) -> Any:
         """Restore the image's tokens in a layer's first or only output."""

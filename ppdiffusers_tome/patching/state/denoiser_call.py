@@ -57,8 +57,8 @@ class DenoiserCall:
         self.records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
         self._counts: dict[Layout, int] = {}  # of tokens that merge
         self._reducers: dict[Layout, Reducer] = {}
-        # By block (None with ``reuse_blocks``), layout and batch; None instead of a dictionary where nothing is reused.
-        self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
+        # By block, layout and batch; None instead of a dictionary where nothing is reused.
+        self._reductions: dict[Any, TokenReduction] | None = None
 
     def add_mode(self, layer: Layer) -> None:
         """Note whether a layer whose input is kept runs in a program.
@@ -114,7 +114,7 @@ class DenoiserCall:
                 "the cache over steps has no effect here; apply it to the whole model or its pipeline"
             )
         if self._shares_steps and paddle.in_dynamic_mode():  # a program that is being traced has no values yet
-            settings["reuse_steps"] = "reuse_steps has no effect here; reuse_blocks has"
+            settings["reuse_steps"] = "reuse_steps has no effect here"
         return settings
 
     def _begin_step(self, timestep: float) -> None:
@@ -136,7 +136,7 @@ class DenoiserCall:
                 denoising.matchings.next_step(continues=step.continues)
             self._reductions = denoising.matchings.lookup(self.latent_shape, self.conditioning)
             if denoising.matchings.never_matches:
-                self.state.warn_once("no reuse", f"{CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has")
+                self.state.warn_once("no reuse", f"{CALLS_DIFFER}, so reuse_steps has no effect here")
         if self._config.cache:
             self.cached_call = denoising.cache.begin_call(self, step, timestep)
 
@@ -158,7 +158,7 @@ class DenoiserCall:
         self.require_one_mode()
         # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
-        key = (None if config.reuse_blocks else block.layer, layout, batch)
+        key = (block.layer, layout, batch)
         if self._reductions is not None and key in self._reductions:
             return self._reductions[key]
         if layout not in self._reducers:
@@ -178,15 +178,13 @@ class DenoiserCall:
         progress = None if self.step is None else self.step.progress
         if self._config.uses_progress and progress is None:
             return 0
-        num_merged = config.num_merged(grid, layout.level, progress)
+        num_merged = config.num_merged(grid, progress)
         if grid.num_cells(config.sx, config.sy, config.st) == 0:
             if num_merged > 0:
                 self._warn_of_small_grid(grid)
             return 0
-        if progress is not None and config.highest_ratio(layout.level) * grid.num_tokens >= 1:
+        if progress is not None and config.highest_ratio * grid.num_tokens >= 1:
             self.state.denoising().add_step(progress, merges=num_merged > 0)
-        if config.min_similarity is not None:
-            require_eager("min_similarity")
         return num_merged
 
     def _warn_of_small_grid(self, grid: Grid) -> None:

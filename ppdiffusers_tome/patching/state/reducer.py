@@ -10,21 +10,15 @@ import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Layout
-from ppdiffusers_tome.merging.kv_reduction import (
-    ChosenKeys,
-    TokenReduction,
-    plan_pooling,
-    select_key_tokens,
-)
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, TokenReduction, select_key_tokens
 from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import CHOSEN, MERGED, METHODS, POOLED
+from ppdiffusers_tome.merging.methods import CHOSEN, MERGED, METHODS
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
 from ppdiffusers_tome.settings.config import ToMeConfig
 
-# Reduces the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
-Reducer = Callable[[paddle.Tensor], TokenReduction | None]
+# Reduces the tokens of a block, ``[batch, tokens, channels]``.
+Reducer = Callable[[paddle.Tensor], TokenReduction]
 
 
 def build_reducer(
@@ -40,9 +34,7 @@ def build_reducer(
     grid = layout.grid if config.st > 1 else replace(layout.grid, frames=1)
     frames, stride = layout.grid.frames // grid.frames, (config.sx, config.sy, config.st)
     # A ramp has another number in every step.
-    step_constants = Constants() if config.is_ramp(layout.level) else constants
-    if keys == POOLED:
-        return partial(_pool_once, plan_pooling(layout, num_merged, stride), step_constants, {})
+    step_constants = Constants() if config.is_ramp else constants
     with paddle.no_grad():
         if config.use_rand:
             partition = random_partition(
@@ -57,23 +49,13 @@ def build_reducer(
         return partial(_choose_keys, kept, layout.prefix)
     tiles = split_by_tile(partition, grid, config.tile, stride, constants)
     return partial(
-        match_tokens, partition=partition, num_merged=num_merged, min_similarity=config.min_similarity, tiles=tiles,
-        frames=frames, keeps_queries=keys == MERGED,
+        match_tokens, partition=partition, num_merged=num_merged, tiles=tiles, frames=frames,
+        keeps_queries=keys == MERGED,
     )  # fmt: skip
 
 
 # Functions of this module with ``partial``, not nested functions: Paddle 2.6 loses the variables of a closure while it
 # traces a program.
-
-
-def _pool_once(
-    pooling: Matching, constants: Constants, matchings: dict[int, Matching], tokens: paddle.Tensor
-) -> Matching:
-    """Pool keys in a matching that depends only on the batch size."""
-    batch = tokens.shape[0]
-    if batch not in matchings:
-        matchings[batch] = constants(pooling).repeat(tokens)
-    return matchings[batch]
 
 
 def _choose_keys(kept: paddle.Tensor, prefix: int, tokens: paddle.Tensor) -> ChosenKeys:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +12,8 @@ import ppdiffusers
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import plan_pooling
-from ppdiffusers_tome.merging.methods import METHODS, POOLED
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -71,8 +69,8 @@ def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width:
             grid, num_selected = _find_grid(at_level[0], height, width), sum(id(each) in selected for each in at_level)
             num_heads = max(getattr(layer, "heads", 0) for layer in at_level[0].block.sublayers(include_self=True))
             estimate = Estimate(part, level, grid, num_selected or len(at_level), num_heads)
-            reason = _explain_unmerged(config, level, grid, num_selected)
-            num_merged = 0 if reason else _count_merged(config, level, grid)
+            reason = _explain_unmerged(config, grid, num_selected)
+            num_merged = 0 if reason else grid.num_merged(config.highest_ratio)
             estimates.append(replace(estimate, num_merged=num_merged, reason=reason))
     return estimates
 
@@ -87,18 +85,16 @@ def time_denoiser(
     denoiser = dict(list_models(pipe))[part]
     unmerged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
     # It is the first call of an image, in which a start or a ramp may leave all unmerged.
-    levels = config.levels
-    ratio = config.highest_ratio(1) if levels is None else {level: config.highest_ratio(level) for level in levels}
-    apply_tome(pipe, replace(config.without_cache, ratio=ratio, start=0.0, end=1.0))
+    apply_tome(pipe, replace(config.without_cache, ratio=config.highest_ratio, start=0.0, end=1.0))
     try:
         return unmerged, min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
     finally:
         remove_tome(pipe)
 
 
-def count_merging_steps(config: ToMeConfig, levels: Sequence[int], steps: int) -> int:
-    """Count the steps in which tokens of one of the levels merge."""
-    return sum(any(config.ratio_at(level, step / steps) > 0 for level in levels) for step in range(steps))
+def count_merging_steps(config: ToMeConfig, steps: int) -> int:
+    """Count the steps in which tokens merge."""
+    return sum(config.ratio_at(step / steps) > 0 for step in range(steps))
 
 
 def time_decoding(pipe: Any, height: int, width: int) -> float:
@@ -139,7 +135,7 @@ def compute_memory(
         rows = 1 if is_distilled or "guidance_scale" not in inspect.signature(pipe.__call__).parameters else 2
         # Scores and their softmax; merged, those of the step in which least merges.
         size = 2 * rows * each.num_heads * model.parameters()[0].element_size()
-        lowest_ratio = min(config.ratio_at(each.level, progress) for progress in (0.0, 0.5, 1.0))
+        lowest_ratio = min(config.ratio_at(progress) for progress in (0.0, 0.5, 1.0))
         tokens = each.grid.num_tokens
         keys = tokens - min(each.num_merged, each.grid.num_merged(lowest_ratio))
         unmerged = max(unmerged, size * tokens * tokens)
@@ -184,24 +180,15 @@ def _time_call(pipe: Any, denoiser: Any, height: int, width: int, steps: int) ->
     raise UserError(f"{type(pipe).__name__} does not call its denoiser as a layer")
 
 
-def _explain_unmerged(config: ToMeConfig, level: int, grid: Grid, num_selected: int) -> str | None:
+def _explain_unmerged(config: ToMeConfig, grid: Grid, num_selected: int) -> str | None:
     """Explain why nothing merges at a level; None where something does."""
-    ratio = config.highest_ratio(level)
-    if not num_selected and config.levels is not None:
-        return f"none: ratio names level {', '.join(map(str, config.levels))} only"
+    ratio = config.highest_ratio
     if not num_selected:
         limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
         return f"none: max_downsample={config.max_downsample} reaches {limit}"
     if grid.num_cells(config.sx, config.sy) == 0:
         return f"smaller than one cell of {config.sy}x{config.sx} tokens"
     return None if grid.num_merged(ratio) else f"ratio {ratio:g} of {format_count(grid.num_tokens, 'token')} is none"
-
-
-def _count_merged(config: ToMeConfig, level: int, grid: Grid) -> int:
-    num_merged = grid.num_merged(config.highest_ratio(level))
-    if METHODS[config.method].key_reduction != POOLED:
-        return num_merged
-    return grid.num_tokens - plan_pooling(Layout(grid), num_merged, (config.sx, config.sy, 1)).num_left
 
 
 def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:

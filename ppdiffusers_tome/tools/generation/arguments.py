@@ -101,9 +101,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
         option = name_option(field.name)
         settings: dict[str, Any] = {"type": _parse_value, "metavar": "X"}
         if field.name == "method":
-            settings = {"choices": list(METHODS), "metavar": "NAME"}
-        elif field.type == "bool | None":
-            settings |= {"nargs": "?", "const": True, "metavar": "yes|no|none"}
+            settings = {"metavar": "NAME"}
         elif field.type == "bool":
             settings = {"action": argparse.BooleanOptionalAction}
             flags.append(option[2:])
@@ -137,4 +135,4 @@ def _parse_value(text: str) -> Any:
     for kind in (int, float):
         with suppress(ValueError):
             return tuple(map(kind, text.split(",")))
-    return {"none": None, "yes": True, "no": False}.get(text, text)
+    return None if text == "none" else text

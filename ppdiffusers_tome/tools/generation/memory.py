@@ -65,7 +65,7 @@ def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: in
         heads = unet.get("num_attention_heads") or unet["attention_head_dim"]
         heads = heads[min(finest, len(heads) - 1)] if isinstance(heads, list) else heads
         tokens = -(-latent_height // 2**finest) * -(-latent_width // 2**finest)
-        remaining = tokens - int(tokens * tome.highest_ratio(2**finest))
+        remaining = tokens - int(tokens * tome.highest_ratio)
         queries = tokens if METHODS[tome.method].keeps_queries else remaining
         # Models that were distilled with their guidance are called without the second half. Scores and their softmax:
         rows = 1 if unet.get("time_cond_proj_dim") else rows

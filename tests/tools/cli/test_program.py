@@ -65,15 +65,30 @@ def test_every_setting_is_an_option():
     generate.add_arguments(parser)
     given = (
         "--max-downsample none --sx 3 --sy 4 --no-rand --no-merge-attn --merge-crossattn --merge-mlp --tome-seed 5 "
-        "--tile 16 --reuse-steps 2 --reuse-blocks --method tofu --min-similarity 0.5 --start 0.1 --end 0.9 --st 2 "
-        "--proportional --cache 0.5 --cache-slope 0 --cache-steps 20 --cache-scheduler ddim"
+        "--tile 16 --reuse-steps 2 --method keys --start 0.1 --end 0.9 --st 2 --cache 0.5"
     )
     overrides = get_tome_overrides(parser.parse_args(given.split()))
     assert overrides.keys() == {*vars(ToMeConfig())} - {"ratio"}
-    assert (overrides["max_downsample"], overrides["proportional"], overrides["seed"]) == (None, True, 5)
+    assert (overrides["max_downsample"], overrides["seed"]) == (None, 5)
     assert get_tome_overrides(parser.parse_args([])) == {}
     computed = parse_tome_config(parser.parse_args(["--cache", "0,1,2,5,9"]), None)
     assert computed == ToMeConfig(cache=(0, 1, 2, 5, 9))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--min-similarity 0.9", "min_similarity is gone: omit it; a lower ratio"),
+        ("--no-reuse-blocks", "reuse_blocks is gone"), ("--proportional", "proportional is gone"),
+        ("--cache-slope=1", "cache_slope is gone"),
+        ("--method pool", "method='pool' is gone: give method='todo'"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["generate --prompt x", "doctor --model bundled", "tune"])
+def test_what_is_gone_names_its_replacement(command, given, words, capsys):
+    assert main([*command.split(), *given.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
 
 
 def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, capsys):

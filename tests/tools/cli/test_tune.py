@@ -25,13 +25,13 @@ def _any_speed_pays(monkeypatch):
 def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     folder = tmp_path / "tuned"
     # Memory that any settings keep to: the first of each family will do, however fast the machine is.
-    given = ["--method", "tofu", "--tile", "16", "--tome-seed", "3"]
+    given = ["--method", "keys", "--tile", "16", "--tome-seed", "3"]
     assert main(["tune", *SMALL, "--max-memory", "64GiB", *given, "--output", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "| chosen |" in (folder / "tune.md").read_text()
     assert "target: memory 65,536 MiB\n" in shown
     found = json.loads((folder / "tune.json").read_text())
-    settings = dict(method="tofu", tile=16, seed=3)
+    settings = dict(method="keys", tile=16, seed=3)
     expected = [configs[0].to_dict() for configs in list_candidates(settings, num_steps=1).values()]
     assert [trial["config"] for trial in found["trials"]] == expected
     assert found["verdict"] in shown

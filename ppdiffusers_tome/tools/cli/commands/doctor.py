@@ -140,7 +140,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
         else:
             print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
         if config.cache:
-            computed = choose_computed_steps(args.steps, config.cache, cache_steps=config.cache_steps)
+            computed = choose_computed_steps(args.steps, config.cache)
             num_skipped = args.steps - len(computed)
             print_line(
                 f"The cache over steps skips most layers in {num_skipped} of {args.steps} steps; neither that nor its "
@@ -155,23 +155,22 @@ def _describe_gain(
     from ppdiffusers_tome.tools.doctor.estimate import count_merging_steps, time_decoding, time_denoiser
 
     part = max(merging, key=lambda each: each.num_blocks).part
-    levels = [each.level for each in merging if each.part == part]
     try:
         unmerged, merged = time_denoiser(pipe, part, config, height, width, steps=steps)
     except UserError as error:
         return f"Tokens merge. The gain was not timed: {error}."
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
     if merged >= unmerged:
-        cheaper = ", or make matching cheaper with --tile 16 --reuse-steps 4 --reuse-blocks"
+        cheaper = ", or make matching cheaper with --tile 16 --reuse-steps 4"
         remedy = cheaper if METHODS[config.method].compares else ""
         return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}."
-    num_merging = count_merging_steps(config, levels, steps)
+    num_merging = count_merging_steps(config, steps)
     if num_merging == 0:
         return f"Expect no speed-up: none of {steps} steps is in the part that merges; choose another --start or --end."
     before = steps * unmerged + time_decoding(pipe, height, width)
     after = before - num_merging * (unmerged - merged)
     which = "" if num_merging == steps else f" of which {num_merging} merge,"
-    most = "at most " if any(map(config.is_ramp, levels)) else ""
+    most = "at most " if config.is_ramp else ""
     return (
         f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {steps} steps,{which} with "
         f"decoding, calls are {steps * unmerged / before:.0%}, and it is {most}{before / after:.2f} times as fast."

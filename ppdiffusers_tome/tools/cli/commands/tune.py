@@ -32,7 +32,7 @@ from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
 from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
 from ppdiffusers_tome.tuning.measurement import explain_peak
-from ppdiffusers_tome.tuning.results import ChosenSteps, Target, Trial, Tuned
+from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
@@ -47,7 +47,7 @@ All trials keep the options of "token merging" and the settings of --config, exc
 the cache over steps without --config.
 
   ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket"
-  ppdiffusers-tome tune --method tofu --tile 16
+  ppdiffusers-tome tune --method keys --tile 16
   ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompt "a cat" --max-memory 8GiB
   ppdiffusers-tome generate --config outputs/tome.json --prompt "a photo of a cat"
 """
@@ -109,8 +109,8 @@ def _tune(
     }  # fmt: skip
     ledger = Ledger(args.output / "tune.jsonl", identity, overwrite=args.overwrite)
     try:
-        trials = [Trial.from_dict(values) for values in ledger.values() if "slopes" not in values]
-        chosen = {values["fraction"]: ChosenSteps.from_dict(values) for values in ledger.values() if "slopes" in values}
+        trials = [Trial.from_dict(values) for values in ledger.values() if "computed" not in values]
+        chosen = {values["fraction"]: tuple(values["computed"]) for values in ledger.values() if "computed" in values}
     except (ToMeError, KeyError, TypeError) as error:
         raise UserError(f"{args.output / 'tune.jsonl'} is of another version; give --overwrite") from error
     with tqdm(desc="images", position=0, disable=None) as bar:
@@ -125,8 +125,8 @@ def _tune(
             bar.update()
             return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
-        def keep_steps(fraction: float, steps: ChosenSteps) -> None:
-            ledger.add(["steps", fraction], {"fraction": fraction, **vars(steps)})
+        def keep_steps(fraction: float, steps: tuple[int, ...]) -> None:
+            ledger.add(["steps", fraction], {"fraction": fraction, "computed": list(steps)})
 
         def report(trial: Trial) -> None:
             content = trial.to_dict()
