@@ -34,7 +34,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 MIN_GAINS = {"quality": 6.0, "balanced": 2.0, "fast": -2.0}  # dB above the reference
 MODEL = "bundled"
 REFERENCE = "tome 0.5"
-METHODS_WITHOUT_MATCHING = ("todo", "pool")
+METHODS_WITHOUT_MATCHING = ("todo",)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ def find_candidates(evaluations: Sequence[Mapping[str, Any]]) -> list[Candidate]
         tome = row["configuration"]["tome"] or {}
         if tome.get("method") not in METHODS_WITHOUT_MATCHING or (tome["start"], tome["end"]) != (0, 1):
             continue
-        settings = {setting: value for setting, value in tome.items() if value != defaults[setting]}
+        settings = {name: tome[name] for name, default in defaults.items() if tome.get(name, default) != default}
+        if isinstance(tome["ratio"], Mapping):  # the same at levels 1 and 2, when a ratio could differ by level
+            settings |= {"ratio": tome["ratio"]["1"], "max_downsample": 2}
         evaluated = {model: rows for model, rows in models.items() if name in rows}
         speed = {model: rows[name]["block_speed_up"]["median"] for model, rows in evaluated.items()}
         gain = {model: compute_gain(rows[name], rows[REFERENCE]) for model, rows in evaluated.items()}
