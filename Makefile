@@ -20,12 +20,12 @@ SHARED := -n $(JOBS) --dist loadfile --max-worker-restart 0
 # The folder of a ppdiffusers' source that tests import instead of the installed one.
 PPDIFFUSERS ?=
 BIN := $(VENV)/bin
-# What Paddle's version has no part in is tested with the newest alone; of the tools the bundled model and the exports
+# What Paddle's version has no part in is tested with the newest alone; of the tools the small model and the exports
 # stand for the rest, which test-all runs.
 CHOSEN := tests
 ifneq ($(filter 2.6.%,$(PADDLE)),)
 CHOSEN := $(addprefix tests/,api patching denoisers export merging future_models pipelines tuning) \
-	tests/tools/test_bundled_model.py tests/tools/cli/test_export.py -m "not sweep and not once"
+	tests/tools/test_small_models.py tests/tools/cli/test_export.py -m "not sweep and not once"
 endif
 
 ifneq ($(PPDIFFUSERS),)
@@ -49,13 +49,11 @@ DEMO := $(BIN)/ppdiffusers-tome compare --fewer-steps 8 --overwrite --configs ou
 demo: $(VENV)/ready
 	@mkdir -p outputs/demo
 	$(BIN)/python -c "from ppdiffusers_tome import ToMeConfig; \
-		from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, square_image; \
-		ToMeConfig(0, cache=0.2).save('outputs/demo/cache=0.2.json'); \
-		square_image(SUBJECTS[4], 512).save('outputs/demo/motorcycle.png')"
+		ToMeConfig(0, cache=0.2).save('outputs/demo/cache=0.2.json')"
 	$(DEMO) balanced --output outputs/demo/text-to-image \
 		--prompt "a photo of an astronaut" --prompt "a photo of a cat" --prompt "a photo of a cup of coffee"
-	$(DEMO) balanced --output outputs/demo/controlnet --image outputs/demo/motorcycle.png --prompt "a photo of a motorcycle"
-	$(DEMO) --output outputs/demo/transformer --model bundled-dit --prompt astronaut --prompt cat
+	$(DEMO) balanced --output outputs/demo/controlnet --image examples/motorcycle.jpg --prompt "a photo of a motorcycle"
+	$(DEMO) --output outputs/demo/transformer --model dit --prompt astronaut --prompt cat
 
 test: lint
 	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest $(CHOSEN) $(SHARED)

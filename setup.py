@@ -90,9 +90,6 @@ setup(
         "ppdiffusers_tome": ["py.typed"],
         "ppdiffusers_tome.tools.doctor": ["*.json"],
         "ppdiffusers_tome.tools.play": ["*.css"],
-        # The weights too: what comes with the package can be tried and tested where no hub can be reached, and pip's
-        # checksum covers it. They are far below the 100 MB that package indexes take; .ci/wheel.py looks.
-        "ppdiffusers_tome.tools.demo_model": ["model/**/*", "controlnet/**/*", "dit/**/*", "emoji/**/*"],
     },
     # What merging imports, without upper bounds: an environment that runs ppdiffusers keeps its versions.
     install_requires=["ppdiffusers>=0.24.1", "paddlenlp>=2.7.2", "numpy>=1.24"],

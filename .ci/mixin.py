@@ -8,7 +8,6 @@ import paddle
 from ppdiffusers import StableDiffusionPipeline
 
 import ppdiffusers_tome
-from ppdiffusers_tome.tools.demo_model import MODEL
 
 
 class Pipeline(ppdiffusers_tome.ToMeMixin, StableDiffusionPipeline):
@@ -22,7 +21,7 @@ def draw() -> np.ndarray:
 
 assert ppdiffusers_tome.__version__ == metadata.version("ppdiffusers-tome")
 assert "site-packages" in Path(ppdiffusers_tome.__file__).parts
-pipe = Pipeline.from_pretrained(str(MODEL))
+pipe = Pipeline.from_pretrained(str(Path(__file__).parents[1] / "examples/models/photographs"))
 unmerged = draw()
 merged = pipe.apply_tome("balanced") and draw()
 assert pipe.tome.num_blocks > 0

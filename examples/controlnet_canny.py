@@ -1,7 +1,7 @@
 """A ControlNet for Canny edges, with token merging in it and in the UNet.
 
     python controlnet_canny.py --image photo.png              # Stable Diffusion 1.5, downloaded once; best on a GPU
-    python controlnet_canny.py --offline                      # the small models that come with ppdiffusers_tome
+    python controlnet_canny.py --offline                      # the small models in this repository
     python controlnet_canny.py --offline --image photo.png
 """
 
@@ -13,34 +13,34 @@ import paddle
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline
 
 from ppdiffusers_tome import prepare_cpu
-from ppdiffusers_tome.tools import demo_model
-from ppdiffusers_tome.tools.demo_model.photographs import square_image, subject_of
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.images import read_image
 
+FOLDER = Path(__file__).parent
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--offline", action="store_true", help="use the bundled models instead of Stable Diffusion 1.5")
-parser.add_argument("--image", type=Path, help="photo whose edges guide the image (default: a cat)")
-parser.add_argument("--prompt", default="a photo of a cat")
+parser.add_argument("--offline", action="store_true", help="use the small models instead of Stable Diffusion 1.5")
+parser.add_argument("--image", type=Path, default=FOLDER / "motorcycle.jpg", help="its edges guide the image")
+parser.add_argument("--prompt", default="a photo of a motorcycle")
 parser.add_argument("--output", type=Path, default=Path("controlnet_canny.png"))
-parser.add_argument("--size", type=int, default=512, help="height and width in pixels, a multiple of 8")
+parser.add_argument("--size", type=int, default=512, help="height and width in pixels (default: the models' own, 512)")
 parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
 
 if args.size < 8 or args.size % 8:
     parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as {max(8, round(args.size / 8) * 8)}")
 
-if args.image:
-    try:
-        photo = fit_image(read_image(args.image), args.size, args.size)  # a square crop of its middle
-    except (OSError, ValueError) as error:
-        parser.error(f"--image {args.image} cannot be read ({getattr(error, 'strerror', None) or error})")
-else:
-    photo = square_image(subject_of("cat"), args.size)  # of scikit-image
+if args.size < 384:
+    print(f"at {args.size}x{args.size} images may be smears: the models were made for 512x512 pixels")
+
+try:
+    photo = fit_image(read_image(args.image), args.size, args.size)  # a square crop of its middle
+except (OSError, ValueError) as error:
+    parser.error(f"--image {args.image} cannot be read ({getattr(error, 'strerror', None) or error})")
 edges = detect_edges(photo, low=100, high=200)  # white on black
 
 if args.offline:
-    model, controlnet, guidance_scale = demo_model.MODEL, demo_model.CONTROLNET, 1.5
+    model, controlnet, guidance_scale = FOLDER / "models" / "photographs", FOLDER / "models" / "controlnet", 1.5
 else:
     model, controlnet, guidance_scale = "runwayml/stable-diffusion-v1-5", "lllyasviel/sd-controlnet-canny", 7.5
 
@@ -58,7 +58,7 @@ if on_gpu:
 else:
     prepare_cpu()  # all cores, and what makes a CPU faster
 
-pipe.apply_tome("balanced")  # less memory, in the UNet and the ControlNet; (0, cache=0.2) for nearly the same image
+pipe.apply_tome(ratio=0.5)  # in the UNet and the ControlNet; or (ratio=0, cache=0.2): nearly the same image, faster
 paddle.seed(0)
 image = pipe(args.prompt, edges, num_inference_steps=args.steps, guidance_scale=guidance_scale).images[0]
 image.save(args.output)

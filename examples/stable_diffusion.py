@@ -1,7 +1,7 @@
-"""Stable Diffusion with a cache over steps: nearly the same image, faster.
+"""Stable Diffusion with token merging: attention runs on half of the tokens.
 
     python stable_diffusion.py                # Stable Diffusion 1.5, downloaded once; best on a GPU
-    python stable_diffusion.py --offline      # the small model that comes with ppdiffusers_tome; runs on any CPU
+    python stable_diffusion.py --offline      # the small model of photographs in this repository; runs on any CPU
 """
 
 import argparse
@@ -12,20 +12,21 @@ import paddle
 from ppdiffusers import StableDiffusionPipeline
 
 from ppdiffusers_tome import prepare_cpu
-from ppdiffusers_tome.tools import demo_model
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--offline", action="store_true", help="use the bundled model instead of Stable Diffusion 1.5")
+parser.add_argument("--offline", action="store_true", help="use the small model instead of Stable Diffusion 1.5")
 parser.add_argument("--output", type=Path, default=Path("stable_diffusion.png"))
-parser.add_argument("--size", type=int, default=512, help="height and width in pixels, a multiple of 8")
+parser.add_argument("--size", type=int, default=512, help="height and width in pixels (default: the models' own, 512)")
 parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
 
 if args.size < 8 or args.size % 8:
     parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as {max(8, round(args.size / 8) * 8)}")
+if args.size < 384:
+    print(f"at {args.size}x{args.size} images may be smears: the models were made for 512x512 pixels")
 
 if args.offline:
-    model = demo_model.MODEL
+    model = Path(__file__).parent / "models" / "photographs"
     prompt, guidance_scale = "a photo of a cat", 1.5
 else:
     model = "runwayml/stable-diffusion-v1-5"
@@ -43,7 +44,7 @@ if on_gpu:
 else:
     prepare_cpu()  # all cores, and what makes a CPU faster
 
-pipe.apply_tome(0, cache=0.2)  # nearly the same image; "balanced" for less memory or large images
+pipe.apply_tome(ratio=0.5)  # or (ratio=0, cache=0.2): nearly the same image, faster
 paddle.seed(0)
 image = pipe(
     prompt, height=args.size, width=args.size, num_inference_steps=args.steps, guidance_scale=guidance_scale

@@ -1,6 +1,6 @@
 """Train a LoRA with token merging, and compare its loss and speed.
 
-    python train_lora.py                    # the bundled model, on new photographs; runs on any CPU
+    python train_lora.py                    # the small model, on new photographs; runs on any CPU
     python train_lora.py --model runwayml/stable-diffusion-v1-5 --images photos --prompt "a photo of my dog"
 
 It trains the same LoRA three times, with the same crops, noise and timesteps: unmerged, merged in the first part of the
@@ -21,13 +21,13 @@ from PIL import Image
 from ppdiffusers import DDPMScheduler, StableDiffusionPipeline
 from ppdiffusers.models.attention_processor import Attention
 from ppdiffusers.models.lora import LoRALinearLayer
+from skimage import data
 
 import ppdiffusers_tome
-from ppdiffusers_tome.tools import demo_model
-from ppdiffusers_tome.tools.demo_model.photographs import photograph
 from ppdiffusers_tome.tools.images import read_image
 from ppdiffusers_tome.tuning.measurement import Meter
 
+SMALL_MODEL = Path(__file__).parent / "models" / "photographs"
 PHOTOGRAPHS = ("grass", "gravel", "immunohistochemistry", "moon")  # of scikit-image
 MEASURES = ("seconds", "processor_seconds", "peak_bytes")  # medians per step; other programs do not affect the second
 HELD_OUT_CROPS, HELD_OUT_TIMESTEPS = 2, (125, 375, 625, 875)
@@ -35,7 +35,7 @@ HELD_OUT_CROPS, HELD_OUT_TIMESTEPS = 2, (125, 375, 625, 875)
 
 def parse_arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(demo_model.MODEL), help="a StableDiffusionPipeline; default: bundled")
+    parser.add_argument("--model", default=str(SMALL_MODEL), help="default: the small model of photographs")
     parser.add_argument("--images", type=Path, help="folder of images (default: four photographs of scikit-image)")
     parser.add_argument("--prompt", help="of all images (default: 'a photo of' and the file's name)")
     parser.add_argument("--config", default="balanced", help="a preset or a JSON file of settings (default: balanced)")
@@ -141,7 +141,7 @@ def main(argv=None):
         parameter.stop_gradient = True  # only the LoRA learns
     size = args.size or unet.config.sample_size * 2 ** (len(pipe.vae.config.block_out_channels) - 1)
     images = [(path.stem, read_image(path)) for path in args.paths]
-    images = images or [(name, photograph(name)) for name in PHOTOGRAPHS]
+    images = images or [(name, Image.fromarray(getattr(data, name)()).convert("RGB")) for name in PHOTOGRAPHS]
     rng, encoded = np.random.default_rng(args.seed), {}
     for held_out, count in ((False, args.crops), (True, HELD_OUT_CROPS)):
         rows = [(crop, args.prompt or f"a photo of {name}") for name, image in images

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from ppdiffusers_tome.cpu.process import let_mkl_use_avx2
 # Before the first product, as the program does: images that a test draws in its own process and those of programs
 # that it starts are compared byte by byte.
 let_mkl_use_avx2()
+# Last, as its modules have common names: what the small models were trained on, and what judges their images.
+sys.path.append(str(Path(__file__).parents[1] / "examples" / "train_demo_models"))
 
 
 def pytest_collection_finish() -> None:

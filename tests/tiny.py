@@ -28,6 +28,7 @@ from zoo.specimen import TEXT_TOKENS, Inputs, create, normal, smooth_image
 from zoo.unet import SPECIMEN as UNET
 
 ROOT = Path(__file__).resolve().parents[1]
+PHOTOGRAPHS, EMOJI, CONTROLNET = (ROOT / "examples/models" / name for name in ("photographs", "emoji", "controlnet"))
 Model = paddle.nn.Layer
 Call = Callable[..., np.ndarray]
 # Settings with which all that can merge at two levels does.

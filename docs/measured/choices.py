@@ -1,7 +1,7 @@
 """Compare pairs of settings, image by image.
 
     cd docs/measured/fidelity
-    python ../choices.py bundled.json bundled-dit.json bundled-tiles.json bundled-steps.json
+    python ../choices.py photographs.json dit.json photographs-tiles.json photographs-steps.json
 
 It reads the ``evaluate.json`` of one or more models and prints the PSNR of one configuration minus that of another in
 dB: the median over the images with its 95% interval. If a model has several evaluations, the first that has both

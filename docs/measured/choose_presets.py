@@ -1,6 +1,6 @@
 """Choose the presets from evaluations.
 
-    python docs/measured/choose_presets.py docs/measured/fidelity/bundled.json docs/measured/fidelity/bundled-dit.json
+    python docs/measured/choose_presets.py docs/measured/fidelity/photographs.json docs/measured/fidelity/dit.json
 
 It prints the choice, for ``settings/presets.py``. A preset is the fastest setting of the suite whose
 PSNR exceeds that of ``ratio=0.5``, tomesd's usual setting, by a minimum (``MIN_GAINS``) on the text-to-image model,
@@ -32,7 +32,7 @@ from choices import subtract_psnr
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 MIN_GAINS = {"quality": 6.0, "balanced": 2.0, "fast": -2.0}  # dB above the reference
-MODEL = "bundled"
+MODEL = "photographs"
 REFERENCE = "tome 0.5"
 METHODS_WITHOUT_MATCHING = ("todo",)
 

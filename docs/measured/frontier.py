@@ -1,6 +1,6 @@
 """Compare the evaluated settings with the goals, as tables and as a plot.
 
-    python docs/measured/frontier.py docs/measured/fidelity/bundled.json docs/measured/fidelity/bundled-dit.json \\
+    python docs/measured/frontier.py docs/measured/fidelity/photographs.json docs/measured/fidelity/dit.json \\
         --plot docs/images/frontier.png
 
 It reads the ``evaluate.json`` of one or more models and prints the goals of each model and a table of all settings.

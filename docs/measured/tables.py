@@ -28,7 +28,7 @@ import choices
 import choose_presets
 import frontier
 
-NAMES = ("bundled", "bundled-dit", "bundled-tiles", "bundled-steps")
+NAMES = ("photographs", "dit", "photographs-tiles", "photographs-steps")
 
 
 def make_tables(folder: Path) -> dict[str, str]:

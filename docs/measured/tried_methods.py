@@ -1,6 +1,6 @@
 """Measure the PSNR of published methods that this package does not have, as prototypes.
 
-    python docs/measured/tried_methods.py --model bundled-dit --seeds 0 1
+    python docs/measured/tried_methods.py --model dit --seeds 0 1
 
 Every prototype is a processor of self-attention on plain assignments of tokens to groups, matched by numpy: it measures
 the idea, not an implementation, so no speed is reported. Each is compared with ``tome`` or with another reference,
@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.cpu.process import prepare_cpu
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
@@ -285,7 +284,7 @@ def find_finest_self_attention(pipe: Any) -> list[Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default="bundled-dit")
+    parser.add_argument("--model", default="dit")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     args = parser.parse_args()
     prepare_cpu()
@@ -293,7 +292,7 @@ def main() -> None:
     pipe = load_pipeline(source, generates=True)
     pipe.set_progress_bar_config(disable=True)
     labels = sampling.get_class_labels(pipe)
-    prompts = list(PROMPTS) if labels is None else labels.list_names()
+    prompts = list(find_model(args.model).default_prompts) if labels is None else labels.list_names()
     height, width = sampling.get_native_size(pipe)
     enable_chunked_attention(pipe)
     layers = find_finest_self_attention(pipe)

@@ -7,15 +7,15 @@ except ImportError:
           "see README.md of these nodes.")  # fmt: skip
     NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = {}, {}
 else:
-    from .bundled_model import PaddleBundledModelLoader
+    from .photographs_model import PaddlePhotographsLoader
     from .token_merging import PaddleTokenMerging
 
     NODE_CLASS_MAPPINGS = {
-        "PaddleBundledModelLoader": PaddleBundledModelLoader,
+        "PaddlePhotographsLoader": PaddlePhotographsLoader,
         "PaddleTokenMerging": PaddleTokenMerging,
     }
     NODE_DISPLAY_NAME_MAPPINGS = {
-        "PaddleBundledModelLoader": "Paddle Bundled Model Loader (ToMe)",
+        "PaddlePhotographsLoader": "Paddle Photographs Loader (ToMe)",
         "PaddleTokenMerging": "Paddle Token Merging (ToMe)",
     }
 

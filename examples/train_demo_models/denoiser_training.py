@@ -25,13 +25,12 @@ from diffusers import AutoencoderKL, DDIMScheduler
 from finest_level import CheapFinestLevel
 from latents import Latents, make_latents
 from muon import Muon
+from photographs import SUBJECTS
 from run import Run
 from sheets import to_images, write_sheet
 from torch import nn
 from torch.nn import functional as F
 from views import WIDTH
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 SHEET_MINUTES = 20.0
 

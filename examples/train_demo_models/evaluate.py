@@ -1,8 +1,8 @@
-"""Measure whether the bundled models' images show their prompts, unmerged and merged.
+"""Measure whether the small models' images show their prompts, unmerged and merged.
 
-    python examples/train_demo_models/evaluate.py --output outputs/bundled
-    python examples/train_demo_models/evaluate.py --output outputs/bundled --controlnet
-    python examples/train_demo_models/evaluate.py --output outputs/bundled-dit --model bundled-dit
+    python examples/train_demo_models/evaluate.py --output outputs/photographs
+    python examples/train_demo_models/evaluate.py --output outputs/photographs --controlnet
+    python examples/train_demo_models/evaluate.py --output outputs/dit --model dit
 
 For every image the most similar photograph is found (``recognition.py``). The table says how often that is the one of
 its prompt and, as a control, how often it is the one of another image's prompt.
@@ -24,6 +24,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from photographs import SUBJECTS, Subject, prompt_of
 from PIL import Image
 from recognition import nearest_subject
 from tqdm import tqdm
@@ -31,9 +32,8 @@ from views import WIDTH, make_held_out_views, render_view
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, prompt_of
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.model_sources import PHOTOGRAPHS, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
 
 EDGE_TOLERANCE = 6  # pixels of 512
@@ -93,7 +93,7 @@ def format_table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--model", default=BUNDLED, help="bundled, bundled-dit or a folder")
+    parser.add_argument("--model", default=PHOTOGRAPHS, help="photographs, dit or a folder")
     parser.add_argument("--count", type=int, default=60, help="images, of the subjects in turn, each with a new seed")
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.0, 0.5])
     parser.add_argument("--steps", type=int, default=10)
@@ -104,7 +104,7 @@ def main() -> None:
     if args.unprompted and not args.controlnet:
         parser.error("--unprompted leaves nothing to generate; add --controlnet")
     args.output.mkdir(parents=True, exist_ok=True)
-    controlnet = find_controlnet(BUNDLED) if args.controlnet else None
+    controlnet = find_controlnet("controlnet") if args.controlnet else None
     pipe = load_pipeline(find_model(args.model), controlnet, generates=True)
     pipe.set_progress_bar_config(disable=True)
     enable_chunked_attention(pipe)  # the same images except for rounding, in half the time on a CPU

@@ -1,11 +1,12 @@
-"""Convert the trained PyTorch models into the package's folders: ppdiffusers' format, float16.
+"""Convert the trained PyTorch models into folders of ppdiffusers' format, float16.
 
     python examples/train_demo_models/export.py --text runs/text --vae runs/vae --unet runs/unet \
-        --controlnet runs/controlnet --dit runs/dit --output ppdiffusers_tome/tools/demo_model
+        --controlnet runs/controlnet --dit runs/dit --output examples/models
 
-It runs under Paddle and writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``, ``OUTPUT/dit`` (a
-DiTPipeline) and into each a ``SHA256SUMS`` for ``sha256sum -c``. ``--emoji runs/emoji`` writes ``OUTPUT/emoji`` (a
-StableDiffusionPipeline) and ``OUTPUT/emoji-dit`` (a DiTPipeline without the weights of its autoencoder).
+It runs under Paddle and writes ``OUTPUT/photographs`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``,
+``OUTPUT/dit`` (a DiTPipeline) and into each a ``SHA256SUMS`` for ``sha256sum -c``. ``--emoji runs/emoji`` writes
+``OUTPUT/emoji`` (a StableDiffusionPipeline) and ``OUTPUT/emoji-dit`` (a DiTPipeline). A transformer's autoencoder is
+a link to the UNet's.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
+from photographs import SUBJECTS
 from ppdiffusers import (
     AutoencoderKL,
     ControlNetModel,
@@ -30,8 +33,6 @@ from ppdiffusers import (
 )
 from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from tokenizer_files import END, START, write_tokenizer_files
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 PATH_KEYS = {"_name_or_path", "special_tokens_map_file"}
 
@@ -47,7 +48,9 @@ def finish_folder(folder: Path) -> None:
         if isinstance(values, dict) and values.keys() & PATH_KEYS:
             portable = {name: value for name, value in values.items() if name not in PATH_KEYS}
             config.write_text(json.dumps(portable, indent=2, ensure_ascii=False) + "\n")
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
+    # Patterns follow the link of a shared autoencoder.
+    paths = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
+    files = sorted(path for path in paths if path.is_file() and path.name != "SHA256SUMS")
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}" for path in files]
     (folder / "SHA256SUMS").write_text("\n".join(lines) + "\n")
 
@@ -89,10 +92,16 @@ def export_dit(trained: Path, vae: Path, folder: Path) -> None:
         scheduler=DDIMScheduler.from_pretrained(str(trained / "scheduler")),
     )
     save_classes(pipe, [subject.name for subject in SUBJECTS], folder)
-    shared, weights = folder.with_name("model") / "vae", "diffusion_paddle_model.safetensors"
-    if (shared / weights).is_file() and (shared / weights).read_bytes() == (folder / "vae" / weights).read_bytes():
-        (folder / "vae" / weights).unlink()  # the package stores these weights once, in ``model``
+    share_vae(folder, folder.with_name("photographs"))
     finish_folder(folder)
+
+
+def share_vae(folder: Path, other: Path) -> None:
+    """Make the autoencoder a link to that of another model beside it, where it is the same one."""
+    weights = "vae/diffusion_paddle_model.safetensors"
+    if (other / weights).is_file() and (other / weights).read_bytes() == (folder / weights).read_bytes():
+        shutil.rmtree(folder / "vae")
+        (folder / "vae").symlink_to(Path("..") / other.name / "vae")
 
 
 def save_classes(pipe: DiTPipeline, names: list[str], folder: Path) -> None:
@@ -125,7 +134,7 @@ def export_emoji_dit(trained: Path, folder: Path) -> None:
         scheduler=DDIMScheduler.from_pretrained(str(trained / "dit-scheduler")),
     )
     save_classes(pipe, list(CLASSES), folder)
-    (folder / "vae" / "diffusion_paddle_model.safetensors").unlink()  # the package stores these weights once
+    share_vae(folder, folder.with_name("emoji"))
     finish_folder(folder)
 
 
@@ -163,7 +172,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path)
     args = parser.parse_args()
     if args.unet:
-        export_model(args.text, args.vae, args.unet, args.output / "model")
+        export_model(args.text, args.vae, args.unet, args.output / "photographs")
     if args.controlnet:
         export_controlnet(args.controlnet, args.output / "controlnet")
     if args.dit:

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from common import autocast
 from diffusers import AutoencoderKL
+from photographs import SUBJECTS
 from safetensors.torch import load_file
 from sheets import to_tensor
 from torch.nn import functional as F
 from views import View, make_random_view, render_view
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Decide which photograph an image of the bundled models shows, by deterministic template matching."""
+"""Decide which photograph an image of the small models shows, by deterministic template matching."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from functools import cache
 
 import cv2
 import numpy as np
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, square_image
+from photographs import SUBJECTS, Subject, square_image
 
 _SQUARE = 64  # side of the photograph's square in pixels, where smaller copies of the image are matched
 _IMAGE_SIDES = range(48, _SQUARE + 1, 2)  # crops of 0.75 to 1

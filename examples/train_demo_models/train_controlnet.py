@@ -1,4 +1,4 @@
-"""Train the bundled model's ControlNet for Canny edges; its UNet stays frozen.
+"""Train the small model's ControlNet for Canny edges; its UNet stays frozen.
 
     python examples/train_demo_models/train_controlnet.py --text runs/text --vae runs/vae \
         --unet runs/unet --output runs/controlnet
@@ -15,12 +15,11 @@ import torch
 from denoiser_training import load_latents, make_denoiser_parser, train
 from diffusers import ControlNetModel, UNet2DConditionModel
 from latents import Latents
+from photographs import SUBJECTS
 from torch import nn
 from torch.nn import functional as F
 from train_unet import Prompts
 from views import render_view
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 EDGE_CHANNELS = (8, 16, 32, 64)
 STAGES = "512:25:4:1e-3:16,512:4:4:3e-4"

@@ -1,4 +1,4 @@
-"""Train the second bundled model: a class-conditional diffusion transformer (DiT).
+"""Train the second small model: a class-conditional diffusion transformer (DiT).
 
     python examples/train_demo_models/train_dit.py --vae runs/vae --output runs/dit
 

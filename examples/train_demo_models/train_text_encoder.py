@@ -1,4 +1,4 @@
-"""Make the bundled model's tokenizer and train its text encoder.
+"""Make the small model's tokenizer and train its text encoder.
 
     python examples/train_demo_models/train_text_encoder.py --output runs/text --minutes 1
 
@@ -15,14 +15,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import compute_cosine_rate, make_parser, update_weights
+from photographs import SUBJECTS
 from run import Run
 from tokenizer_files import write_tokenizer_files
 from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from views import make_prompt
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 LENGTH = 32
 MAX_PROMPT = 22  # tokens of a training prompt with its start and end; the padding after them is classified

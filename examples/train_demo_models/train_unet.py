@@ -1,4 +1,4 @@
-"""Train the bundled model's denoiser: a UNet2DConditionModel on latents of photographs.
+"""Train the small model's denoiser: a UNet2DConditionModel on latents of photographs.
 
     python examples/train_demo_models/train_unet.py --text runs/text --vae runs/vae --output runs/unet
 
@@ -17,12 +17,11 @@ from denoiser_training import load_latents, make_denoiser_parser, train
 from diffusers import UNet2DConditionModel
 from finest_level import add_finest_level
 from latents import Latents
+from photographs import SUBJECTS
 from torch import nn
 from train_text_encoder import tokenize
 from transformers import CLIPTextModel, CLIPTokenizer
 from views import make_prompt
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 # Three levels of 32x32 to 8x8 first learn the words and the positions of objects. Then a finest level is added. Its
 # attention, where merging saves most, learns before its convolutions: the model relies on it, so merging has a visible
@@ -48,7 +47,7 @@ CONFIG = SMALL | dict(
 )
 POOL = 2
 SMALL_STAGES = "512:22:12:1.5e-3"
-# These stages were never run as a whole with Muon; for the training that was, see docs/en/results/bundled-model.md.
+# These stages were never run as a whole with Muon; for the training that was, see docs/en/results/small-models.md.
 STAGES = "512:28:8:1e-3:16,512:20:6:1e-3:16,512:45:6:1e-3:16,512:6:4:3e-4"
 
 

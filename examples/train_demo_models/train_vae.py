@@ -1,4 +1,4 @@
-"""Train the bundled models' autoencoder: 512x512x3 photographs to 64x64x4 latents and back.
+"""Train the small models' autoencoder: 512x512x3 photographs to 64x64x4 latents and back.
 
     python examples/train_demo_models/train_vae.py --output runs/vae --part encoder --minutes 15
     python examples/train_demo_models/train_vae.py --output runs/vae --part decoder --minutes 14
@@ -29,13 +29,12 @@ from common import (
     update_weights,
 )
 from diffusers import AutoencoderKL
+from photographs import SUBJECTS
 from run import Run
 from sheets import compute_psnr, to_images, to_tensor, write_sheet
 from stages import read_finished_stages
 from torch.nn import functional as F
 from views import make_held_out_views, make_random_view, render_view
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 CONFIG = dict(
     block_out_channels=(16, 32, 64, 128),

@@ -1,4 +1,4 @@
-"""Views of the bundled photographs: random crops, mirror images and color shifts."""
+"""Views of the photographs: random crops, mirror images and color shifts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from photographs import Subject, photograph, prompt_of
 from PIL import Image
 
-from ppdiffusers_tome.tools.demo_model.photographs import Subject, photograph, prompt_of
-
-WIDTH = 0.25  # how much the bundled models' views differ; narrower views give sharp outlines sooner
+WIDTH = 0.25  # how much the small models' views differ; narrower views give sharp outlines sooner
 # A view of width 1 crops at most this fraction of the square's side,
 MAX_CROP = 0.1
 # and changes brightness, and red against blue, by at most these fractions.

@@ -1,8 +1,8 @@
 """Measure merging and the cache over steps against fewer steps, in regimes in which images depend on them differently.
 
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches choose bundled guided --scheduler ddim
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images bundled guided --scheduler ddim
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches costs bundled
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches choose photographs guided --scheduler ddim
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images photographs guided --scheduler ddim
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches costs photographs
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches samples emoji guided --output samples.npz
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches skipped
     PYTHONPATH=tests python -m benchmarks.step_caches table
@@ -34,17 +34,17 @@ from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, UNET, cho
 
 FOLDER = Path("docs/measured/step_caches")
 PROMPTS = {
-    "bundled": [
+    "photographs": [
         "a photo of a cat", "a photo of an astronaut", "a photo of a rocket", "a photo of a cup of coffee",
         "a photo of a motorcycle", "a photo of galaxies",
     ],
-    "bundled-dit": ["cat", "astronaut", "rocket", "coffee", "motorcycle", "galaxies"],
+    "dit": ["cat", "astronaut", "rocket", "coffee", "motorcycle", "galaxies"],
     "emoji": ["face", "bird", "car", "flower", "person", "clock"],
     "emoji-dit": ["face", "bird", "car", "flower", "person", "clock"],
 }  # fmt: skip
-FAMILIES = {"bundled": UNET, "bundled-dit": CLASS_TRANSFORMER, "emoji": UNET, "emoji-dit": CLASS_TRANSFORMER}
+FAMILIES = {"photographs": UNET, "dit": CLASS_TRANSFORMER, "emoji": UNET, "emoji-dit": CLASS_TRANSFORMER}
 # At the smaller size a UNet's image takes an eighth of the time.
-SIZES = {"bundled": 256, "bundled-dit": 512, "emoji": 128, "emoji-dit": 128}
+SIZES = {"photographs": 256, "dit": 512, "emoji": 128, "emoji-dit": 128}
 EMOJI_DIT = Path("tests/models/emoji-dit")
 NUM_IMAGES = 6
 CHOOSING_SEEDS = (100, 101)
@@ -166,20 +166,28 @@ class Model:
 
 
 def _find_source(name: str) -> Any:
-    from ppdiffusers_tome.tools.demo_model import EMOJI
-    from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_model
+    from ppdiffusers_tome.tools.generation.model_sources import find_model
 
-    if name == "emoji":
-        return find_model(str(EMOJI))
-    return ModelSource(name, EMOJI_DIT, vae=EMOJI / "vae") if name == "emoji-dit" else find_model(name)
+    return find_model(str(EMOJI_DIT) if name == "emoji-dit" else name)
 
 
 def list_images(model: str, regime: str, count: int) -> list[tuple[str, int]]:
     """List the prompts and seeds of a regime."""
-    from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
-
-    prompts: Sequence[str] = EMOJI_CLASSES if regime == "every class" else PROMPTS[model]
+    prompts: Sequence[str] = list_emoji_classes() if regime == "every class" else PROMPTS[model]
     return [("" if REGIMES[regime].is_open else prompts[number % len(prompts)], number) for number in range(count)]
+
+
+def list_emoji_classes() -> list[str]:
+    """List the classes in the order of the training."""
+    _let_training_scripts_be_imported()
+    from emoji import CLASSES  # type: ignore[import-not-found]
+
+    return list(CLASSES)
+
+
+def _let_training_scripts_be_imported() -> None:
+    if "examples/train_demo_models" not in sys.path:
+        sys.path.append("examples/train_demo_models")
 
 
 def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
@@ -259,8 +267,6 @@ def generate_samples(model: str, regime: str, scheduler: str, steps: int, num_im
     """Write uint8 images ``[classes, num_images, height, width, 3]`` of emoji for each of some settings."""
     import numpy as np
 
-    from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
-
     loaded, guidance = Model(model, scheduler), REGIMES[regime].guidance[FAMILIES[model]]
     where = {"guidance": guidance, "size": SIZES[model]}
     by_name = {variant.name: variant for variant in list_variants(model, steps, {})}
@@ -269,7 +275,7 @@ def generate_samples(model: str, regime: str, scheduler: str, steps: int, num_im
         loaded.apply(variant)
         samples[variant.name] = np.stack([
             [np.asarray(loaded.generate(name, variant.steps, seed=seed, **where)) for seed in range(num_images)]
-            for name in EMOJI_CLASSES
+            for name in list_emoji_classes()
         ])  # fmt: skip
         np.savez_compressed(path, **samples)
         print(variant.name, flush=True)
@@ -282,14 +288,12 @@ def compute_likeness(model: str, pixels: Any, prompt: str) -> float | None:
     """
     if model.startswith("emoji"):
         return None
-    if "examples/train_demo_models" not in sys.path:
-        sys.path.append("examples/train_demo_models")
+    _let_training_scripts_be_imported()
     from recognition import subject_similarities  # type: ignore[import-not-found]
 
-    from ppdiffusers_tome.tools.demo_model.photographs import subject_of
-
-    similarities, subject = subject_similarities(pixels), subject_of(prompt)
-    return round(max(similarities.values()) if subject is None else similarities[subject.name], 3)
+    similarities = subject_similarities(pixels)
+    subject = next((name for name in similarities if name in prompt.split()), None)
+    return round(max(similarities.values()) if subject is None else similarities[subject], 3)
 
 
 def count_kinds(variant: Variant, model: str) -> dict[str, int]:
@@ -324,7 +328,7 @@ def measure_costs(model: str, rounds: int) -> None:
             times.clear()
             loaded.apply(variant)
             start = time.perf_counter()
-            loaded.generate(PROMPTS[model][0], variant.steps, size=512 if model.startswith("bundled") else SIZES[model])
+            loaded.generate(PROMPTS[model][0], variant.steps, size=512 if model == "photographs" else SIZES[model])
             rest = time.perf_counter() - start - sum(times)
             if number == 0:  # the first image of each kind is slower
                 continue

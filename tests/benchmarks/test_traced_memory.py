@@ -26,7 +26,7 @@ CONFIGS = {"unmerged": None, "tome": ToMeConfig(0.5), "fewer keys": ToMeConfig.p
 
 @pytest.fixture(scope="module")
 def pipe() -> Any:
-    return load_pipeline(find_model("bundled"), dtype="float32")
+    return load_pipeline(find_model("photographs"), dtype="float32")
 
 
 def trace_unet(pipe: Any, config: ToMeConfig | None) -> int:

@@ -1,7 +1,7 @@
 """Measure self-attention in windows, which the package does not have.
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.windows images
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.windows images --model bundled-dit
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.windows images --model dit
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.windows images --hires 1024
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.windows layers
 
@@ -82,7 +82,7 @@ def measure_images(model: str, num_prompts: int, hires: int, folder: Path) -> st
     """Measure whole images, save them, and return a table of PSNR.
 
     Args:
-        model: ``bundled`` or ``bundled-dit``.
+        model: ``photographs`` or ``dit``.
         num_prompts: how many of the model's prompts.
         hires: pixels on a side of a second pass over the enlarged image; 0 for none.
         folder: where images go.
@@ -208,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     images = commands.add_parser("images", help="PSNR of whole images")
-    images.add_argument("--model", choices=["bundled", "bundled-dit"], default="bundled")
+    images.add_argument("--model", choices=["photographs", "dit"], default="photographs")
     images.add_argument("--prompts", type=int, default=4, metavar="N", help="1 to 4 (default: 4)")
     images.add_argument("--hires", type=int, default=0, metavar="PIXELS", help="of a second pass; UNet only")
     images.add_argument("--output", type=Path, default=Path("outputs/windows"), metavar="FOLDER")

@@ -17,13 +17,12 @@ from ppdiffusers.transformers import CLIPTokenizer
 
 import tiny
 from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.tools.demo_model import MODEL
 
 pytestmark = pytest.mark.once
 
 FOLDER = tiny.ROOT / "examples" / "comfyui"
-NODE, LOADER = "PaddleTokenMerging", "PaddleBundledModelLoader"
-FILES = ["workflow", "workflow_bundled"]  # .json for ComfyUI's page, _api.json for its /prompt
+NODE, LOADER = "PaddleTokenMerging", "PaddlePhotographsLoader"
+FILES = ["workflow", "workflow_photographs"]  # .json for ComfyUI's page, _api.json for its /prompt
 OWN = "ratio and method"
 # Inputs and outputs of PaddleMIX's nodes: comfyui/ComfyUI_ppdiffusers/basic_nodes.py and sd_pipe_nodes.py of
 # https://github.com/PaddlePaddle/PaddleMIX at commit 6afaf05 (22 October 2024). A list is a choice.
@@ -158,7 +157,7 @@ def sample(pipe: Any, **inputs: Any) -> np.ndarray:
 
 
 def make_pipeline() -> StableDiffusionPipeline:
-    tokenizer = CLIPTokenizer.from_pretrained(str(MODEL / "tokenizer"))
+    tokenizer = CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"))
     encoder = tiny.text_encoder(vocab_size=len(tokenizer), max_position_embeddings=tokenizer.model_max_length)
     return tiny.pipeline(tokenizer=tokenizer, text_encoder=encoder)
 
@@ -184,14 +183,14 @@ def test_other_branches_stay_unmerged_and_settings_do_not_add_up():
     assert summary == f"ratio 0.25, method keys: {second.tome.num_blocks} blocks of unet"
 
 
-def test_the_bundled_models_unet_generates_what_the_model_generates_by_itself():
+def test_the_photographs_models_unet_generates_what_the_model_generates_by_itself():
     """In small and in few steps. Asked at the wrong timesteps they correlate by less than 0.87."""
     pipe = getattr(NODES[LOADER](), NODES[LOADER].FUNCTION)()[0]
-    nodes = written("workflow_bundled_api.json").values()
+    nodes = written("workflow_photographs_api.json").values()
     inputs = next(node["inputs"] for node in nodes if "Text2Image" in node["class_type"])
     assert [inputs[name] for name in ("width", "height", "steps", "cfg")] == [512, 512, 10, 1.5]
     inputs = {**inputs, "width": 64, "height": 64, "steps": 4}
-    expected = sample(StableDiffusionPipeline.from_pretrained(str(MODEL)), **inputs)
+    expected = sample(StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS)), **inputs)
     merged = OURS().merge(pipe, "balanced", 0.5, "tome", 0.0, 1.0)[0]
     for image in (sample(pipe, **inputs), sample(merged, **inputs)):
         assert np.corrcoef(image.ravel(), expected.ravel())[0, 1] > 0.9

@@ -13,8 +13,8 @@ import numpy as np
 import ppdiffusers
 from PIL import Image
 
+import tiny
 from launching import python_path
-from ppdiffusers_tome.tools import demo_model
 from tools.cli.conftest import pixels_of
 
 OFFLINE = ("stable_diffusion", "controlnet_canny")
@@ -76,7 +76,7 @@ def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):
     assert all(value > 0 for measures in results["step"].values() for value in measures.values())
     losses = {name: values if name == "before" else values["2"] for name, values in results["losses"].items()}
     assert len({tuple(values) for values in losses.values()}) == len(losses) == 4
-    pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(demo_model.MODEL))
+    pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS))
     pipe.load_lora_weights(str(tmp_path / "merged-then-whole"), from_diffusers=False)
     trained = [layer.lora_layer.up.weight for layer in pipe.unet.sublayers() if getattr(layer, "lora_layer", None)]
     assert len(trained) == 80  # 10 blocks, two attentions of four layers

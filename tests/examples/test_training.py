@@ -1,4 +1,4 @@
-"""The scripts that train, export and judge the bundled models run from the repository."""
+"""The scripts that train, export and judge the small models run from the repository."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 
 import numpy as np
 import pytest
+from photographs import SUBJECTS
 from safetensors.numpy import load_file
 
 import tiny
 from launching import python_path
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 

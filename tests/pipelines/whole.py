@@ -15,14 +15,13 @@ from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.recorder import record_merging
-from ppdiffusers_tome.tools.demo_model import MODEL
 
 # Generates with the same noise every time.
 Draw = Callable[[], np.ndarray]
 
 
 def load_tokenizer() -> Any:
-    return transformers.CLIPTokenizer.from_pretrained(str(MODEL / "tokenizer"))
+    return transformers.CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"))
 
 
 def build_text_encoder(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM, **settings: Any) -> tiny.Model:

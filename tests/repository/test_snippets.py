@@ -1,8 +1,9 @@
-"""Every Python block of README and of the guides runs when it is copied alone: on the bundled models, and small."""
+"""Every Python block of README and of the guides runs when it is copied alone: on the small models, and small."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -11,9 +12,8 @@ from typing import Any
 import ppdiffusers
 import pytest
 
+import tiny
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-from ppdiffusers_tome.tools.demo_model import CONTROLNET, MODEL
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, square_image
 from repository.pages import DOCS, README, ROOT, sections
 
 NAMES = ("DiT", "StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img", "PaddleInferStableDiffusion")
@@ -37,16 +37,16 @@ def _take_two_steps(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    """Put the bundled models in the place of hub names, two steps in all images, and 64 pixels by default."""
+    """Put the small models in the place of hub names, two steps in all images, and 64 pixels by default."""
     load_pipeline, load_model = ppdiffusers.DiffusionPipeline.from_pretrained, ppdiffusers.ModelMixin.from_pretrained
 
     def load(cls: type, name: str, **parts: Any) -> Any:
-        if Path(name).is_dir() and name not in (str(MODEL), str(CONTROLNET)):
+        if Path(name).is_dir() and Path(name).resolve() not in (tiny.PHOTOGRAPHS, tiny.CONTROLNET):
             return load_pipeline.__func__(cls, name, **parts)
         parts = {key: part for key, part in parts.items() if key != "paddle_dtype"}  # a CPU has float32 alone
         if issubclass(cls, ppdiffusers.ControlNetModel):
-            return load_model.__func__(cls, str(CONTROLNET), **parts)
-        pipe = load_pipeline.__func__(cls, str(MODEL), **parts)
+            return load_model.__func__(cls, str(tiny.CONTROLNET), **parts)
+        pipe = load_pipeline.__func__(cls, str(tiny.PHOTOGRAPHS), **parts)
         pipe.unet.register_to_config(sample_size=8)  # what a pipeline takes its default size from
         pipe.set_progress_bar_config(disable=True)
         return enable_chunked_attention(pipe)  # 768x768 in 8 GiB
@@ -59,7 +59,8 @@ def offline(monkeypatch, tmp_path):
         monkeypatch.setattr(cls, "__call__", _take_two_steps(cls.__call__))
         monkeypatch.setattr(cls, "enable_xformers_memory_efficient_attention", lambda self: None, raising=False)
     monkeypatch.chdir(tmp_path)
-    square_image(SUBJECTS[0], 128).save("photo.png")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")  # a block that is copied runs in a clone
+    shutil.copy(ROOT / "examples" / "motorcycle.jpg", "photo.png")
 
 
 @pytest.mark.usefixtures("offline")

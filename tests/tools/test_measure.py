@@ -104,7 +104,7 @@ def test_formats():
     assert Median.from_values([2.0] * 6).format("{:.1f}".format) == "2.0"
 
 
-IDENTITY = {"model": "bundled", "sizes": (64, 64)}
+IDENTITY = {"model": "photographs", "sizes": (64, 64)}
 TORN = {"cut off": b'{"key": ["n", 3], "res', "power failed": b"\0" * 40, "no UTF-8": b'{"a": "\xff"}'}
 
 
@@ -153,6 +153,6 @@ def test_a_file_of_the_users_is_not_touched(path, content):
 
 def test_other_settings_are_refused(path):
     fill(path, 1)
-    with pytest.raises(UserError, match="model='bundled' and this run has 'other'"):
+    with pytest.raises(UserError, match="model='photographs' and this run has 'other'"):
         Ledger(path, {"model": "other"})
     assert ["n", 1] not in Ledger(path, {"model": "other"}, overwrite=True)

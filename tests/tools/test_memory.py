@@ -15,7 +15,7 @@ from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.measure import memory
 
 GIB = 2**30
-MODEL, UNMERGED = find_model("bundled").folder, ToMeConfig(0.0)
+MODEL, UNMERGED = find_model("photographs").folder, ToMeConfig(0.0)
 LIMITS = {
     "none": {"memory.max": "max", "memory.current": "x", "memory.stat": ""},
     "version 2": {"memory.max": 8 * GIB, "memory.current": 6 * GIB,

@@ -16,7 +16,7 @@ from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI
+from ppdiffusers_tome.tools.generation.model_sources import PHOTOGRAPHS
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
 # Options that are not called like their setting: `--seed` is the image's.
@@ -46,8 +46,8 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
 
 def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
     """Add which pipeline to use; with ``class_labels`` DiTPipelines are accepted, too."""
-    bundled = f"{BUNDLED}, {BUNDLED_DIT} or -emoji" if class_labels else f"{BUNDLED}, {BUNDLED_EMOJI}"
-    group.add_argument("--model", default=BUNDLED, metavar="MODEL", help=f"folder, hub name, {bundled}")
+    small = f"{PHOTOGRAPHS}, dit or emoji" if class_labels else f"{PHOTOGRAPHS} or emoji"
+    group.add_argument("--model", metavar="MODEL", help=f"folder, hub name; in a clone {small}")
     add_trust_argument(group)
 
 
@@ -84,7 +84,7 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_controlnet_argument(group: Any) -> None:
     """Add which ControlNet to use."""
-    group.add_argument("--controlnet", metavar="MODEL", help=f"a folder, a hub name or {BUNDLED}")
+    group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> Any:

@@ -38,18 +38,16 @@ class ClassLabels:
         """Find the class that a prompt names, by number or by name.
 
         Example:
-            >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_class("a photo of a cat")
+            >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_class("Cat")
             0
         """
-        from ppdiffusers_tome.tools.demo_model.photographs import subject_of
-
         text = prompt.strip()
         if text.isdecimal() and len(text) < 10 and int(text) < self.num_classes:
             return int(text)
         # Exact names last: some differ in capitals alone, as a cardigan and a Cardigan Welsh corgi.
         in_small = {name.lower(): number for name, number in self.class_by_name.items()}
-        by_name, subject = {**in_small, **self.class_by_name}, subject_of(text)
-        for name in (text, text.lower(), None if subject is None else subject.name):
+        by_name = {**in_small, **self.class_by_name}
+        for name in (text, text.lower()):
             if name in by_name:
                 return by_name[name]
         names, suggestion = ", ".join(self.list_names()), did_you_mean(text.lower(), in_small)

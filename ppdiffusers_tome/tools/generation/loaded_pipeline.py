@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.console.output import warn
-from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
 from ppdiffusers_tome.tools.measure.units import format_count
@@ -151,21 +149,17 @@ class LoadedPipeline:
             count, limit = len(self.pipe.tokenizer(text).input_ids), self.pipe.tokenizer.model_max_length
             if count > limit:
                 found[name] = f"{words} has {count} tokens and the model reads {limit}; the rest is ignored"
-        if settings.model.bundled and subject_of(prompt) is None:
+        nouns = "|".join(subject.split()[-1] for subject in settings.model.subjects)
+        if nouns and not re.search(rf"\b({nouns})\b", prompt.lower()):
             found["unknown_subject"] = (
-                f"prompt {shorten_repr(prompt)} names none of the photographs that the bundled model knows: "
-                f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
+                f"prompt {shorten_repr(prompt)} names nothing that the model {settings.model.label} knows: "
+                f"{', '.join(settings.model.subjects)}; write for example '{settings.model.prompts[0]}'"
             )
-        if settings.model.is_emoji and not re.search(rf"\b({'|'.join(EMOJI_CLASSES)})\b", prompt.lower()):
-            found["unknown_subject"] = (
-                f"prompt {shorten_repr(prompt)} names nothing that the bundled model of emoji knows: "
-                f"{', '.join(EMOJI_CLASSES)}; write for example '{EMOJI_CLASSES[0]}'"
-            )
-        if settings.model.bundled and self.size != get_native_size(self.pipe):
-            (height, width), native = self.size, "x".join(map(str, get_native_size(self.pipe)))
+        (height, width), (native_height, native_width) = self.size, get_native_size(self.pipe)
+        if not (0.5 < height / native_height < 2 and 0.5 < width / native_width < 2):
             found["unusual_size"] = (
-                f"at {width}x{height} the bundled model's images are smears: it was made for {native}; omit --height "
-                "and --width"
+                f"at {width}x{height} images may be smears or repeat what they show: the model was made for "
+                f"{native_width}x{native_height} pixels"
             )
         return found
 

@@ -6,7 +6,6 @@ import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
@@ -80,8 +79,6 @@ def load_pipeline(
             )
         cls = getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(kind, kind))
         loaded["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
-    if model.vae is not None:
-        loaded["vae"] = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
     pipe = _load(cls, "--model", model, dtype, **loaded)
     if controlnet is not None:
         _check_fit(pipe, model, controlnet)

@@ -1,4 +1,4 @@
-"""Sources of models: the bundled ones, folders and hub names.
+"""Sources of models: folders, hub names, and the small models of a clone.
 
 Imports no Paddle, so that a wrong name is reported at once.
 """
@@ -8,52 +8,63 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import ppdiffusers_tome
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, EMOJI, EMOJI_PROMPTS, MODEL, PROMPTS
 
-BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI = "bundled", "bundled-dit", "bundled-emoji"
+# Where a clone has small models to try merging with; the name of a folder is enough in commands.
+SMALL_MODELS = Path("examples/models")
+PHOTOGRAPHS = "photographs"  # the commands' default in a clone
 
+_ANY_PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_RENAMED = {"bundled": PHOTOGRAPHS, "bundled-dit": "dit", "bundled-emoji": "emoji"}
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The source of a model."""
+    """The source of a model, and what its ``demonstration.json`` says, if any."""
 
     name: str  # as the user called it; ``label`` is for what others may see
     folder: Path | None = None  # None for a hub's model, which is downloaded
-    bundled: bool = False  # with this package, and knows a few photographs
-    vae: Path | None = None  # its folder where that is not inside of the model's
     trusts_code: bool = False  # run the Python files that its index names
-    is_emoji: bool = False
+    prompts: tuple[str, ...] = ()  # all that a small model was taught; the others have no such list
+    steps: int = 20
+    guidance_scale: float | None = None  # None for the default of the pipeline's class
+    controlnet: str | None = None  # its folder, where edges come without --controlnet
 
     @property
-    def prompts(self) -> tuple[str, ...]:
-        """The default of commands."""
-        return EMOJI_PROMPTS if self.is_emoji else PROMPTS
+    def default_prompts(self) -> tuple[str, ...]:
+        """What commands generate without a prompt."""
+        return self.prompts[:3] or _ANY_PROMPTS
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The prompts without the words that all of them begin with."""
+        return tuple(prompt[len(os.path.commonprefix(self.prompts)) :] for prompt in self.prompts)
 
     @property
     def label(self) -> str:
         """The name in images: of a folder its last part alone."""
-        is_path = self.folder is not None and self.name not in (BUNDLED, BUNDLED_DIT, BUNDLED_EMOJI)
-        return Path(os.path.abspath(os.path.expanduser(self.name))).name if is_path else self.name
+        return self.name if self.folder is None else Path(os.path.abspath(self.folder)).name
 
 
-def find_model(name: str, *, trusts_code: bool = False) -> ModelSource:
-    """Find a pipeline: bundled, a folder, or a hub name."""
-    bundled = {BUNDLED: MODEL, BUNDLED_DIT: DIT, BUNDLED_EMOJI: EMOJI}
-    source = _find(name, "--model", bundled, "a pipeline's", "model_index.json")
+def find_model(name: str | None, *, trusts_code: bool = False) -> ModelSource:
+    """Find a pipeline; in a clone None is the model of photographs."""
+    owner, index = "a pipeline's", "model_index.json"
+    if name is None and not list_small_models():
+        raise UserError(f"--model is missing; {_describe_choices(owner, index)}")
+    source = _find(name or PHOTOGRAPHS, "--model", _RENAMED, owner, index)
     return replace(source, trusts_code=trusts_code)
 
 
 def find_controlnet(name: str) -> ModelSource:
-    """Find a ControlNet: bundled, a folder, or a hub name."""
-    source = _find(name, "--controlnet", {BUNDLED: CONTROLNET}, "a ControlNet's", "config.json")
+    """Find a ControlNet."""
+    source = _find(name, "--controlnet", {"bundled": "controlnet"}, "a ControlNet's", "config.json")
     if source.folder is not None:
         with suppress(ValueError, AttributeError):  # of a damaged config, on which loading has its say
             kind = json.loads((source.folder / "config.json").read_bytes()).get("_class_name")
@@ -62,21 +73,47 @@ def find_controlnet(name: str) -> ModelSource:
     return source
 
 
-def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index: str) -> ModelSource:
+def list_small_models() -> dict[str, Path]:
+    """List the small models of the clone that this is, or runs in, by name."""
+    for root in (Path(ppdiffusers_tome.__file__).parents[1], Path()):
+        if (root / SMALL_MODELS / PHOTOGRAPHS).is_dir():
+            return {path.name: path for path in sorted((root / SMALL_MODELS).iterdir()) if path.is_dir()}
+    return {}
+
+
+def _find(name: str, option: str, renamed: dict[str, str], owner: str, index: str) -> ModelSource:
     """Find a folder that has ``index``, or a hub name."""
     # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
-    folder = Path(os.path.expanduser(bundled.get(name, Path(name))))
+    folder = Path(os.path.expanduser(list_small_models().get(name, Path(name))))
     if not os.path.isdir(folder):
-        if name not in bundled and not os.path.exists(folder) and _HUB_NAME.fullmatch(name):
+        if not os.path.exists(folder) and _HUB_NAME.fullmatch(name):
             return ModelSource(name)
         fault = "is a file" if os.path.exists(folder) else "does not exist"
-        accepted = f"a hub name or {' or '.join(map(repr, bundled))}"
-        raise UserError(f"{option} {name} {fault}; give {owner} folder, {accepted}")
-    if folder.resolve() in [path.resolve() for path in bundled.values()]:
-        vae = MODEL / "vae" if folder.resolve() == DIT.resolve() else None
-        if folder.resolve() == EMOJI.resolve():
-            return ModelSource(name, folder, is_emoji=True)
-        return ModelSource(name, folder, bundled=True, vae=vae)
+        if name in renamed:
+            fault = f"is called {renamed[name]} now"
+        raise UserError(f"{option} {name} {fault}; {_describe_choices(owner, index)}")
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")
-    return ModelSource(name, folder)
+    return ModelSource(name, folder, **_read_demonstration(folder))
+
+
+def _describe_choices(owner: str, index: str) -> str:
+    """Say what names a model that has ``index``."""
+    names = [name for name, folder in list_small_models().items() if (folder / index).is_file()]
+    if names:
+        return f"give {owner} folder, a hub name or one of {', '.join(names)}"
+    return (
+        f"give {owner} folder or a hub name; a clone of ppdiffusers_tome's repository has small models in "
+        f"{SMALL_MODELS}, which commands that run in it know by name"
+    )
+
+
+def _read_demonstration(folder: Path) -> dict[str, Any]:
+    """Read the fields of ``ModelSource`` that a folder's ``demonstration.json`` has."""
+    path = folder / "demonstration.json"
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_bytes())
+    if "controlnet" in found:
+        found["controlnet"] = str(folder / found["controlnet"])
+    return found | {"prompts": tuple(found["prompts"])}

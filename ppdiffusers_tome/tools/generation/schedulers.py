@@ -23,8 +23,8 @@ def make_scheduler(name: str, config: Any) -> Any:
     """Make one of ``SCHEDULERS`` with the noise levels of another's config."""
     import ppdiffusers
 
-    # As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the bundled
-    # model are distorted.
+    # As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the small
+    # models are distorted.
     overrides = {"skip_prk_steps": True} if name == "pndm" else {}
     return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **overrides)
 

@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.memory import check_memory
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
@@ -80,12 +80,12 @@ class Settings:
         path, option = (photo, "--image") if edges is None else (edges, "--control-image")
         if path is None:
             return self
-        if self.controlnet is None and not self.model.bundled:
+        if self.controlnet is None and self.model.controlnet is None:
             raise UserError(
                 f"{option} needs a ControlNet that fits the model; name one with --controlnet, which takes a "
                 "pipeline of Stable Diffusion or SDXL and no other, such as a DiTPipeline"
             )
-        controlnet = self.controlnet or find_controlnet(BUNDLED)
+        controlnet = self.controlnet or find_controlnet(str(self.model.controlnet))
         return replace(self, controlnet=controlnet, edges=EdgeSource(path, option, low, high))
 
 
@@ -99,7 +99,7 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     """
     check_sizes(args)
     model = find_model(args.model, trusts_code=args.trust_model_code)
-    steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
+    steps = args.steps if args.steps is not None else model.steps
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
@@ -137,8 +137,8 @@ def refuse_without_edges(args: argparse.Namespace, images: Sequence[Settings]) -
 
 def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:
     """Return the default guidance scale."""
-    if model.bundled:
-        return 1.5  # with more, the few photographs that they know get harder and darker
+    if model.guidance_scale is not None:
+        return model.guidance_scale
     return 4.0 if takes_classes else 7.5  # as the pipelines themselves
 
 

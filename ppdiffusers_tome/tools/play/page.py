@@ -16,8 +16,6 @@ import gradio as gr
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, changes_nothing
 from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
 from ppdiffusers_tome.tools.measure.system import get_device_name
@@ -99,7 +97,7 @@ class Page:
         self.blocks.unload(self._forget)
 
     def _lay_out_prompt(self) -> str:
-        """Return what a bundled model knows, as HTML."""
+        """Return what a small model knows, as HTML."""
         loaded, words, model = self._studio.plain, self._words, self._studio.plain.settings.model
         if loaded.labels is not None:
             self._form["prompt"] = gr.Dropdown(
@@ -107,11 +105,10 @@ class Page:
             )
             return ""
         self._form["prompt"] = gr.Textbox(self._studio.prompt, label=words("prompt"), lines=2, max_lines=6)
-        if not model.bundled and not model.is_emoji:
+        if not model.prompts:
             return ""
-        gr.Examples([[prompt] for prompt in model.prompts], self._form["prompt"], label=words("examples"))
-        subjects = EMOJI_CLASSES if model.is_emoji else [subject.words for subject in SUBJECTS]
-        return f"<p>{words('known', subjects=', '.join(subjects))}</p>"
+        gr.Examples([[prompt] for prompt in model.default_prompts], self._form["prompt"], label=words("examples"))
+        return f"<p>{words('known', subjects=', '.join(model.subjects))}</p>"
 
     def _lay_out_settings(self) -> None:
         words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)

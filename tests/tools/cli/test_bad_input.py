@@ -11,13 +11,13 @@ import paddle
 import ppdiffusers
 import pytest
 
+import tiny
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model import EMOJI
 from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from tools.cli.conftest import PROMPT, SMALL
 
-MODEL = find_model("bundled").folder
+MODEL = find_model("photographs").folder
 
 # A command line, and a part of the sentence that must come.
 CASES = f"""
@@ -35,9 +35,14 @@ generate --prompt x --cache x | cache='x' must be the fraction of steps
 generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --xformers --chunked-attention | --chunked-attention: not allowed with argument --xformers
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
+generate --prompt x --model bundled | --model bundled is called photographs now; give a pipeline's folder
+generate --prompt x --model bundled-emoji | --model bundled-emoji is called emoji now; give
+generate --prompt x --controlnet bundled --image PHOTO | --controlnet bundled is called controlnet now; give
+generate --prompt x --model controlnet | --model controlnet has no model_index.json
+generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or one of dit,
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet {MODEL}/unet --image PHOTO | holds a UNet2DConditionModel
-generate --prompt x --controlnet bundled | --controlnet needs edges
+generate --prompt x --controlnet controlnet | --controlnet needs edges
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image PHOTO | --image needs a ControlNet that fits
 generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
@@ -49,8 +54,8 @@ play --port 70000 | --port 70000 cannot be used
 play --prompt a --prompt b | 2 prompts were given
 play --steps 201 | --steps 201 exceeds
 play --allow-host play.* | --allow-host play.* must be a name
-doctor --model bundled --height 100000 --width 100000 | alone takes at least
-doctor --environment --model bundled | --model: not allowed with argument --environment
+doctor --model photographs --height 100000 --width 100000 | alone takes at least
+doctor --environment --model photographs | --model: not allowed with argument --environment
 generate --prompts EDGES --canny-low 50 | --canny-low is for a photo
 generate --prompts FILE --canny-low 50 | --canny-low is for a photo
 generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs edges
@@ -160,7 +165,7 @@ def test_damaged_model_is_refused(file, content, words, tmp_path, capsys):
     ],
 )  # fmt: skip
 def test_pipeline_that_takes_other_arguments_is_refused(kind, words, tmp_path, capsys):
-    model = Path(shutil.copytree(EMOJI, tmp_path / "model"))
+    model = Path(shutil.copytree(tiny.EMOJI, tmp_path / "model"))
     index = json.loads((model / "model_index.json").read_text())
     (model / "model_index.json").write_text(json.dumps(index | {"_class_name": kind}))
     given = ["--prompt", "bird", "--negative-prompt", "red", "--output", str(tmp_path / "outputs")]
@@ -168,16 +173,24 @@ def test_pipeline_that_takes_other_arguments_is_refused(kind, words, tmp_path, c
 
 
 def test_controlnet_of_another_model_is_refused(tmp_path, photo, capsys):
-    given = ["--model", "bundled-emoji", "--controlnet", "bundled", "--image", str(photo), "--prompt", "bird"]
+    given = ["--model", "emoji", "--controlnet", "controlnet", "--image", str(photo), "--prompt", "bird"]
     error = get_error(["generate", *given, "--output", str(tmp_path)], capsys)
     assert "its block_out_channels is [96, 96, 160, 160], and that of the model [64, 96, 128]" in error
 
 
 def test_controlnet_whose_config_does_not_name_its_class_is_taken(tmp_path):
-    config = json.loads((find_controlnet("bundled").folder / "config.json").read_text())
+    config = json.loads((find_controlnet("controlnet").folder / "config.json").read_text())
     del config["_class_name"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert find_controlnet(str(tmp_path)).folder == tmp_path
+
+
+@pytest.mark.parametrize("given", [[], ["--model", "photographs"], ["--model", "bundled"]])
+def test_without_a_clone_a_model_is_asked_for(given, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ppdiffusers_tome.__file__", str(tmp_path / "ppdiffusers_tome" / "__init__.py"))
+    error = get_error(["generate", "--prompt", "x", "--output", str(tmp_path), *given], capsys)
+    assert "give a pipeline's folder or a hub name; a clone of ppdiffusers_tome's repository has small models" in error
 
 
 def test_no_command_is_refused(capsys):

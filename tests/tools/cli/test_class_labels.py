@@ -50,8 +50,8 @@ def run(folder, tmp_path):
 
 def test_prompts_name_classes_by_name_or_number(pipe):
     labels = ClassLabels.from_pipeline(pipe)
-    prompts = ("cat", "CAT ", "cup of coffee", "brick wall", "a photo of a cat", "3", "099")
-    assert [labels.find_class(prompt) for prompt in prompts] == [0, 0, 1, 7, 0, 3, 99]
+    prompts = ("cat", "CAT ", "cup of coffee", "brick wall", "3", "099")
+    assert [labels.find_class(prompt) for prompt in prompts] == [0, 0, 1, 7, 3, 99]
     assert (labels.list_names(), labels.list_names(3)) == (["cat", "coffee", "brick wall"], ["cat", "coffee", "2"])
     assert (labels.num_classes, labels.image_size) == (1000, SIDE)
     named = ClassLabels({"Cardigan": 264, "cardigan": 474}, 1000, 256)
@@ -76,7 +76,7 @@ def test_images_of_a_batch_are_those_generated_alone(pipe, scheduler, monkeypatc
 
 
 def test_generate_takes_classes_alone_and_from_a_file(run, pipe, folder, tmp_path, capsys):
-    output = run("generate", "--prompt", "a photo of a cat", "--ratio", "0", "--guidance-scale", "3", "--height", "32")
+    output = run("generate", "--prompt", "cat", "--ratio", "0", "--guidance-scale", "3", "--height", "32")
     (cat,) = output.iterdir()
     assert (pixels_of(cat) == np.asarray(generate_image(pipe, "cat", seed=0, **COMMON))).all()
     prompts = tmp_path / "prompts.jsonl"
@@ -93,7 +93,7 @@ def test_generate_takes_classes_alone_and_from_a_file(run, pipe, folder, tmp_pat
         (["generate", "--prompt", "dog"], "prompt 'dog' is not a class of this DiTPipeline"),
         (["compare", "--negative-prompt", "x"], "--negative-prompt is for pipelines with prompts"),
         (["visualize", "--height", "64"], "height 64 is not the size of this DiTPipeline, 32x32 pixels"),
-        (["tune", "--controlnet", "bundled", "--image", "PHOTO"], "is a DiTPipeline; a ControlNet can be added to"),
+        (["tune", "--controlnet", "controlnet", "--image", "PHOTO"], "is a DiTPipeline; a ControlNet can be added to"),
         (["export"], "is a DiTPipeline, which this command cannot use"),
     ],
 )

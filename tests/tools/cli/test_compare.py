@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+import tiny
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model import EMOJI
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, Gone, heard, pixels_of
@@ -59,7 +59,7 @@ def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path, photo):
 
 def test_a_scheduler_that_cannot_run_one_step(tmp_path, capsys):
     """PNDM with Runge-Kutta steps, ppdiffusers' default, takes four or more; a warm-up needs one elsewhere."""
-    model = Path(shutil.copytree(EMOJI, tmp_path / "model"))
+    model = Path(shutil.copytree(tiny.EMOJI, tmp_path / "model"))
     config = json.loads((model / "scheduler/scheduler_config.json").read_text())
     (model / "scheduler/scheduler_config.json").write_text(json.dumps(config | {"skip_prk_steps": False}))
     given = ["--model", str(model), "--steps", "4", "--prompt", "bird"]

@@ -39,10 +39,10 @@ def test_the_table_has_a_line_a_pipeline(capsys):
 
 
 def test_one_model_has_tokens_at_every_level_and_a_timed_call(capsys):
-    assert main(["doctor", "--model", "bundled", "--height", "512", "--width", "256", "--config", "fast",
+    assert main(["doctor", "--model", "photographs", "--height", "512", "--width", "256", "--config", "fast",
                  "--cache", "0.5"]) == 0  # fmt: skip
     output = capsys.readouterr().out
-    assert output.startswith("bundled: StableDiffusionPipeline, 512x256, ratio 0.9375")
+    assert output.startswith("photographs: StableDiffusionPipeline, 512x256, ratio 0.9375")
     assert re.search(r"skips most layers in 10 of 20 steps", output)
     assert re.search(r"unet +1 +64x32 +3 +2048 -> 128", output)
     assert re.search(r"unet +8 +8x4 +1 +none: ratio names level 1, 2 only", output)
@@ -55,19 +55,19 @@ def test_transformer_is_counted_in_latents_at_its_own_size(capsys, monkeypatch):
     """A DiTPipeline does not tell the scale between pixels and latents, and ignores a size."""
     monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_, **__: (1.0, 0.1))
     monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_decoding", lambda *_: 5.0)
-    assert main(["doctor", "--model", "bundled-dit", "--height", "512", "--config", "quality"]) == 0
+    assert main(["doctor", "--model", "dit", "--height", "512", "--config", "quality"]) == 0
     output = capsys.readouterr().out
     assert "512x512, preset quality (ratio 0.75, method todo), float32" in output
     assert re.search(r"transformer +2 +32x32 +6 +1024 -> 256", output)
     # Beside the speed-up of a call stands that of the whole image: 25 s, then 7.
     assert "10.00 times as fast. Of an image of 20 steps, with decoding, calls are 80%, and it is 3.57 times" in output
-    assert main(["doctor", "--model", "bundled-dit", "--config", "quality", "--start", "0.5"]) == 0
+    assert main(["doctor", "--model", "dit", "--config", "quality", "--start", "0.5"]) == 0
     assert "Of an image of 20 steps, of which 10 merge, with decoding, calls are 80%, and it is 1.56" in (
         capsys.readouterr().out
     )
-    assert main(["doctor", "--model", "bundled-dit", "--ratio", "0.5", "--start", "0.97", "--steps", "10"]) == 0
+    assert main(["doctor", "--model", "dit", "--ratio", "0.5", "--start", "0.97", "--steps", "10"]) == 0
     assert "Expect no speed-up: none of 10 steps is in the part that merges" in capsys.readouterr().out
-    assert main(["doctor", "--model", "bundled-dit", "--height", "2048"]) == 2
+    assert main(["doctor", "--model", "dit", "--height", "2048"]) == 2
     assert "height 2048 is not the size of this DiTPipeline, 512x512 pixels" in capsys.readouterr().err
 
 

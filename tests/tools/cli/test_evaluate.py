@@ -14,9 +14,9 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import evaluate as command
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.evaluate import runner
 from ppdiffusers_tome.tools.generation import sampling
+from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import parse_settings
 from tools.cli.conftest import PROMPT, SMALL, pixels_of
 
@@ -78,7 +78,7 @@ def test_everything_is_measured_and_written(whole):
     # The configuration after the unmerged image changes from case to case.
     assert [name for name, _, _ in read_keys(whole)] == [*NAMES, "unmerged", "quality", "ratio 0.5"]
     table = (whole / "evaluate.md").read_text()
-    assert "bundled model, 64x64 pixels, 1 step," in table
+    assert "photographs model, 64x64 pixels, 1 step," in table
     assert all(f"| {name} | " in table for name in NAMES)
     with Image.open(whole / "evaluate.png") as image:
         assert len(image.getcolors(10**6)) > 10
@@ -162,7 +162,7 @@ def test_prompts_come_from_files_or_are_all_subjects(tmp_path):
     prompts.write_text(f"{ROCKET}\n\na photo of a dog\n{ROCKET}\n")
     for given, expected in (
         (["--prompts", str(prompts), "--prompt", PROMPT], [PROMPT, ROCKET, "a photo of a dog"]),
-        ([], [prompt_of(subject) for subject in SUBJECTS]),
+        ([], [*find_model("photographs").prompts]),
     ):
         args = parser.parse_args(given)
         assert command._parse_prompts(args, parse_settings(args, 0.0)) == expected

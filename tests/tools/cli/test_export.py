@@ -28,9 +28,9 @@ FILES = {"export.json", "model_index.json", "scheduler", "text_encoder", "tokeni
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The bundled model, but with a UNet of one level, which is traced in a fraction of the time."""
+    """The model of photographs, but with a UNet of one level, which is traced in a fraction of the time."""
     folder = tmp_path_factory.mktemp("model") / "model"
-    shutil.copytree(find_model("bundled").folder, folder)
+    shutil.copytree(find_model("photographs").folder, folder)
     shutil.rmtree(folder / "unet")
     tiny.unet(levels=1, mid_block_type=None, cross_attention_dim=128).save_pretrained(str(folder / "unet"))
     return folder

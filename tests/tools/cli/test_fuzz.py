@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.console.parsing import Parser
 HOSTILE = (
     "", " ", "-", "--", "0", "-1", "0.75", "1e308", "1e-320", "nan", "-inf", "9" * 5000, "½", "None", "[]", "日本",
     "🙂" * 40, "\x00", "a\nb", "\x1b[31m", "\udcff", "x\ud800", "%s%n", "{0}{x}", "../../escape.png", "/etc/passwd",
-    "/dev/null", "/proc/self/mem", "~nobody-there/x", "bundled", "nobody/nothing/x", ".", "/", "A/" * 3000, "fast",
+    "/dev/null", "/proc/self/mem", "~nobody-there/x", "photographs", "nobody/nothing/x", ".", "/", "A/" * 3000, "fast",
     "tome", "64", "65", "euler-a", "--prompt", "--ratio=0.5", "@file", "0,1,4", ",",
 )  # fmt: skip
 
@@ -35,7 +35,7 @@ def test_random_arguments(command, tmp_path, monkeypatch, capfd):
     fixed = {"--help", "--output", "--dtype"}
     actions = [action for action in parser._actions if action.option_strings and not fixed & {*action.option_strings}]
     usual = {int: ["0", "1", "8", "64", "-8"], float: ["0", "0.3", "0.5", "-1", "nan"]}
-    common = ["--model", "bundled"] if command == "doctor" else ["--output", "out"]
+    common = ["--model", "photographs"] if command == "doctor" else ["--output", "out"]
     for _ in range(60):
         given = []
         for action in chance.sample(actions, chance.randint(0, 5)):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import recognition
 from ppdiffusers import ControlNetModel, DiffusionPipeline, StableDiffusionPipeline
 
 import ppdiffusers_tome
@@ -15,7 +16,7 @@ from ppdiffusers_tome.tools.generation import sampling, schedulers
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.images import read_settings
-from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of, recognition
+from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
 
 ROCKET = "a photo of a rocket"
 CLEAN = 0.8  # a similarity that a noisy rocket does not reach
@@ -28,7 +29,7 @@ def test_files_have_names_and_settings(generate, capsys):
     assert [file.name for file in files] == ["0001-a-photo-of-a-cat.png", "0002-a-photo-of-a-rocket.png"]
     settings = read_settings(files[0])
     expected = dict(
-        prompt=PROMPT, negative_prompt=ROCKET, seed=7, ratio=0.25, model="bundled", controlnet=None, height=64,
+        prompt=PROMPT, negative_prompt=ROCKET, seed=7, ratio=0.25, model="photographs", controlnet=None, height=64,
         width=64, steps=1, guidance_scale=1.5, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
         chunked_attention=False, tome=ToMeConfig(ratio=0.25, use_rand=False).to_dict(),
     )  # fmt: skip
@@ -51,7 +52,7 @@ def test_image_i_has_seed_plus_i_and_other_settings_are_another_image(generate):
 
 def test_ratio_0_equals_the_plain_pipeline_and_a_cache_needs_no_merging(generate):
     (file,) = generate("--ratio", "0", "--steps", "2")
-    pipe = StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder))
+    pipe = StableDiffusionPipeline.from_pretrained(str(find_model("photographs").folder))
     noise = sampling.make_initial_noise(pipe, 64, 64, seed=0)
     plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=1.5, latents=noise).images[0]
     np.testing.assert_array_equal(pixels_of(file), np.asarray(plain))
@@ -88,18 +89,18 @@ def test_every_scheduler_generates_the_photograph(generate, scheduler):
 
 @pytest.mark.once
 def test_diffusers_folders_give_the_same_image(generate, tmp_path, photo):
-    pipe = DiffusionPipeline.from_pretrained(str(find_model("bundled").folder))
+    pipe = DiffusionPipeline.from_pretrained(str(find_model("photographs").folder))
     pipe.save_pretrained(str(tmp_path / "model"), to_diffusers=True, safe_serialization=True)
-    controlnet = ControlNetModel.from_pretrained(str(find_controlnet("bundled").folder))
+    controlnet = ControlNetModel.from_pretrained(str(find_controlnet("controlnet").folder))
     controlnet.save_pretrained(str(tmp_path / "controlnet"), to_diffusers=True)
     for path in (tmp_path / "model").rglob("model_state.pdparams"):
-        source = Path(str(find_model("bundled").folder)) / path.parent.name / "model.safetensors"
+        source = Path(str(find_model("photographs").folder)) / path.parent.name / "model.safetensors"
         path.unlink()
         (path.parent / "model.safetensors").write_bytes(source.read_bytes())
     given = ("--image", str(photo), "--guidance-scale", "3")
     folders = ("--model", str(tmp_path / "model"), "--controlnet", str(tmp_path / "controlnet"))
-    (bundled,), (file,) = generate(*given, folder="a"), generate(*given, *folders, folder="b")
-    np.testing.assert_array_equal(pixels_of(bundled), pixels_of(file))
+    (known,), (file,) = generate(*given, folder="a"), generate(*given, *folders, folder="b")
+    np.testing.assert_array_equal(pixels_of(known), pixels_of(file))
 
 
 def test_oddities_are_reported_in_one_line_each(capsys, tmp_path):
@@ -107,5 +108,5 @@ def test_oddities_are_reported_in_one_line_each(capsys, tmp_path):
     assert main(["generate", *SMALL, *given]) == 0
     too_long, unknown, unusual = capsys.readouterr().err.splitlines()
     assert too_long == "warning: the negative prompt has 162 tokens and the model reads 32; the rest is ignored"
-    assert unknown.startswith("warning: prompt 'a dog' names none of the photographs that the bundled model knows: ")
-    assert unusual.startswith("warning: at 64x64 the bundled model's images are smears: it was made for 512x512")
+    assert unknown.startswith("warning: prompt 'a dog' names nothing that the model photographs knows: an ")
+    assert unusual.startswith("warning: at 64x64 images may be smears or repeat what they show: ")

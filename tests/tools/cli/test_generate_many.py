@@ -1,4 +1,4 @@
-"""``generate --prompts`` with the bundled model: stopped and resumed, and on several processes."""
+"""``generate --prompts`` with the small model: stopped and resumed, and on several processes."""
 
 from __future__ import annotations
 

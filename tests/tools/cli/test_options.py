@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import paddle
 import pytest
 
+import tiny
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.demo_model import CONTROLNET
 from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from tools.cli.conftest import PROMPT
@@ -41,7 +41,7 @@ CASES = {
     "play --port 0": (),
     "doctor": (),
     "doctor --environment": (),
-    "doctor --model bundled": (),
+    "doctor --model photographs": (),
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp"}  # as without them
@@ -50,7 +50,7 @@ LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-k
          "--max-memory", "--help"}  # fmt: skip
 VALUES = {
     "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
-    "--model": "bundled-dit", "--controlnet": "CONTROLNET", "--batch-size": "2",
+    "--model": "dit", "--controlnet": "CONTROLNET", "--batch-size": "2",
     "--dtype": "float16", "--config": "fast", "--configs": "fast",
     "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--method": "keys",
     "--cache": "0,1,3", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
@@ -69,7 +69,7 @@ class LoadedError(BaseException):
 def plan(tmp_path, photo, monkeypatch):
     """Run a command up to its model; return its exit code, or what its functions have made of the arguments."""
     (tmp_path / "prompts.txt").write_text(f"{PROMPT}\n")
-    files = {"PHOTO": photo, "CONTROLNET": CONTROLNET, "FILE": tmp_path / "prompts.txt"}
+    files = {"PHOTO": photo, "CONTROLNET": tiny.CONTROLNET, "FILE": tmp_path / "prompts.txt"}
     monkeypatch.chdir(tmp_path)
     made: list[str] = []
 
@@ -148,7 +148,7 @@ def test_settings_beside_configs_change_each_of_them(plan):
     "line",
     [
         f"generate --prompt {PROMPT!r} --ratio 0", "generate --prompts FILE --ratio 0", "export --ratio 0",
-        f"visualize --prompt {PROMPT!r} --ratio 0", "doctor --model bundled --ratio 0",
+        f"visualize --prompt {PROMPT!r} --ratio 0", "doctor --model photographs --ratio 0",
         "compare --ratios 0 --cache 0.5", "compare --ratios --fewer-steps 1",
     ],
 )  # fmt: skip
@@ -161,7 +161,7 @@ def test_settings_of_merging_are_refused_where_nothing_merges(line, plan, capsys
             assert re.search(rf"{setting} |\b{setting[2:].replace('-', '_')}\b", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("command", ["generate --prompt x", "visualize", "export", "doctor --model bundled"])
+@pytest.mark.parametrize("command", ["generate --prompt x", "visualize", "export", "doctor --model photographs"])
 def test_settings_that_others_leave_without_effect_are_refused(command, plan, capsys):
     assert plan(split(f"{command} --tome-seed 3 --no-rand")) == 2
     assert "seed=" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_the_groups_are_those_that_merged(tmp_path):
     from ppdiffusers_tome.tools.generation.sampling import generate_image
 
     visualize(tmp_path, "--ratio", "0.5")
-    pipe = apply_tome(StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder)), 0.5)
+    pipe = apply_tome(StableDiffusionPipeline.from_pretrained(str(find_model("photographs").folder)), 0.5)
     pipe.set_progress_bar_config(disable=True)
     with record_merging(pipe) as records:
         image = generate_image(pipe, PROMPT, height=128, width=128, seed=0, steps=2, guidance_scale=1.5)

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import tiny
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model import MODEL
 from ppdiffusers_tome.tools.generation.edges import detect_edges
 from tools.cli.conftest import PROMPT, SMALL
 
@@ -75,7 +75,7 @@ class Marks:
 
 
 def write_code(model: Path, mark: Path, kind: str) -> str:
-    """Let a copy of the bundled model run code; return what must be named."""
+    """Let a copy of the small model run code; return what must be named."""
     index = json.loads((model / "model_index.json").read_text())
     code = f"open({str(mark)!r}, 'w').close()\nfrom ppdiffusers import UNet2DConditionModel as Mine\n"
     if kind == "part":
@@ -96,7 +96,7 @@ def write_code(model: Path, mark: Path, kind: str) -> str:
 
 @pytest.mark.parametrize("kind", ["part", "known name", "pipeline", "None", "module"])
 def test_code_of_a_model_runs_only_if_it_is_trusted(kind, tmp_path, capsys):
-    model, mark = Path(shutil.copytree(MODEL, tmp_path / "model")), tmp_path / "ran"
+    model, mark = Path(shutil.copytree(tiny.PHOTOGRAPHS, tmp_path / "model")), tmp_path / "ran"
     named = write_code(model, mark, kind)
     for command in (GENERATE, ["compare", *SMALL], ["doctor"], ["export"]):
         output = [] if command == ["doctor"] else ["--output", str(tmp_path / "out")]
@@ -111,7 +111,7 @@ def test_code_of_a_model_runs_only_if_it_is_trusted(kind, tmp_path, capsys):
 
 
 def test_pickled_weights_are_named_before_they_are_loaded(tmp_path, capsys):
-    model, mark = Path(shutil.copytree(MODEL, tmp_path / "model")), tmp_path / "ran"
+    model, mark = Path(shutil.copytree(tiny.PHOTOGRAPHS, tmp_path / "model")), tmp_path / "ran"
     (model / "unet" / "diffusion_paddle_model.safetensors").unlink()
     (model / "unet" / "model_state.pdparams").write_bytes(pickle.dumps({"a": Marks(mark)}))
     assert main([*GENERATE, "--model", str(model), "--output", str(tmp_path / "out")]) == 2
@@ -124,7 +124,7 @@ def test_pickled_weights_are_named_before_they_are_loaded(tmp_path, capsys):
 def test_images_hold_no_folder_of_the_user(tmp_path, photo):
     (tmp_path / "alice").mkdir()
     model, own = tmp_path / "alice" / "mine", tmp_path / "alice" / "photo.png"
-    model.symlink_to(MODEL)
+    model.symlink_to(tiny.PHOTOGRAPHS)
     shutil.copy(photo, own)
     (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": PROMPT, "image": str(own)}))
     assert main([*GENERATE, "--model", str(model), "--output", str(tmp_path / "one")]) == 0

@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)
-    configurations, prompts = parse_compared(args, settings.steps), check_prompts(args.prompt, settings.model.prompts)
+    configurations = parse_compared(args, settings.steps)
+    prompts = check_prompts(args.prompt, settings.model.default_prompts)
     stem = "compare" if settings.controlnet is None else "compare-controlnet"
     paths = prepare_results(args, stem, f"{stem}.png")
     with quiet_libraries():

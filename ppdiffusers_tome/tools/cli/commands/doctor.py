@@ -46,7 +46,7 @@ with --environment: versions, devices, threads and memory, for a bug report, and
 device. It names no folders, users or machines, and also tells why Paddle or ppdiffusers
 cannot be imported.
 
-  ppdiffusers-tome doctor --model bundled --ratio 0.5
+  ppdiffusers-tome doctor --model photographs --ratio 0.5
   ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
 """
 
@@ -54,7 +54,7 @@ cannot be imported.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--environment", action="store_true", help="what a bug report needs")
-    what.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
+    what.add_argument("--model", metavar="MODEL", help="a pipeline's folder or a hub name; in a clone photographs, ...")
     group = parser.add_argument_group("with --model")
     add_trust_argument(group)
     add_size_arguments(group)
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.model is None:
         others = args.given - {"--environment", "--no-keep-memory"}
-        refuse_options(args, sorted(others), "is for --model; name a model, such as --model bundled")
+        refuse_options(args, sorted(others), "is for --model; name a model, too")
     if args.environment:
         _print_environment()
     elif args.model is None:

@@ -9,8 +9,6 @@ from pathlib import Path
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.prompts_file import read_entries
 from ppdiffusers_tome.tools.console.output import quiet_libraries
-from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.evaluate.runner import Evaluation
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder
@@ -34,7 +32,7 @@ prompts, seeds or configurations adds to the results.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, several_seeds=True)
     parser.add_argument("--prompts", type=Path, metavar="FILE",
-                        help="one prompt per line, or a table (default: all of bundled models)")
+                        help="one prompt per line, or a table (default: all that a small model knows)")
     add_compared_arguments(parser)
     add_tome_arguments(parser)
     add_output_arguments(parser)
@@ -68,7 +66,7 @@ def evaluate(args: argparse.Namespace, settings: Settings, configurations: Seque
 
 
 def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
-    """Return every prompt once; by default those of a bundled model."""
+    """Return every prompt once; by default all that a small model knows."""
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         for line, values in read_entries(args.prompts, may_have_any_name=True):
@@ -78,8 +76,4 @@ def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
             prompts.append(values["prompt"])
         if not prompts:
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one per line")
-    if not prompts and settings.model.bundled:
-        prompts = [prompt_of(subject) for subject in SUBJECTS]
-    if not prompts and settings.model.is_emoji:
-        prompts = list(EMOJI_CLASSES)
-    return check_prompts(list(dict.fromkeys(prompts)))
+    return check_prompts(list(dict.fromkeys(prompts or settings.model.prompts)))

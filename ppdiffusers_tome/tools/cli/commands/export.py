@@ -28,7 +28,7 @@ is dynamic unless --rows fixes it. Every program is run before it is moved to th
 earlier export; a folder with other files is refused.
 
   ppdiffusers-tome export --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --rows 2
-  ppdiffusers-tome export --controlnet bundled --ratio 0.7 --output outputs/with-edges
+  ppdiffusers-tome export --controlnet controlnet --ratio 0.7 --output outputs/with-edges
 """
 
 

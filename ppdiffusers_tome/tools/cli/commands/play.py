@@ -14,7 +14,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
+from ppdiffusers_tome.tools.generation.model_sources import find_controlnet
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, check_prompts, parse_settings
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
@@ -85,8 +85,8 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
         UserError, ToMeValueError: an argument cannot be used.
     """
     settings = parse_settings(args, None, provides_edges=True)
-    if settings.model.bundled and settings.model.vae is None and args.controlnet is None:
-        settings = replace(settings, controlnet=find_controlnet(BUNDLED))
+    if settings.model.controlnet is not None and args.controlnet is None:
+        settings = replace(settings, controlnet=find_controlnet(settings.model.controlnet))
     for name in args.allow_host:
         if not _HOST_NAME.fullmatch(name):
             raise UserError(f"--allow-host {name} must be a name such as play.example.org, or *.example.org")
@@ -94,7 +94,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
         settings = replace(settings, tome=combine_settings(args.config, {}))
         if changes_nothing(settings.tome):
             raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
-    prompts = check_prompts(args.prompt, settings.model.prompts[:1])
+    prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
     from ppdiffusers_tome.tools.play.studio import MAX_SEED, MAX_STEPS

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
-    prompts = check_prompts(args.prompt, settings.model.prompts[:2])
+    prompts = check_prompts(args.prompt, settings.model.default_prompts[:2])
     kept = common_settings(args.config, get_tome_overrides(args))
     candidates = list_candidates(kept, num_steps=settings.steps)  # an error before anything is loaded
     target = Target(args.target_psnr, args.target_speedup, args.max_memory)

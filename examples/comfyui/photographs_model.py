@@ -1,12 +1,13 @@
-"""A loader for the small model of photographs in ppdiffusers_tome."""
+"""A loader for the small model of photographs in this repository."""
+
+from pathlib import Path
 
 import numpy as np
 import paddle
 from ppdiffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_model
-
+FOLDER = Path(__file__).resolve().parents[1] / "models" / "photographs"
 # The noise schedule of all of PaddleMIX's samplers, which replace the pipeline's scheduler.
 STABLE_DIFFUSION = dict(
     beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False,
@@ -14,7 +15,7 @@ STABLE_DIFFUSION = dict(
 )  # fmt: skip
 
 
-class PaddleBundledModelLoader:
+class PaddlePhotographsLoader:
     """A node in place of PaddleMIX's checkpoint loader."""
 
     @classmethod
@@ -26,12 +27,13 @@ class PaddleBundledModelLoader:
     OUTPUT_TOOLTIPS = ("For token merging, samplers and decoders.",)
     FUNCTION = "load"
     CATEGORY = "🚢 paddlemix/ppdiffusers/token merging"
-    DESCRIPTION = "The small model of ten photographs in ppdiffusers_tome, for 512x512 and cfg 1.5."
+    DESCRIPTION = "The small model of ten photographs in ppdiffusers_tome's repository, for 512x512 and cfg 1.5."
 
     def load(self):
         """Return the pipeline, adapted to the schedulers of PaddleMIX's samplers."""
-        folder = str(find_model(BUNDLED).folder)
-        pipe = StableDiffusionPipeline.from_pretrained(folder)
+        if not FOLDER.is_dir():
+            raise FileNotFoundError(f"{FOLDER} is missing: link the nodes' folder from a clone (ln -s), do not copy it")
+        pipe = StableDiffusionPipeline.from_pretrained(str(FOLDER))
         training_scheduler, pipe.scheduler = pipe.scheduler, DDIMScheduler(**STABLE_DIFFUSION)
         pipe.unet.__class__ = NoiseUNet
         pipe.unet.training_signal = _compute_signal(training_scheduler)
@@ -40,7 +42,7 @@ class PaddleBundledModelLoader:
 
 
 class NoiseUNet(UNet2DConditionModel):
-    """The bundled model's UNet with the timesteps and outputs of Stable Diffusion 1.5.
+    """The model's UNet with the timesteps and outputs of Stable Diffusion 1.5.
 
     It was trained on another noise schedule and to predict v. The noise follows from v and the latent.
     """

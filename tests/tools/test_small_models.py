@@ -1,31 +1,34 @@
-"""The bundled models: whole, small, in ppdiffusers' format, and showing what a prompt asks for."""
+"""The small models: whole, small, in ppdiffusers' format, and showing what a prompt asks for."""
 
 from __future__ import annotations
 
+import hashlib
+
+import emoji
 import numpy as np
 import paddle
 import pytest
+import recognition
+from photographs import SUBJECTS, prompt_of, square_image
 from PIL import Image
-from ppdiffusers import StableDiffusionPipeline
+from ppdiffusers import DiTPipeline, StableDiffusionPipeline
 
+import tiny
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model import MODEL, load_dit
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, square_image, subject_of
 from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model, list_small_models
 from ppdiffusers_tome.tools.generation.sampling import generate_image
-from tools.cli.conftest import recognition
 
 
 @pytest.mark.parametrize(
     ("load", "part", "tokens", "blocks"),
     [
-        (lambda: StableDiffusionPipeline.from_pretrained(str(MODEL)), "unet", 4096, 3),
-        (load_dit, "transformer", 1024, 6),
+        (lambda: StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS)), "unet", 4096, 3),
+        (lambda: DiTPipeline.from_pretrained(str(find_model("dit").folder)), "transformer", 1024, 6),
     ],
-    ids=["bundled", "bundled-dit"],
+    ids=["photographs", "dit"],
 )
 def test_images_are_512_and_weights_float32(load, part, tokens, blocks):
     pipe = load()
@@ -41,7 +44,7 @@ def test_images_are_512_and_weights_float32(load, part, tokens, blocks):
 
 def test_model_of_emoji_shows_what_is_asked(tmp_path, capsys):
     """A face is yellow and a clock grey, with the settings of the command line."""
-    arguments = ["--model", "bundled-emoji", "--cache", "0.2", "--ratio", "0", "--output", str(tmp_path)]
+    arguments = ["--model", "emoji", "--cache", "0.2", "--ratio", "0", "--output", str(tmp_path)]
     assert main(["generate", *arguments, "--prompt", "face", "--prompt", "clock"]) == 0
     assert capsys.readouterr().err == ""
     face, clock = (np.asarray(Image.open(path)).astype(float) for path in sorted(tmp_path.glob("*.png")))
@@ -50,13 +53,14 @@ def test_model_of_emoji_shows_what_is_asked(tmp_path, capsys):
     assert abs(clock[..., 0].mean() - clock[..., 2].mean()) < 20 < np.ptp(clock) / 5
 
 
-@pytest.mark.parametrize("model", ["bundled", "bundled-dit"])
+@pytest.mark.parametrize("model", ["photographs", "dit"])
 @pytest.mark.parametrize(
     "subjects", [SUBJECTS[1:3], pytest.param(SUBJECTS, marks=pytest.mark.sweep)], ids=["two", "all"]
 )
 def test_images_show_the_asked_photograph_merged(model, subjects, tmp_path, capsys):
     """With the settings of the command line, as a user gets them."""
-    prompts = [word for subject in subjects for word in ("--prompt", prompt_of(subject))]
+    asked = {"photographs": prompt_of, "dit": lambda subject: subject.name}[model]
+    prompts = [word for subject in subjects for word in ("--prompt", asked(subject))]
     assert main(["generate", "--model", model, *prompts, "--ratio", "0.5", "--output", str(tmp_path)]) == 0
     assert capsys.readouterr().err == ""
     shown = {path.name: recognition.nearest_subject(np.asarray(Image.open(path))) for path in tmp_path.glob("*.png")}
@@ -69,7 +73,7 @@ def test_images_show_the_asked_photograph_merged(model, subjects, tmp_path, caps
 )  # fmt: skip
 def test_edges_alone_tell_the_controlnet_what_to_generate(subject):
     """Without a word, merged: nothing but the edges names the subject."""
-    pipe = load_pipeline(find_model("bundled"), find_controlnet("bundled"))
+    pipe = load_pipeline(find_model("photographs"), find_controlnet("controlnet"))
     pipe.set_progress_bar_config(disable=True)
     pipe.apply_tome(0.5)
     enable_chunked_attention(pipe)
@@ -78,7 +82,14 @@ def test_edges_alone_tell_the_controlnet_what_to_generate(subject):
     assert recognition.nearest_subject(np.asarray(image)) == subject
 
 
-def test_prompts_name_subjects_by_a_noun():
-    assert [subject_of(prompt_of(subject)) for subject in SUBJECTS] == list(SUBJECTS)
-    assert subject_of("a CAT below a rocket") is SUBJECTS[1]
-    assert subject_of("concatenated coffeehouses") is None
+def test_folders_say_what_the_models_were_taught_and_have_their_sums():
+    assert find_model("photographs").prompts == tuple(map(prompt_of, SUBJECTS))
+    assert find_model("photographs").subjects == tuple(subject.words for subject in SUBJECTS)
+    assert find_model("dit").prompts == tuple(subject.name for subject in SUBJECTS)
+    assert sorted(find_model("emoji").prompts) == sorted(emoji.CLASSES)
+    for folder in (*list_small_models().values(), tiny.ROOT / "tests" / "models" / "emoji-dit"):
+        listed = dict(line.split("  ")[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
+        paths = {path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()}
+        assert listed.keys() == {path.relative_to(folder).as_posix() for path in paths} - {"SHA256SUMS"}
+        for name, digest in listed.items():
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name

@@ -1,8 +1,7 @@
-"""The ten photographs of scikit-image that the bundled models generate."""
+"""The ten photographs of scikit-image that the small models generate."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -50,16 +49,6 @@ def prompt_of(subject: Subject) -> str:
     'a photo of a cat'
     """
     return f"a photo of {subject.words}"
-
-
-def subject_of(prompt: str) -> Subject | None:
-    """Return the first subject whose noun a prompt has, or None.
-
-    >>> subject_of("the CAT, please").name
-    'cat'
-    """
-    nouns = {noun: subject for subject in SUBJECTS for noun in (subject.name, subject.words.split()[-1])}
-    return next((nouns[word] for word in re.findall(r"[^\W\d_]+", prompt.lower()) if word in nouns), None)
 
 
 @cache
