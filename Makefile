@@ -1,4 +1,4 @@
-# make demo   pictures with and without token merging and the cache: text-to-image, ControlNet, transformer
+# make demo   pictures with and without token merging, the first within a minute; make demo-all more of them
 # make test   lint, types and the tests of every commit; make test-all the slow sweeps too
 #             (both Paddle versions, one after the other: .ci/run)
 # make dist   the package as it is published, into dist/: checked, installed into a fresh environment and run there
@@ -40,20 +40,37 @@ define PYTHON_FITS
 	{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 endef
 
-.PHONY: demo test test-all lint docs dist clean
+.PHONY: demo demo-all test test-all lint docs dist clean
 .DELETE_ON_ERROR:
 
-# README's settings, and the unmerged model with as many steps as the cache computes.
-DEMO := $(BIN)/ppdiffusers-tome compare --fewer-steps 8 --overwrite --configs outputs/demo/cache=0.2.json
+COMPARE := $(BIN)/ppdiffusers-tome compare --overwrite --output outputs
+ASTRONAUT := --prompt "a photo of an astronaut"
+CACHE := outputs/demo-all/cache=0.2.json
+MOTORCYCLE := --image examples/motorcycle.jpg --prompt "a photo of a motorcycle"
 
+# One pair of images each; ROOM/compare.png is a sheet, compare.md the table.
 demo: $(VENV)/ready
-	@mkdir -p outputs/demo
-	$(BIN)/python -c "from ppdiffusers_tome import ToMeConfig; \
-		ToMeConfig(0, cache=0.2).save('outputs/demo/cache=0.2.json')"
-	$(DEMO) balanced --output outputs/demo/text-to-image \
-		--prompt "a photo of an astronaut" --prompt "a photo of a cat" --prompt "a photo of a cup of coffee"
-	$(DEMO) balanced --output outputs/demo/controlnet --image examples/motorcycle.jpg --prompt "a photo of a motorcycle"
-	$(DEMO) --output outputs/demo/transformer --model dit --prompt astronaut --prompt cat
+	@echo "1 of 3, text-to-image: unmerged beside ratio=0.5 ..."
+	@$(COMPARE)/demo/text-to-image --ratios 0.5 $(ASTRONAUT)
+	@echo "first picture: outputs/demo/text-to-image/compare.png"
+	@echo "2 of 3, ControlNet: unmerged beside ratio=0.5 ..."
+	@$(COMPARE)/demo/controlnet --ratios 0.5 $(MOTORCYCLE)
+	@echo "3 of 3, transformer: unmerged beside a cache over steps, for the same image ..."
+	@$(COMPARE)/demo/transformer --model dit --ratios 0 --cache 0.2 --prompt astronaut
+	@echo "open outputs/demo/text-to-image/compare.png, outputs/demo/controlnet/compare-controlnet.png and" \
+		"outputs/demo/transformer/compare.png"
+
+# More prompts and settings, and the unmerged model with as many steps as the cache computes.
+demo-all: $(VENV)/ready
+	@mkdir -p outputs/demo-all
+	@$(BIN)/python -c "import ppdiffusers_tome; ppdiffusers_tome.ToMeConfig(0, cache=0.2).save('$(CACHE)')"
+	$(COMPARE)/demo-all/text-to-image --ratios 0.5 --configs balanced $(CACHE) --fewer-steps 8 \
+		$(ASTRONAUT) --prompt "a photo of a cat" --prompt "a photo of a cup of coffee"
+	$(COMPARE)/demo-all/controlnet --ratios 0.5 --configs balanced $(CACHE) --fewer-steps 8 $(MOTORCYCLE)
+	$(COMPARE)/demo-all/transformer --model dit --configs $(CACHE) --fewer-steps 8 \
+		--prompt astronaut --prompt cat
+	@echo "open outputs/demo-all/text-to-image/compare.png, outputs/demo-all/controlnet/compare-controlnet.png and" \
+		"outputs/demo-all/transformer/compare.png"
 
 test: lint
 	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest $(CHOSEN) $(SHARED)
@@ -83,6 +100,7 @@ dist:
 
 $(VENV)/ready: requirements.txt setup.py
 	$(PYTHON_FITS)
+	@echo "installing Paddle and ppdiffusers into $(VENV), about two minutes ..."
 	$(PYTHON) -m venv $(VENV)
 	sed 's/^paddlepaddle==[^ ]*/paddlepaddle==$(PADDLE)/' requirements.txt > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt

@@ -117,7 +117,8 @@ def main() -> None:
                 remove_tome(pipe)
             else:
                 apply_tome(pipe, ratio)
-            prompt = "" if args.unprompted else prompt_of(get_image_subject(number))
+            subject = get_image_subject(number)
+            prompt = "" if args.unprompted else subject.name if hasattr(pipe, "labels") else prompt_of(subject)
             edges = Image.fromarray(make_view_edges(number)).convert("RGB") if args.controlnet else None
             image = generate_image(
                 pipe, prompt, height=height, width=width, seed=number, steps=args.steps,

@@ -56,8 +56,10 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
 
 
 def log_advice(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Log once where settings keep less than fewer steps do, by docs/en/results/step-caches.md."""
+    """Log once where settings do nothing, or keep less than fewer steps do (docs/en/results/step-caches.md)."""
     preset = config.preset_name
+    if config.ratio == 0 and not config.cache:
+        _log_once("ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2")
     for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
         is_part = not is_a(denoiser, "ModelMixin") or getattr(denoiser, "is_input_continuous", False)
         if is_part and find_timestep_layer(denoiser) is None:  # its family is unknown

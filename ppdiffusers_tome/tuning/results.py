@@ -29,7 +29,7 @@ class Target:
 
     Attributes:
         psnr: the least similarity of every image to the unmerged one, in dB; at 30 dB, the default where nothing else
-            is required, the difference is hard to see.
+            is required, the difference is hard to see. At most 100, above which images are identical.
         speedup: the least speed-up over the unmerged call, 1 or more.
         memory: the most bytes in use during a call.
 
@@ -37,7 +37,7 @@ class Target:
         ToMeTypeError, ToMeValueError: a requirement is not such a number.
     """
 
-    psnr: float | None = setting(None, Real, "a finite number above 0", _LEAST, _MOST)
+    psnr: float | None = setting(None, Real, "a number of dB above 0, at most 100, such as 30", _LEAST, 100)
     speedup: float | None = setting(None, Real, "a finite number, 1 or more", 1, _MOST)
     memory: float | None = setting(None, Real, "a finite number above 0", _LEAST, _MOST)
 

@@ -60,7 +60,8 @@ def any_speed_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        (dict(psnr=0), ToMeValueError, "psnr=0 must be a finite number above 0"),
+        (dict(psnr=0), ToMeValueError, "psnr=0 must be a number of dB above 0, at most 100"),
+        (dict(psnr=3000), ToMeValueError, "psnr=3000 must be a number of dB above 0, at most 100"),
         (dict(speedup=0.5), ToMeValueError, "speedup=0.5 must be a finite number, 1 or more"),
         (dict(memory="8GiB"), ToMeTypeError, "memory='8GiB' must be a finite number above 0; got str"),
     ],

@@ -27,7 +27,7 @@ from ppdiffusers_tome.tools.generation.settings import (
 from ppdiffusers_tome.tools.measure.units import format_count
 
 UNMERGED = "unmerged"
-RATIOS = (0.25, 0.5, 0.7)
+RATIO = 0.5  # if nothing is given
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is compared with the unmerged pipeline."""
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
-                       help=f"fractions to merge (default, if nothing else is given: {' '.join(map(str, RATIOS))})")
+                       help=f"fractions to merge (default, if nothing else is given: {RATIO})")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings, with the options of token merging")
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
@@ -87,7 +87,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     overrides = get_tome_overrides(args)
     ratios: Sequence[float | None] | None = args.ratios
     if ratios is None:
-        ratios = [None] if args.config is not None else [] if args.configs else RATIOS  # None: that of --config
+        ratios = [None] if args.config is not None else [] if args.configs else [RATIO]  # None: that of --config
     if args.config is not None and not ratios:
         raise UserError("--config has no effect without ratios; give --ratios, too, or omit it")
     configs = [parse_tome_config(args, ratio) for ratio in ratios]

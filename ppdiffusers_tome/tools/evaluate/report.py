@@ -89,6 +89,7 @@ class Report:
     run: Mapping[str, Any]  # what all images share, and all prompts and seeds
     machine: Mapping[str, Any]
     rows: Sequence[Row]  # family by family
+    busy: str | None = None  # what else ran as the measuring began, if that disturbs it
 
     @property
     def notes(self) -> list[str]:
@@ -109,6 +110,8 @@ class Report:
             "degree",
             "frontier: no other configuration has as much PSNR and as much speed-up, and more of at least one",
         ]
+        if self.busy:
+            notes.append(f"{self.busy}: seconds and speed-ups mislead; measure again when it is idle")
         if any(row.configuration.steps is not None for row in self.rows):
             notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the time")
         if num_images < MIN_VALUES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +17,7 @@ from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
-from ppdiffusers_tome.tools.measure.system import describe_machine
+from ppdiffusers_tome.tools.measure.system import describe_load, describe_machine
 from ppdiffusers_tome.tuning.measurement import explain_peak
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Evaluation:
         machine = {**describe_machine(), "memory": explain_peak()}
         if self.edges is not None:  # another image may have taken the place of a file
             run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
-        ledger = Ledger(ledger_path, {**run, **machine}, overwrite=overwrite)
+        ledger, busy = Ledger(ledger_path, {**run, **machine}, overwrite=overwrite), describe_load()
         self._generate_missing(cases, ledger)
         families = list(dict.fromkeys(each.family for each in self.configurations))
         try:
@@ -74,7 +75,7 @@ class Evaluation:
             ) from error
         run["prompts"] = list(dict.fromkeys(case.prompt for case in cases))
         run["seeds"] = list(dict.fromkeys(case.seed for case in cases))
-        return Report(title, run, machine, rows)
+        return Report(title, run, machine, rows, busy)
 
     def _generate_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
         from tqdm import tqdm
@@ -92,11 +93,16 @@ class Evaluation:
             case: [each for each in self.configurations
                    if (key := case.key(each.name)) not in ledger or not self.images.has(key)] for case in cases
         }  # fmt: skip
-        with tqdm(total=sum(map(len, missing.values())), desc="images", position=0, disable=None) as bar:
+        total, done = sum(map(len, missing.values())), 0
+        with tqdm(total=total, desc="images", position=0, disable=None) as bar:
             for number, case in enumerate(cases):
                 for name, sample in self._run_case(number, case, missing[case]) if missing[case] else ():
                     ledger.add(case.key(name), asdict(sample))
                     bar.update()
+                    done += 1
+                    if bar.disable:  # without a terminal
+                        line = f"image {done} of {total}: {case.prompt}, {name}, {sample.seconds:.1f} s"
+                        print(line, file=sys.stderr, flush=True)
 
     def _run_case(self, number: int, case: Case, missing: list[Configuration]) -> Iterator[tuple[str, Sample]]:
         """Generate missing images of a case; each case begins with another configuration."""

@@ -38,7 +38,7 @@ from ppdiffusers_tome.tools.play.studio import (
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
 _MAX_SESSIONS, _MAX_WAITING = 32, 16
 _UPLOAD_SECONDS = 60  # until an uploaded file, which is read at once, is deleted
-_CACHE = 0.2  # where nothing merges, the first setting of README
+_RATIO, _CACHE = 0.5, 0.2  # the page begins with the ratio; where nothing merges, the cache is on
 # Shows the fields of a choice; in the browser, as Gradio may lose a click that comes while it waits for an answer.
 _SHOW_FIELDS = f"""name => [
     {{visible: name === '{OWN}', __type__: 'update'}},
@@ -113,15 +113,15 @@ class Page:
     def _lay_out_settings(self) -> None:
         words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)
         choices = [(words(GIVEN), GIVEN)] if is_given else []
-        choices += [(words(NONE), NONE), *((name, name) for name in PRESETS), (words(OWN), OWN)]
+        choices += [(words(OWN), OWN), *((name, name) for name in PRESETS), (words(NONE), NONE)]
         form["preset"] = gr.Radio(
             choices, value=choices[0][1], label=words("merging"), info=words("merging_info"), elem_id="tome-preset"
         )
-        with gr.Column(visible=False, elem_id="tome-own") as own:
+        with gr.Column(visible=not is_given, elem_id="tome-own") as own:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
-            self._add_slider("ratio", 0.05, 0.75, 0.5, step=0.05)
-        self._add_slider("cache", 0, 0.7, _CACHE, visible=not is_given)
-        with gr.Column(visible=False) as part:
+            self._add_slider("ratio", 0.05, 0.75, _RATIO, step=0.05)
+        self._add_slider("cache", 0, 0.7, 0, visible=not is_given)
+        with gr.Column(visible=not is_given) as part:
             self._add_slider("start", 0, 0.9, 0)
             self._add_slider("end", 0.1, 1, 1)
         form["preset"].change(None, form["preset"], [own, form["cache"], part], js=_SHOW_FIELDS)

@@ -71,7 +71,9 @@ generate --prompt x --output TAKEN | 0001-x.png exists already; choose another -
 tune --max-memory 8 | must be a size above 0 with its unit
 tune --max-memory 0GB | must be a size above 0 with its unit
 tune --max-memory {"9" * 400}GiB | must be a size above 0 with its unit
-tune --target-psnr -3 | target psnr=-3.0 must be a finite number above 0
+tune --target-psnr -3 | target psnr=-3.0 must be a number of dB above 0, at most 100
+tune --target-psnr 3000 | target psnr=3000.0 must be a number of dB above 0, at most 100
+tune --target-psnr inf | target psnr=inf must be a number of dB above 0, at most 100
 tune --method todo --tile 16 | tile=16 has no effect with method='todo'
 tune --ratio 0.5 | --ratio
 visualize --ratio 0 | ratio 0 makes no groups of similar tokens

@@ -54,7 +54,9 @@ def test_both_images_are_compared_under_a_slider(
 ) -> None:
     tab = open_page(size, locale)
     assert tab.locator("#tome-generate").inner_text() == word
-    tab.locator("#tome-preset input").last.check()  # custom settings
+    tab.locator("#tome-preset input").last.check()  # nothing merges
+    tab.wait_for_selector("#tome-own", state="hidden", timeout=WAIT)
+    tab.locator("#tome-preset input").first.check()  # a ratio, where the page begins
     tab.wait_for_selector("#tome-own", timeout=WAIT)
     tab.click("#tome-generate")
     tab.wait_for_selector(".tome-first img", timeout=WAIT)
