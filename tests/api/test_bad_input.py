@@ -376,6 +376,15 @@ def test_preset_that_a_transformer_should_not_have_is_logged_once(log_lines: lis
     ]
 
 
+def test_settings_with_which_nothing_merges_are_logged_once(log_lines: list[str]) -> None:
+    for _ in range(2):
+        assert apply_tome(tiny.unet(), 0).tome.config == ToMeConfig(0)
+    apply_tome(tiny.unet(), 0, cache=0.2)
+    assert log_lines == [
+        "ToMe: ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2"
+    ]
+
+
 def test_nothing_is_advised_on_a_part(log_lines: list[str]) -> None:
     unet = tiny.unet()
     for part in (unet.down_blocks[0], unet.mid_block, unet.up_blocks[1].attentions[0]):

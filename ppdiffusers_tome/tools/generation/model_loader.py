@@ -171,7 +171,7 @@ def _explain_faults(option: str, source: ModelSource) -> Iterator[None]:
         yield
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:600] or type(error).__name__
-        remedy = "check the name and the network"
+        remedy = "check the name and the network, and set FROM_DIFFUSERS=1 in the environment for weights of PyTorch"
         if source.folder is not None:
             remedy = explain_weights(source.folder) or "check that its files are complete"
         raise UserError(

@@ -101,7 +101,7 @@ def _describe_choices(owner: str, index: str) -> str:
     """Say what names a model that has ``index``."""
     names = [name for name, folder in list_small_models().items() if (folder / index).is_file()]
     if names:
-        return f"give {owner} folder, a hub name or one of {', '.join(names)}"
+        return f"give {owner} folder, a hub name or {' or '.join(names)}"
     return (
         f"give {owner} folder or a hub name; a clone of ppdiffusers_tome's repository has small models in "
         f"{SMALL_MODELS}, which commands that run in it know by name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -23,12 +24,17 @@ def compare(folder: Path, *arguments: str) -> int:
     return main(["compare", *SMALL, "--output", str(folder), *arguments])
 
 
-def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate):
+def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     folder = tmp_path / "compare"
     arguments = ["--ratios", "0.5", "0.7", "--configs", "fast", "--prompt", PROMPT, "--prompt", ROCKET, "--steps", "2"]
     assert compare(folder, *arguments, "--fewer-steps", "1", "--seed", "5") == 0
     captured = capsys.readouterr()
-    assert heard(captured.err) == []
+    lines = heard(captured.err)  # no terminal
+    assert [line.split(":")[0] for line in lines] == [f"image {number} of 10" for number in range(1, 11)]
+    assert lines[0].startswith(f"image 1 of 10: {PROMPT}, unmerged, ")
+    for told in (captured.out, (folder / "compare.md").read_text()):
+        assert told.count("the machine was busy (load 99.0 on ") == 1
     assert sorted(path.name for path in folder.iterdir()) == FILES
     content = json.loads((folder / "compare.json").read_text())
     rows = {row["configuration"]["name"]: row for row in content["configurations"]}
