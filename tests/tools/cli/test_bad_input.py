@@ -39,7 +39,7 @@ generate --prompt x --model bundled | --model bundled is called photographs now;
 generate --prompt x --model bundled-emoji | --model bundled-emoji is called emoji now; give
 generate --prompt x --controlnet bundled --image PHOTO | --controlnet bundled is called controlnet now; give
 generate --prompt x --model controlnet | --model controlnet has no model_index.json
-generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or dit or emoji or photographs
+generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or dit or
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet {MODEL}/unet --image PHOTO | holds a UNet2DConditionModel
 generate --prompt x --controlnet controlnet | --controlnet needs edges
