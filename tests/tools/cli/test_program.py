@@ -84,7 +84,7 @@ def test_every_setting_is_an_option():
         ("--method pool", "method='pool' is gone: give method='todo'"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("command", ["generate --prompt x", "doctor --model bundled", "tune"])
+@pytest.mark.parametrize("command", ["generate --prompt x", "doctor --model photographs", "tune"])
 def test_what_is_gone_names_its_replacement(command, given, words, capsys):
     assert main([*command.split(), *given.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
