@@ -24,7 +24,7 @@ CASES = f"""
 generte | did you mean generate?; see ppdiffusers-tome --help
 generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
 generate --prompt=-- | argument --prompt: '--' is not a value
-generate --method tood | did you mean todo?
+generate --prompt x --method tood | did you mean todo?
 generate --prompt x --tile x | tile='x' must be a whole number
 generate | there is no prompt
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
