@@ -12,10 +12,10 @@ from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch, use_tome
-    from ppdiffusers_tome.cpu.chunked_attention import (
-        ChunkedAttnProcessor,
-        disable_chunked_attention,
-        enable_chunked_attention,
+    from ppdiffusers_tome.cpu.attention import (
+        CPUAttnProcessor,
+        disable_cpu_attention,
+        enable_cpu_attention,
     )
     from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
     from ppdiffusers_tome.patching.shared_copy import shared_copy
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "patching.apply": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
     "patching.shared_copy": ("shared_copy",),
-    "cpu.chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
+    "cpu.attention": ("CPUAttnProcessor", "disable_cpu_attention", "enable_cpu_attention"),
     "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch", "use_tome"),
     "tuning.results": ("Target", "Trial", "Tuned"),
     "tuning.api": ("tune",),
@@ -34,7 +34,7 @@ _LAZY = {
 __all__ = [
     "AppliedBlocks",
     "AppliedToMe",
-    "ChunkedAttnProcessor",
+    "CPUAttnProcessor",
     "NothingToMergeError",
     "Target",
     "ToMeConfig",
@@ -48,8 +48,8 @@ __all__ = [
     "applied_tome",
     "apply_patch",
     "apply_tome",
-    "disable_chunked_attention",
-    "enable_chunked_attention",
+    "disable_cpu_attention",
+    "enable_cpu_attention",
     "install",
     "keep_freed_memory",
     "let_mkl_use_avx2",

@@ -58,37 +58,5 @@ def add_group_size_bias(
     return bias.astype(dtype)
 
 
-@paddle.jit.not_to_static  # tracing would make tensors of dynamic dimensions, and branches of them
-def is_key_mask(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
-    """Return whether a mask can be one more channel of keys.
-
-    It must be the same for all queries, exact as a factor, and for no more images or heads than the keys.
-
-    Args:
-        mask: ``[batch or 1, heads or 1, queries or 1, keys]``, or with batch and heads as one axis.
-        key: ``[batch, heads, keys, head_dim]``, or with batch and heads as one axis.
-    """
-    return (
-        mask.ndim == key.ndim
-        and mask.shape[-2] == 1
-        and key.dtype in (paddle.float32, paddle.float64)
-        and all(masks in (1, keys) for masks, keys in zip(mask.shape[:-2], key.shape[:-2], strict=True))
-    )
-
-
-def append_mask_channel(
-    query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor, scale: float
-) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Append a channel to queries and keys whose product is the mask.
-
-    That is cheaper than adding a row to a matrix of scores, which are products times ``scale``.
-    """
-    # The lowest float32 would become infinite.
-    bias = paddle.clip(mask.astype(key.dtype), -1e30, 1e30).squeeze(-2).unsqueeze(-1) / scale
-    # A sum with zeros, as a traced program knows no shape to expand to.
-    key = paddle.concat([key, paddle.zeros_like(key[..., :1]) + bias], axis=-1)
-    return paddle.concat([query, paddle.ones_like(query[..., :1])], axis=-1), key
-
-
 def _to_bias(seen: paddle.Tensor) -> paddle.Tensor:
     return (1 - seen.astype("float32")) * _MASKED

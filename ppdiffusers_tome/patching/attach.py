@@ -26,7 +26,7 @@ from ppdiffusers_tome.patching.layer_class import (
     walk_overrides,
 )
 from ppdiffusers_tome.patching.override import Override
-from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
+from ppdiffusers_tome.patching.overrides.attention import MaskPreparation
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride, TokensOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
 from ppdiffusers_tome.patching.overrides.merge import (
@@ -39,7 +39,6 @@ from ppdiffusers_tome.patching.overrides.merge import (
     ProjectionOverride,
 )
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
-from ppdiffusers_tome.patching.processors import accepts_key_bias
 from ppdiffusers_tome.patching.state.call_stack import PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache import attach_step_cache
@@ -186,6 +185,4 @@ def _list_overrides(
     overrides += [(point.path(each.name), each) for each in inner]
     if role == ATTENTION and point.has_prepared_mask and hasattr(layer, "prepare_attention_mask"):
         overrides.append((point.layer, MaskPreparation(state, layer)))
-        if config.uses_group_sizes and accepts_key_bias(layer) and has_plain_scores(layer):
-            overrides.append((point.layer, MaskChannel(state, layer)))
     return overrides

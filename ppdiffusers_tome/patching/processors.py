@@ -9,7 +9,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
 _SELF_CONTAINED = {
-    "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
+    "AttnProcessor", "AttnProcessor2_5", "CPUAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
     "SlicedAttnProcessor", "XFormersAttnProcessor",
 }  # fmt: skip
 # Processors that store attention maps, which their pipelines read as images, and the roles of that attention:

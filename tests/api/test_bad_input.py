@@ -29,8 +29,8 @@ from ppdiffusers_tome import (
     applied_tome,
     apply_patch,
     apply_tome,
-    disable_chunked_attention,
-    enable_chunked_attention,
+    disable_cpu_attention,
+    enable_cpu_attention,
     remove_tome,
     shared_copy,
 )
@@ -259,7 +259,7 @@ def test_flags_without_their_sublayer_are_named() -> None:
 
 NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusionPipeline, [1]]
 FUNCTIONS = [
-    apply_tome, remove_tome, applied_tome, shared_copy, enable_chunked_attention, disable_chunked_attention
+    apply_tome, remove_tome, applied_tome, shared_copy, enable_cpu_attention, disable_cpu_attention
 ]  # fmt: skip
 
 

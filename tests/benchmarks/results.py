@@ -26,7 +26,7 @@ from benchmarks import pages
 from benchmarks.random_models import RANDOM_MODELS, RANDOM_SD3, RANDOM_UNETS
 from benchmarks.timing import Spread, measure_seconds, rotate
 from benchmarks.variants import NONE, VARIANTS, apply_variant
-from benchmarks.workloads import ATTENTIONS, CHUNKED, FLASH, PLAIN, XFORMERS, Case, load_workload
+from benchmarks.workloads import ATTENTIONS, CPU, FLASH, PLAIN, XFORMERS, Case, load_workload
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
@@ -40,7 +40,7 @@ from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 
 # On a CPU one row of the batch, as half a step with guidance already takes seconds.
 _ON_CPU: dict[str, Any] = {
-    "models": ["sd15-random"], "sizes": [512, 768, 1024], "dtypes": ["float32"], "attention": [CHUNKED], "batch": 1,
+    "models": ["sd15-random"], "sizes": [512, 768, 1024], "dtypes": ["float32"], "attention": [CPU], "batch": 1,
     "steps": 1, "repeats": 3,
 }  # fmt: skip
 _ON_GPU: dict[str, Any] = {

@@ -66,9 +66,9 @@ def test_attention_sees_a_variants_tokens_and_nothing_is_left_behind(name: str, 
 
 
 def test_every_run_has_the_same_inputs() -> None:
-    model, run_steps = load_workload(Case("sd15-tiny-random", "float32", "chunked", 128, 2, steps=4))
+    model, run_steps = load_workload(Case("sd15-tiny-random", "float32", "cpu", 128, 2, steps=4))
     names = {type(block.block.attn1.processor).__name__ for block in find_blocks(model)}
-    assert names == {"ChunkedAttnProcessor"}
+    assert names == {"CPUAttnProcessor"}
     inputs: list[list[np.ndarray]] = []
     model.register_forward_pre_hook(lambda layer, values: inputs.append([x.numpy() for x in values]))
     run_steps(4)

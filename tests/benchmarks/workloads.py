@@ -10,7 +10,7 @@ from benchmarks.random_models import RANDOM_SD3, random_model
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.generation.model_loader import check_device
 
-PLAIN, CHUNKED, XFORMERS, FLASH = ATTENTIONS = ("plain", "chunked", "xformers", "flash")
+PLAIN, CPU, XFORMERS, FLASH = ATTENTIONS = ("plain", "cpu", "xformers", "flash")
 _PADDLE_NAMES = {XFORMERS: "cutlass", FLASH: "flash"}
 _TEXT_TOKENS, _SD3_TEXT_TOKENS = 77, 77 + 77
 
@@ -55,16 +55,16 @@ def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
     """
     import paddle
 
-    from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+    from ppdiffusers_tome.cpu.attention import enable_cpu_attention
 
     check_device(case.dtype, xformers=False)
     if case.attention in _PADDLE_NAMES and not paddle.get_device().startswith("gpu"):
-        raise UserError(f"--attention {case.attention} needs a GPU with paddlepaddle-gpu; use plain or chunked here")
+        raise UserError(f"--attention {case.attention} needs a GPU with paddlepaddle-gpu; use plain or cpu here")
     denoiser, run = _load_denoiser(case)
     if case.model != RANDOM_SD3:  # which computes attention in its own way: in half precision, flash attention
         denoiser.set_default_attn_processor()
-        if case.attention == CHUNKED:
-            enable_chunked_attention(denoiser)
+        if case.attention == CPU:
+            enable_cpu_attention(denoiser)
         elif case.attention in _PADDLE_NAMES:
             denoiser.enable_xformers_memory_efficient_attention(attention_op=_PADDLE_NAMES[case.attention])
     return denoiser, run

@@ -14,11 +14,11 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor, Sli
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
-from ppdiffusers_tome.cpu.chunked_attention import ChunkedAttnProcessor
+from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
 from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo.specimen import TEXT_DIM, normal
 
-PROCESSORS = [AttnProcessor, lambda: ChunkedAttnProcessor(16), lambda: SlicedAttnProcessor(1)]
+PROCESSORS = [AttnProcessor, CPUAttnProcessor, lambda: SlicedAttnProcessor(1)]
 
 
 def transformer() -> Any:
@@ -39,7 +39,7 @@ def run(model: Any, x: paddle.Tensor, **given: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("make", PROCESSORS, ids=["plain", "chunked", "sliced"])
+@pytest.mark.parametrize("make", PROCESSORS, ids=["plain", "cpu", "sliced"])
 def test_merging_equal_tokens_changes_nothing_and_a_mask_stays_in_force(make: Any, masked: bool) -> None:
     """Whatever merges: groups are of one to four tokens."""
     model, x = transformer(), equal_in_cells()

@@ -49,7 +49,7 @@ def offline(monkeypatch, tmp_path):
         pipe = load_pipeline.__func__(cls, str(tiny.PHOTOGRAPHS), **parts)
         pipe.unet.register_to_config(sample_size=8)  # what a pipeline takes its default size from
         pipe.set_progress_bar_config(disable=True)
-        return enable_chunked_attention(pipe)  # 768x768 in 8 GiB
+        return enable_cpu_attention(pipe)  # 768x768 in 8 GiB
 
     monkeypatch.setattr(ppdiffusers.DiffusionPipeline, "from_pretrained", classmethod(load))
     monkeypatch.setattr(ppdiffusers.ControlNetModel, "from_pretrained", classmethod(load))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
-from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
+from ppdiffusers_tome.merging.masks import add_group_size_bias
 from ppdiffusers_tome.patching.layer_class import find_user_function
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import gets_group_sizes
-from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
+from ppdiffusers_tome.patching.state.block_call import PointCall, UnmergeableError
 
 
 class MaskPreparation(Override):
@@ -67,32 +66,3 @@ class MaskPreparation(Override):
         if merges_inside and not reduction.keeps_queries:  # it asks for its mask before its tokens merge
             raise UnmergeableError("mask", "attention on an image got a mask, so it runs unmerged")
         return (reduction.reduce_mask(mask), reduction.num_left) if has_all_keys else (mask, target_length)
-
-
-class MaskChannel(Override):
-    """The override of ``Attention.get_attention_scores``, which plain processors call.
-
-    Paddle's CPU kernel adds a row to a matrix ten times as slowly as a matrix to a matrix: adding group sizes would
-    cost more time than fewer keys save. GPUs are fast at it, and a channel more would break the product's alignment.
-    """
-
-    method = "get_attention_scores"
-    runs_in = "block"
-
-    def run(
-        self, block: BlockCall, original: Original, /, query: paddle.Tensor, key: paddle.Tensor,
-        attention_mask: paddle.Tensor | None = None, *args: Any, **kwargs: Any,
-    ) -> paddle.Tensor:  # fmt: skip
-        """Compute the scores with the mask as one more channel."""
-        merges = block.reduction is not None and paddle.get_device() == "cpu"
-        if merges and attention_mask is not None and is_key_mask(attention_mask, key):
-            query, key = append_mask_channel(query, key, attention_mask, self.layer.scale)
-            attention_mask = None
-        return original(query, key, attention_mask, *args, **kwargs)
-
-
-def has_plain_scores(attention: Layer) -> bool:
-    """Return whether a layer has ppdiffusers' own ``get_attention_scores``."""
-    function: Any = getattr(type(attention), MaskChannel.method, None)
-    is_own = getattr(function, "__qualname__", None) == f"Attention.{MaskChannel.method}"
-    return is_own and function.__module__.startswith("ppdiffusers.") and MaskChannel.method not in vars(attention)

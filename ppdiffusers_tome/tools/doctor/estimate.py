@@ -143,7 +143,7 @@ def compute_memory(
     return [
         ("weights", weights, weights), ("decoding", decoding, decoding), ("scores, plain attention", unmerged, merged),
         ("peak, plain attention", weights + max(unmerged, decoding), weights + max(merged, decoding)),
-        ("peak, chunked, xformers or flash attention", weights + decoding, weights + decoding),
+        ("peak, CPU, xformers or flash attention", weights + decoding, weights + decoding),
     ]  # fmt: skip
 
 

@@ -25,12 +25,12 @@ _UNET = "the attention of the UNet"
 
 def check_memory(
     folder: Path | None, tome: ToMeConfig, height: int | None, width: int | None, *, rows: int = 2,
-    chunked_attention: bool | None = False,
+    cpu_attention: bool | None = False,
 ) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
     Nothing is known of a hub's pipeline, which has no folder, and the model's native size is assumed to fit. The rows
-    are those of the UNet's batch, two for each image with guidance. Of a command without ``--chunked-attention`` that
+    are those of the UNet's batch, two for each image with guidance. Of a command without ``--cpu-attention`` that
     is None.
     """
     sizes = {"height": height, "width": width}
@@ -43,8 +43,9 @@ def check_memory(
     except (KeyError, TypeError, ValueError, OSError):  # of an odd config, on which loading has its say
         return
     for part, size in needs.items():
-        if size > free and not (chunked_attention and part == _UNET):
-            remedy = ", or give --chunked-attention" if part == _UNET and chunked_attention is not None else ""
+        has_scores = part == _UNET and cpu_attention is not None
+        if size > free and not (has_scores and cpu_attention and find_version("onnxruntime")):
+            remedy = f", or {'install onnxruntime' if cpu_attention else 'give --cpu-attention'}" if has_scores else ""
             raise UserError(
                 f"{names}: {part} alone takes at least {size / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB "
                 f"are free; choose a smaller image{remedy}"

@@ -97,14 +97,14 @@ def check_device(dtype: str, *, xformers: bool) -> None:
         )
 
 
-def set_attention(pipe: Any, *, xformers: bool, chunked: bool) -> None:
+def set_attention(pipe: Any, *, xformers: bool, cpu: bool) -> None:
     """Choose how a pipeline computes attention."""
-    from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+    from ppdiffusers_tome.cpu.attention import enable_cpu_attention
 
     if xformers:
         pipe.enable_xformers_memory_efficient_attention()
-    if chunked:
-        enable_chunked_attention(pipe)
+    if cpu:
+        enable_cpu_attention(pipe)
 
 
 def drop_controlnet(pipe: Any) -> Any:

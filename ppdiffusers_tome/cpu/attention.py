@@ -1,0 +1,189 @@
+"""Exact attention for CPUs, faster than ppdiffusers' own and in a small part of its memory.
+
+ppdiffusers has no memory efficient attention for CPUs. Its plain processor holds the scores of all queries and keys of
+all heads and images at once, a gigabyte for two images at Stable Diffusion 1.5's finest level. CPU attention is off by
+default and independent of ToMe.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import paddle
+from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFormersAttnProcessor
+from ppdiffusers.utils import USE_PEFT_BACKEND
+
+from ppdiffusers_tome.cpu.kernel import compute_attention, has_kernel
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.patching.models import list_models
+
+T = TypeVar("T")
+
+
+class CPUAttnProcessor:
+    """Attention processor that computes ``AttnProcessor``'s result with onnxruntime.
+
+    It is equal to rounding. Plain attention, as in ``AttnProcessor``, runs where gradients are recorded, in traced
+    programs, on a GPU, in other types than float32, with a mask that differs by query, where keys are broadcast over
+    images, and where onnxruntime does not work, which is logged once.
+
+    Example:
+        >>> unet.set_attn_processor(CPUAttnProcessor())
+    """
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # ppdiffusers checks the processor's class where it saves a LoRA, lists the processors beside one or restores
+        # the default, and knows only its own classes. What it does for AttnProcessor is right for this one too.
+        return AttnProcessor
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: paddle.Tensor,
+        encoder_hidden_states: paddle.Tensor | None = None,
+        attention_mask: paddle.Tensor | None = None,
+        temb: paddle.Tensor | None = None,
+        scale: float = 1.0,
+        **kwargs: Any,
+    ) -> paddle.Tensor:
+        """Compute attention as ``AttnProcessor`` does.
+
+        Args:
+            attn: the ``Attention`` layer.
+            hidden_states: ``[batch, tokens, channels]``, or ``[batch, channels, height, width]`` in a VAE.
+            encoder_hidden_states: ``[batch, keys, channels]``; None for self-attention.
+            attention_mask: as ``attn.prepare_attention_mask`` takes it.
+            temb: the spatial norm's second input, if there is such a norm.
+            scale: of the LoRA layers.
+        """
+        lora_scale = () if USE_PEFT_BACKEND else (scale,)
+        x = hidden_states if attn.spatial_norm is None else attn.spatial_norm(hidden_states, temb)
+        image_shape = x.shape if x.ndim == 4 else None
+        if image_shape is not None:
+            x = x.flatten(2).transpose([0, 2, 1])
+        batch, num_keys, _ = x.shape if encoder_hidden_states is None else encoder_hidden_states.shape
+        mask = attn.prepare_attention_mask(attention_mask, num_keys, batch)
+        if attn.group_norm is not None:
+            x = attn.group_norm(x.transpose([0, 2, 1])).transpose([0, 2, 1])
+        context = x
+        if encoder_hidden_states is not None:
+            context = encoder_hidden_states
+            if attn.norm_cross is not None:
+                context = attn.norm_encoder_hidden_states(context)
+        query, key, value = attn.to_q(x, *lora_scale), attn.to_k(context, *lora_scale), attn.to_v(context, *lora_scale)
+        x = _attend(attn, query, key, value, mask)
+        x = attn.to_out[1](attn.to_out[0](x, *lora_scale))
+        if image_shape is not None:
+            x = x.transpose([0, 2, 1]).reshape(image_shape)
+        if attn.residual_connection:
+            x = x + hidden_states
+        return x / attn.rescale_output_factor
+
+
+def _attend(
+    attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
+) -> paddle.Tensor:
+    """Compute attention ``[batch, tokens, channels]`` from projections of that kind."""
+    if _fits_kernel(attn, query, key, value, mask):
+        with_mask = (query, key) if mask is None else _append_mask_channel(query, key, mask, attn.scale)
+        result = compute_attention(*with_mask, value, attn.heads, attn.scale)
+        if result is not None:
+            return result
+    query, key, value = (attn.head_to_batch_dim(x) for x in (query, key, value))
+    return attn.batch_to_head_dim(paddle.matmul(attn.get_attention_scores(query, key, mask), value))
+
+
+def _fits_kernel(
+    attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
+) -> bool:
+    """Return whether the kernel computes what plain attention would."""
+    projections = (query, key, value)
+    return (
+        paddle.in_dynamic_mode()
+        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in projections))
+        and all(x.dtype == paddle.float32 and x.place.is_cpu_place() for x in projections)
+        and query.shape[0] == key.shape[0] > 0  # a text for several images is broadcast
+        and getattr(attn.get_attention_scores, "__func__", None) is Attention.get_attention_scores
+        and (mask is None or mask.shape == [query.shape[0], attn.heads, 1, key.shape[1]])  # the same for all queries
+    )
+
+
+def _append_mask_channel(
+    query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor, scale: float
+) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Append a channel to each head whose product is the mask.
+
+    The kernel takes a mask, too, but then computes all scores at once. Scores are products times ``scale``.
+
+    Args:
+        query: ``[batch, tokens, channels]``.
+        key: ``[batch, keys, channels]``.
+        mask: ``[batch, heads, 1, keys]``, which is added to the scores.
+        scale: of the scores.
+    """
+    heads = mask.shape[1]
+    # The lowest float32 would become infinite.
+    bias = paddle.clip(mask.astype("float32"), -1e30, 1e30).transpose([0, 3, 1, 2]) / scale
+    query, key = (x.reshape([*x.shape[:2], heads, -1]) for x in (query, key))
+    query = paddle.concat([query, paddle.ones([*query.shape[:3], 1])], axis=-1)
+    return query.flatten(2), paddle.concat([key, bias], axis=-1).flatten(2)
+
+
+def enable_cpu_attention(model_or_pipe: T) -> T:
+    """Compute attention on a CPU with onnxruntime in pipelines or models.
+
+    Only layers with ppdiffusers' plain ``AttnProcessor`` change. The user's processors, and ppdiffusers' other ones
+    (xformers, sliced, LoRA, IP-Adapter, ...), stay. It works before and after ``apply_tome``.
+
+    Args:
+        model_or_pipe: a ppdiffusers pipeline (its VAE stays as it is; ``pipe.vae`` changes it), a model, or a part of
+            a model.
+
+    Returns:
+        ``model_or_pipe``, so that calls chain.
+
+    Raises:
+        ToMeTypeError, ToMeValueError: ``model_or_pipe`` is neither a pipeline nor a model, or none of its attention
+            layers has a plain processor.
+
+    Example:
+        >>> pipe = enable_cpu_attention(pipe).apply_tome(ratio=0.5)
+    """
+    layers = [layer for _, model in list_models(model_or_pipe) for layer in _attention_layers(model)]
+    replaceable = [layer for layer in layers if _is_replaceable(layer.processor)]
+    if not replaceable:
+        processors = ", ".join(sorted({type(layer.processor).__name__ for layer in layers})) or "none"
+        raise ToMeValueError(
+            f"{type(model_or_pipe).__name__} has no attention to compute on a CPU: only ppdiffusers' plain "
+            f"AttnProcessor is replaced, and its processors are {processors}; set AttnProcessor() first with "
+            "set_attn_processor, or give a model with attention, such as a Stable Diffusion UNet"
+        )
+    has_kernel()  # advises now rather than at the first image
+    for layer in replaceable:
+        layer.set_processor(CPUAttnProcessor())
+    return model_or_pipe
+
+
+def disable_cpu_attention(model_or_pipe: T) -> T:
+    """Restore ppdiffusers' plain ``AttnProcessor`` in place of CPU attention."""
+    # The VAE may have it too, if it was given by itself.
+    for _, model in list_models(model_or_pipe, denoisers_only=False):
+        for layer in _attention_layers(model):
+            if type(layer.processor) is CPUAttnProcessor:
+                layer.set_processor(AttnProcessor())
+    return model_or_pipe
+
+
+def _is_replaceable(processor: Any) -> bool:
+    # In ppdiffusers 0.29.1 the default is xFormers' processor, which tries a GPU kernel and then computes plainly.
+    if type(processor) is XFormersAttnProcessor:
+        return processor.attention_op is None and paddle.get_device() == "cpu"
+    return type(processor) in (AttnProcessor, CPUAttnProcessor)
+
+
+def _attention_layers(model: Any) -> list[Any]:
+    return [layer for layer in model.sublayers(include_self=True) if hasattr(layer, "set_processor")]

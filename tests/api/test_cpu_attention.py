@@ -1,0 +1,450 @@
+"""CPU attention: what the plain processor computes, only where that one was, and apart from ToMe."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MethodType
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import paddle
+import pytest
+from ppdiffusers import StableDiffusionControlNetPipeline
+from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFormersAttnProcessor
+
+import tiny
+from patching.test_gradients import difference, gradients, run_dit, run_unet
+from patching.test_processors import (
+    CASES,
+    Counting,
+    fuse_lora,
+    load_ip_adapter,
+    load_lora,
+    set_counting,
+    set_sliced,
+    set_xformers,
+)
+from patching.test_proportional import cosine_scores
+from ppdiffusers_tome import (
+    CPUAttnProcessor,
+    ToMeValueError,
+    apply_tome,
+    disable_cpu_attention,
+    enable_cpu_attention,
+    remove_tome,
+)
+from ppdiffusers_tome.cpu import attention, kernel
+
+KEEP = paddle.to_tensor(np.arange(512).reshape([2, 256]) % 7 > 1).astype("float32")
+
+
+def attention_layers(model: tiny.Model) -> list[Attention]:
+    return [layer for layer in model.sublayers(include_self=True) if isinstance(layer, Attention)]
+
+
+def plain(model: Any) -> Any:
+    """With the processors that are the default on a CPU, also where a GPU has others."""
+    for layer in attention_layers(model):
+        layer.set_processor(AttnProcessor())
+    return model
+
+
+def kinds(model: tiny.Model) -> set[type]:
+    return {type(layer.processor) for layer in attention_layers(model)}
+
+
+def differ(found: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference, relative to values above 1."""
+    return float(np.abs(found - expected).max() / max(1, np.abs(expected).max()))
+
+
+@paddle.no_grad()
+def run_eagerly(layer: Any, *args: Any, **given: Any) -> np.ndarray:
+    return layer(*args, **given).numpy()
+
+
+@paddle.no_grad()
+def decode(vae: tiny.Model) -> np.ndarray:
+    """A VAE attends to images, with a group norm and a residual."""
+    return vae.decode(tiny.latent(2, 6, 10)).sample.numpy()
+
+
+MODELS = {
+    "unet": (tiny.unet, tiny.run_unet),
+    "unet-one-image": (tiny.unet, lambda unet: tiny.run_unet(unet, batch=1, height=14, width=22)),
+    "unet-three-images": (tiny.unet, lambda unet: tiny.run_unet(unet, batch=3, height=9, width=7)),
+    "sdxl": (tiny.sdxl_unet, tiny.run_unet),
+    "controlnet": (tiny.controlnet, tiny.run_controlnet),
+    "dit": (tiny.dit, tiny.run_dit),
+    "vae": (tiny.vae, decode),
+    "gligen": (lambda: tiny.unet(**CASES["gligen"].unet), lambda unet: tiny.run_unet(unet, **CASES["gligen"].call)),
+    "text-mask": (tiny.unet, lambda unet: tiny.run_unet(unet, **CASES["text-mask"].call)),
+    "mask": (lambda: tiny.unet(levels=1), lambda unet: tiny.run_unet(unet, attention_mask=KEEP)),
+    "upcast": (lambda: tiny.unet(upcast_attention=True), tiny.run_unet),
+}
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of queries for which the kernel is asked; it has to answer."""
+    shapes: list[tuple[int, ...]] = []
+
+    def note(query: paddle.Tensor, *rest: Any) -> paddle.Tensor:
+        shapes.append(tuple(query.shape))
+        result = kernel.compute_attention(query, *rest)
+        assert result is not None
+        return result
+
+    monkeypatch.setattr(attention, "compute_attention", note)
+    return shapes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_output_is_the_plain_processors(name: str, computed: list[tuple[int, ...]]) -> None:
+    build, run = MODELS[name]
+    model = plain(build())
+    expected = run(model)
+    enable_cpu_attention(model)
+    assert kinds(model) == {CPUAttnProcessor}
+    assert differ(run(model), expected) <= 2e-6
+    assert computed
+    assert np.array_equal(run(disable_cpu_attention(model)), expected)
+    assert kinds(model) == {AttnProcessor}
+
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "self": dict(),
+    "cross": dict(cross_attention_dim=12),
+    "layer-norm": dict(cross_attention_dim=12, cross_attention_norm="layer_norm"),
+    "group-norm": dict(cross_attention_dim=12, cross_attention_norm="group_norm", cross_attention_norm_num_groups=4),
+    "image": dict(norm_num_groups=4, residual_connection=True, rescale_output_factor=1.7, bias=True),
+    "spatial-norm": dict(norm_num_groups=4, spatial_norm_dim=4, residual_connection=True),
+    "no-scale": dict(scale_qk=False),
+    "upcast-attention": dict(upcast_attention=True),
+    "upcast-softmax": dict(upcast_softmax=True),
+}
+
+
+def run_layer(layer: Attention, name: str, processor: Any) -> np.ndarray:
+    layer.set_processor(processor)
+    x = tiny.array((3, 32, 5, 7) if name in ("image", "spatial-norm") else (3, 35, 32), seed=1)
+    given: dict[str, Any] = {}
+    if "cross_attention_dim" in LAYERS[name]:
+        given["encoder_hidden_states"] = tiny.array((3, 6, 12), seed=2)
+    if name == "spatial-norm":
+        given["temb"] = tiny.array((3, 4, 5, 7), seed=3)
+    with paddle.no_grad():
+        return layer(x, **given).numpy()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_setting_of_an_attention_layer_is_honoured(name: str, computed: list[tuple[int, ...]]) -> None:
+    layer = tiny.build(Attention, query_dim=32, heads=2, dim_head=4, **LAYERS[name])
+    expected = run_layer(layer, name, AttnProcessor())
+    assert differ(run_layer(layer, name, CPUAttnProcessor()), expected) <= 2e-6
+    assert len(computed) == 1
+
+
+@pytest.mark.parametrize("mask_shape", [(3, 1, 35), (3, 35, 35), (6, 1, 35), (6, 35, 35)])
+def test_masks_of_every_shape_that_ppdiffusers_takes(
+    mask_shape: tuple[int, ...], computed: list[tuple[int, ...]]
+) -> None:
+    layer = tiny.build(Attention, query_dim=8, heads=2, dim_head=4)
+    x, mask = tiny.array((3, 35, 8), seed=1), 3 * tiny.array(mask_shape, seed=2)
+    expected = run_eagerly(plain(layer), x, attention_mask=mask)
+    assert np.abs(expected - run_eagerly(layer, x)).max() > 1e-2
+    assert differ(run_eagerly(enable_cpu_attention(layer), x, attention_mask=mask), expected) <= 2e-6
+    assert len(computed) == (mask_shape[1] == 1)  # others differ by query
+
+
+@pytest.mark.parametrize("lowest", [-1e4, float(np.finfo(np.float32).min), -np.inf])
+def test_masked_keys_have_no_part(lowest: float, computed: list[tuple[int, ...]]) -> None:
+    layer = enable_cpu_attention(plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4)))
+    x, mask = tiny.array((2, 35, 8), seed=1), np.zeros((2, 1, 35), np.float32)
+    mask[:, :, 20:] = lowest
+    given = dict(encoder_hidden_states=x, attention_mask=paddle.to_tensor(mask))
+    expected = run_eagerly(layer, x, encoder_hidden_states=x[:, :20])
+    assert differ(run_eagerly(layer, x, **given), expected) <= 2e-6
+    assert len(computed) == 2
+
+
+@pytest.mark.parametrize("dim_head", [1, 3, 40, 41, 64, 160, 512])
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_of_every_size_and_few_and_many_keys(
+    dim_head: int, masked: bool, computed: list[tuple[int, ...]]
+) -> None:
+    layer = tiny.build(Attention, query_dim=8, heads=3, dim_head=dim_head, cross_attention_dim=12)
+    for keys in (1, 77, 700):
+        given = dict(encoder_hidden_states=tiny.array((2, keys, 12), seed=2))
+        if masked:
+            given["attention_mask"] = tiny.array((2, 1, keys), seed=3)
+        x = tiny.array((2, 301, 8), seed=1)
+        expected = run_eagerly(plain(layer), x, **given)
+        assert differ(run_eagerly(enable_cpu_attention(layer), x, **given), expected) <= 2e-6
+    assert len(computed) == 3
+
+
+def test_projections_that_are_views_are_read_in_their_order(computed: list[tuple[int, ...]]) -> None:
+    """A transpose of Paddle 3 is a view of memory in another order."""
+    layer = plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4))
+    layer.register_forward_pre_hook(lambda layer, inputs: (inputs[0].transpose([0, 2, 1]),))
+    for name in ("to_q", "to_k", "to_v"):
+        setattr(layer, name, paddle.nn.Identity())
+    x = tiny.array((2, 8, 35), seed=1)
+    expected = run_eagerly(layer, x)
+    assert differ(run_eagerly(enable_cpu_attention(layer), x), expected) <= 2e-6
+    assert computed == [(2, 35, 8)]
+
+
+@pytest.mark.parametrize(("images", "texts"), [(3, 1), (1, 3)])
+def test_one_text_for_several_images_is_broadcast_and_the_other_way(images: int, texts: int) -> None:
+    layer = tiny.build(Attention, query_dim=8, heads=2, dim_head=4, cross_attention_dim=12)
+    given = tiny.array((images, 35, 8), seed=1), tiny.array((texts, 6, 12), seed=2)
+    expected = run_eagerly(plain(layer), *given)
+    assert expected.shape == (3, 35, 8)
+    assert differ(run_eagerly(enable_cpu_attention(layer), *given), expected) <= 2e-6
+
+
+def test_scores_and_types_of_another_kind_are_computed_plainly(computed: list[tuple[int, ...]]) -> None:
+    layer, x = plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4)), tiny.array((2, 35, 8), seed=1)
+    layer.get_attention_scores = MethodType(cosine_scores, layer)
+    expected = run_eagerly(layer, x)
+    assert np.array_equal(run_eagerly(enable_cpu_attention(layer), x), expected)
+    del layer.get_attention_scores
+    expected = run_eagerly(plain(layer.to(dtype="float64")), x.astype("float64"))
+    assert np.array_equal(run_eagerly(enable_cpu_attention(layer), x.astype("float64")), expected)
+    assert computed == []
+
+
+FAULTS = {
+    "missing": ("onnxruntime", None, "import of onnxruntime halted"),
+    "old": ("onnxruntime.__version__", "1.18.1", "1.18.1 is older than 1.20"),
+    "broken": ("onnxruntime.InferenceSession", None, "not callable"),
+    "failing": ("onnxruntime.InferenceSession", lambda *_, **__: FailingSession(), "bad allocation"),
+}
+
+
+class FailingSession:
+    def io_binding(self) -> Any:
+        return MagicMock()
+
+    def run_with_iobinding(self, binding: Any) -> None:
+        raise RuntimeError("bad allocation")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_onnxruntime_is_one_line_and_the_plain_result(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, value, reason = FAULTS[fault]
+    unet = plain(tiny.unet())
+    expected = tiny.run_unet(unet)
+    kernel._make_session.cache_clear()
+    kernel._advise.cache_clear()
+    if place == "onnxruntime":
+        monkeypatch.setitem(sys.modules, place, value)
+    else:
+        monkeypatch.setattr(place, value)
+    try:
+        assert np.array_equal(tiny.run_unet(enable_cpu_attention(unet)), expected)
+        assert np.array_equal(tiny.run_unet(unet), expected)
+    finally:
+        kernel._make_session.cache_clear()
+        kernel._advise.cache_clear()
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "ppdiffusers_tome")
+    assert reason in line
+    assert "plain attention runs" in line
+    assert "pip install 'onnxruntime>=1.20'" in line
+
+
+def test_layers_share_sessions_with_as_many_threads_as_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    kernel._make_session.cache_clear()
+    unet = enable_cpu_attention(plain(tiny.unet()))
+    tiny.run_unet(unet)
+    scales = {(layer.heads, layer.scale) for layer in attention_layers(unet)}
+    assert len(attention_layers(unet)) > len(scales)
+    assert kernel._make_session.cache_info().currsize == 1 + len(scales)  # the first one says whether there is a kernel
+    options = kernel._make_session(*scales.pop(), 3).get_session_options()
+    assert options.intra_op_num_threads == 3
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    kernel._make_session.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "settings", [dict(ratio=0.5), dict(ratio=0.5, method="todo"), dict(ratio=0.5, method="keys")], ids=str
+)
+def test_every_method_merges_as_with_the_plain_processor(
+    settings: dict[str, Any], computed: list[tuple[int, ...]]
+) -> None:
+    unet = apply_tome(plain(tiny.unet()), **settings)
+    expected = tiny.run_unet(unet)
+    assert np.abs(tiny.run_unet(enable_cpu_attention(unet)) - expected).max() <= 1e-5
+    assert len(computed) == len(attention_layers(unet))
+
+
+def test_two_threads_generate_at_once() -> None:
+    unets = [enable_cpu_attention(plain(tiny.unet())) for _ in range(2)]
+    calls = [lambda unet=unet, seed=seed: tiny.run_unet(unet, seed=seed) for seed, unet in enumerate(unets)]
+    expected = [call() for call in calls]
+    assert np.abs(expected[0] - expected[1]).max() > 1e-2
+    with ThreadPoolExecutor(2) as pool:
+        found = [[future.result() for future in each] for each in [[pool.submit(c) for c in calls] for _ in range(5)]]
+    for images in found:
+        assert all(map(np.array_equal, images, expected))
+
+
+@pytest.mark.parametrize("full_graph", [False, True])
+def test_traced_programs_have_plain_operators(full_graph: bool) -> None:
+    if not full_graph and paddle.__version__.startswith("2."):
+        pytest.skip("Paddle 2.6 traces bytecode otherwise")
+    layer = enable_cpu_attention(plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4)))
+    x = tiny.array((2, 35, 8))
+    expected = run_eagerly(layer, x)
+    found = run_eagerly(paddle.jit.to_static(layer, full_graph=full_graph), x)
+    assert differ(found, expected) <= 2e-6
+
+
+@pytest.mark.parametrize(("build", "run"), [(tiny.unet, run_unet), (tiny.dit, run_dit)], ids=["unet", "dit"])
+@pytest.mark.parametrize("merge", [False, True], ids=["unmerged", "merged"])
+def test_gradients_are_the_plain_processors(build: Callable[[], Any], run: Callable[[Any], Any], merge: bool) -> None:
+    model = plain(build())
+    if merge:
+        apply_tome(model, **tiny.MERGE_ALL)
+    expected = gradients(model, run(model))
+    found = gradients(model, run(enable_cpu_attention(model)))
+    assert difference(found, expected) <= 1e-5
+    assert max(float(np.abs(gradient).max()) for gradient in expected.values()) > 1e-2
+
+
+@pytest.mark.parametrize("call", [{}, dict(attention_mask=KEEP)], ids=["", "mask"])
+def test_tome_before_and_after(call: dict[str, Any]) -> None:
+    levels = 1 if call else 2  # ppdiffusers itself cannot pass one mask to several levels
+    before, after = plain(tiny.unet(levels)), plain(tiny.unet(levels))
+    unmerged = tiny.run_unet(before, **call)
+    expected = tiny.run_unet(apply_tome(before, **tiny.MERGE_ALL), **call)
+    assert np.abs(expected - unmerged).max() > 1e-3
+    remove_tome(before)
+
+    merged = tiny.run_unet(apply_tome(enable_cpu_attention(before), **tiny.MERGE_ALL), **call)
+    assert np.abs(merged - expected).max() <= 1e-5
+    enable_cpu_attention(apply_tome(after, **tiny.MERGE_ALL))
+    assert np.array_equal(tiny.run_unet(after, **call), merged)
+
+    assert kinds(remove_tome(before)) == {CPUAttnProcessor}
+    assert np.abs(tiny.run_unet(before, **call) - unmerged).max() <= 1e-5
+    assert np.array_equal(tiny.run_unet(disable_cpu_attention(after), **call), expected)
+    assert np.array_equal(tiny.run_unet(remove_tome(after), **call), unmerged)
+
+
+def test_every_denoiser_of_a_pipeline_is_reached_and_nothing_else() -> None:
+    controlnets = tiny.multi_controlnet()
+    pipe = tiny.pipeline(StableDiffusionControlNetPipeline, controlnet=controlnets)
+    for model in (pipe.unet, controlnets, pipe.vae):
+        plain(model)
+    assert enable_cpu_attention(enable_cpu_attention(pipe, 64)) is pipe
+    assert kinds(pipe.unet) == kinds(controlnets) == {CPUAttnProcessor}
+    assert kinds(pipe.vae) == {AttnProcessor}
+    enable_cpu_attention(pipe.vae)
+    assert disable_cpu_attention(pipe) is pipe
+    assert kinds(pipe.unet) == kinds(controlnets) == kinds(pipe.vae) == {AttnProcessor}
+    enable_cpu_attention(pipe.unet.mid_block)
+    assert kinds(pipe.unet.mid_block) == {CPUAttnProcessor}
+    assert kinds(pipe.unet.down_blocks) == {AttnProcessor}
+
+
+@pytest.mark.parametrize("prepare", [set_counting, set_sliced, set_xformers])
+def test_processors_of_the_users_stay(prepare: Callable[[Any, Path], None], tmp_path: Path) -> None:
+    unet = plain(tiny.unet())
+    prepare(unet, tmp_path)
+    own = {id(layer): layer.processor for layer in attention_layers(unet)}
+    kept = attention_layers(unet)[0]
+    for layer in attention_layers(unet)[1:]:
+        layer.set_processor(AttnProcessor())
+    enable_cpu_attention(unet)
+    assert kept.processor is own[id(kept)]
+    assert {type(layer.processor) for layer in attention_layers(unet)[1:]} == {CPUAttnProcessor}
+    disable_cpu_attention(unet)
+    assert kept.processor is own[id(kept)]
+    assert {type(layer.processor) for layer in attention_layers(unet)[1:]} == {AttnProcessor}
+
+
+def test_ip_adapter_stays_and_works(tmp_path: Path) -> None:
+    unet, call = tiny.unet(), CASES["ip-adapter"].call
+    load_ip_adapter(unet, tmp_path)
+    adapters = {kind for kind in kinds(unet) if issubclass(kind, paddle.nn.Layer)}
+    for layer in attention_layers(unet):
+        if type(layer.processor) not in adapters:
+            layer.set_processor(AttnProcessor())
+    expected = tiny.run_unet(unet, **call)
+    enable_cpu_attention(unet)
+    assert len(adapters) == 1
+    assert kinds(unet) == {CPUAttnProcessor, *adapters}
+    assert np.abs(tiny.run_unet(unet, **call) - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize("load", [load_lora, fuse_lora])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_lora_works_before_and_after(load: Callable[[Any, Path], None], scale: float, tmp_path: Path) -> None:
+    # LoRA weights of this size make values of which float32 holds a digit less.
+    call = dict(cross_attention_kwargs=dict(scale=scale))
+    unet, after = plain(tiny.unet()), plain(tiny.unet())
+    without = tiny.run_unet(unet)
+    load(unet, tmp_path)
+    plain(unet)
+    expected = tiny.run_unet(unet, **call)
+    assert np.abs(expected - without).max() > 1e-3
+    assert np.abs(tiny.run_unet(enable_cpu_attention(unet), **call) - expected).max() <= 5e-5
+    load(enable_cpu_attention(after), tmp_path)
+    assert np.abs(tiny.run_unet(after, **call) - expected).max() <= 5e-5
+
+
+def test_lora_is_saved_as_without(tmp_path: Path) -> None:
+    (tmp_path / "lora").mkdir()
+    unet, saved = plain(tiny.unet()), {}
+    load_lora(unet, tmp_path / "lora")
+    plain(unet)
+    for name in ("plain", "cpu"):
+        unet.save_attn_procs(str(tmp_path / name), to_diffusers=False)
+        (file,) = (tmp_path / name).iterdir()
+        saved[name] = file.read_bytes()
+        enable_cpu_attention(unet)
+    assert saved["plain"] == saved["cpu"]
+
+
+def test_ppdiffusers_own_ways_of_setting_processors_go_on() -> None:
+    unet = enable_cpu_attention(plain(tiny.unet()))
+    listed = unet.attn_processors
+    unet.set_attn_processor(dict(listed))
+    assert unet.attn_processors == listed
+    unet.set_default_attn_processor()
+    assert kinds(unet) == {AttnProcessor}
+    unet.set_attn_processor(XFormersAttnProcessor())  # the default of newer versions
+    assert kinds(enable_cpu_attention(unet)) == {CPUAttnProcessor}
+    unet.set_attn_processor(CPUAttnProcessor())
+    assert kinds(unet) == {CPUAttnProcessor}
+
+
+def test_copy_and_pickle() -> None:
+    unet = enable_cpu_attention(plain(tiny.unet()))
+    twin, pickled = copy.deepcopy(unet), pickle.loads(pickle.dumps(CPUAttnProcessor()))
+    disable_cpu_attention(unet)
+    assert kinds(twin) == {type(pickled)} == {CPUAttnProcessor}
+    assert np.abs(tiny.run_unet(twin) - tiny.run_unet(unet)).max() <= 1e-5
+
+
+def test_nothing_to_replace_is_refused() -> None:
+    unet, sentence = tiny.unet(), r"has no attention to compute on a CPU: .* its processors are Counting"
+    unet.set_attn_processor(Counting())
+    for given in (unet, tiny.pipeline(unet=unet)):
+        with pytest.raises(ToMeValueError, match=sentence):
+            enable_cpu_attention(given)
+    assert kinds(unet) == {Counting}
+    with pytest.raises(ToMeValueError, match=r"Linear has no attention to compute .* its processors are none"):
+        enable_cpu_attention(paddle.nn.Linear(2, 2))
