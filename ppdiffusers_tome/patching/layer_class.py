@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.override import Override
 
 # The methods that overrides replace.
-_REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
+_REPLACEABLE = ("forward", "prepare_attention_mask")
 # The attribute of a layer that holds its ``ReplacedMethod`` by name.
 _REPLACED = "_ppdiffusers_tome"
 

@@ -190,12 +190,17 @@ def test_heads_of_every_size_and_few_and_many_keys(
     assert len(computed) == 3
 
 
+class Unchanged(paddle.nn.Layer):
+    def forward(self, x: paddle.Tensor, *scale: float) -> paddle.Tensor:
+        return x
+
+
 def test_projections_that_are_views_are_read_in_their_order(computed: list[tuple[int, ...]]) -> None:
     """A transpose of Paddle 3 is a view of memory in another order."""
     layer = plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4))
     layer.register_forward_pre_hook(lambda layer, inputs: (inputs[0].transpose([0, 2, 1]),))
     for name in ("to_q", "to_k", "to_v"):
-        setattr(layer, name, paddle.nn.Identity())
+        setattr(layer, name, Unchanged())
     x = tiny.array((2, 8, 35), seed=1)
     expected = run_eagerly(layer, x)
     assert differ(run_eagerly(enable_cpu_attention(layer), x), expected) <= 2e-6
@@ -291,7 +296,7 @@ def test_every_method_merges_as_with_the_plain_processor(
 
 def test_two_threads_generate_at_once() -> None:
     unets = [enable_cpu_attention(plain(tiny.unet())) for _ in range(2)]
-    calls = [lambda unet=unet, seed=seed: tiny.run_unet(unet, seed=seed) for seed, unet in enumerate(unets)]
+    calls = [lambda unet=unet, n=n: tiny.run_unet(unet, timestep=100 + 800 * n) for n, unet in enumerate(unets)]
     expected = [call() for call in calls]
     assert np.abs(expected[0] - expected[1]).max() > 1e-2
     with ThreadPoolExecutor(2) as pool:
@@ -348,7 +353,7 @@ def test_every_denoiser_of_a_pipeline_is_reached_and_nothing_else() -> None:
     pipe = tiny.pipeline(StableDiffusionControlNetPipeline, controlnet=controlnets)
     for model in (pipe.unet, controlnets, pipe.vae):
         plain(model)
-    assert enable_cpu_attention(enable_cpu_attention(pipe, 64)) is pipe
+    assert enable_cpu_attention(enable_cpu_attention(pipe)) is pipe
     assert kinds(pipe.unet) == kinds(controlnets) == {CPUAttnProcessor}
     assert kinds(pipe.vae) == {AttnProcessor}
     enable_cpu_attention(pipe.vae)
@@ -400,9 +405,9 @@ def test_lora_works_before_and_after(load: Callable[[Any, Path], None], scale: f
     plain(unet)
     expected = tiny.run_unet(unet, **call)
     assert np.abs(expected - without).max() > 1e-3
-    assert np.abs(tiny.run_unet(enable_cpu_attention(unet), **call) - expected).max() <= 5e-5
+    assert np.abs(tiny.run_unet(enable_cpu_attention(unet), **call) - expected).max() <= 1e-4
     load(enable_cpu_attention(after), tmp_path)
-    assert np.abs(tiny.run_unet(after, **call) - expected).max() <= 5e-5
+    assert np.abs(tiny.run_unet(after, **call) - expected).max() <= 1e-4
 
 
 def test_lora_is_saved_as_without(tmp_path: Path) -> None:
