@@ -20,6 +20,7 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFo
 
 import tiny
 from patching.test_gradients import difference, gradients, run_dit, run_unet
+from patching.test_group_sizes import cosine_scores
 from patching.test_processors import (
     CASES,
     Counting,
@@ -30,7 +31,6 @@ from patching.test_processors import (
     set_sliced,
     set_xformers,
 )
-from patching.test_proportional import cosine_scores
 from ppdiffusers_tome import (
     CPUAttnProcessor,
     ToMeValueError,
