@@ -31,7 +31,7 @@ from tqdm import tqdm
 from views import WIDTH, make_held_out_views, render_view
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
-from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+from ppdiffusers_tome.cpu.attention import enable_cpu_attention
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import PHOTOGRAPHS, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size

@@ -13,7 +13,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+from ppdiffusers_tome.cpu.attention import enable_cpu_attention
 from repository.pages import DOCS, README, ROOT, sections
 
 NAMES = ("DiT", "StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img", "PaddleInferStableDiffusion")

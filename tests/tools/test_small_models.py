@@ -14,7 +14,7 @@ from PIL import Image
 from ppdiffusers import DiTPipeline, StableDiffusionPipeline
 
 import tiny
-from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+from ppdiffusers_tome.cpu.attention import enable_cpu_attention
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
