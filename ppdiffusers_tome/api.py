@@ -74,7 +74,7 @@ def apply_tome(
 
     Args:
         model_or_pipe: an argument of the function only, not of the method: a ppdiffusers pipeline (its UNet, prior,
-            transformer and ControlNets merge, its VAE and text encoder never do), a model, or a part of a model.
+            transformer and ControlNets merge, its VAE and text encoder never do) or a model.
         ratio: fraction of the tokens to merge (default 0.5), ``0 <= ratio < 1 - 1 / (sx * sy * st)``; the methods
             ``keys`` and ``todo`` accept that limit, too. 0.5 halves the tokens that attention sees (with these methods,
             its keys); 0 leaves the model exactly as it is. Several numbers are a ramp over the denoising:
@@ -109,8 +109,9 @@ def apply_tome(
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
 
     Progress of the denoising is the place of the step in the scheduler's timesteps, 0 at pure noise and 1 at the final
-    image. A denoiser that is called outside its pipeline uses the timestep: 1000 is pure noise, 0 the image. A ramp,
-    ``start`` and ``end`` read the timestep on the host, once for every call of the denoiser.
+    image. A denoiser that is called outside its pipeline uses the timestep: 1000 is pure noise, 0 the image; there
+    ``cache`` and ``reuse_steps`` have no effect. A ramp, ``start`` and ``end`` read the timestep on the host, once for
+    every call of the denoiser.
 
     Returns:
         The pipeline or model, so that calls chain.
@@ -158,8 +159,7 @@ def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
         ``model_or_pipe``. After any error, what was applied before is applied again.
 
     Raises:
-        ToMeValueError: the model is in use at the end, as a backward pass is to run its layers again or another thread
-            generates with it. The settings of the block then stay.
+        ToMeValueError: a call of the model runs at the end. The settings of the block then stay.
 
     Example:
         >>> with use_tome(pipe, ratio=0.5):

@@ -91,14 +91,13 @@ def find_nearest_on_cpu(
     A slice is several small tiles, or some sources of one large tile.
     """
     wide = x.astype("float32") if x.dtype in HALF else x
-    tokens = _share_memory(wide)
-    src_index = _share_memory(sources).reshape(num_tiles, -1)
-    dst_index = _share_memory(destinations).reshape(num_tiles, -1)
-    (batch, _, channels), num_src, num_dst = tokens.shape, src_index.shape[1], dst_index.shape[1]
+    (batch, _, channels), num_src, num_dst = x.shape, sources.shape[0] // num_tiles, destinations.shape[0] // num_tiles
     cosine = paddle.empty([batch, num_tiles * num_src], dtype=wide.dtype)
     best = paddle.empty([batch, num_tiles * num_src], dtype="int64")
-    cosine_out = _share_memory(cosine).reshape(batch, num_tiles, num_src)
-    best_out = _share_memory(best).reshape(batch, num_tiles, num_src)
+    tokens, src_index, dst_index, cosine_out, best_out = _share_memory(wide, sources, destinations, cosine, best)
+    src_index, dst_index = src_index.reshape(num_tiles, num_src), dst_index.reshape(num_tiles, num_dst)
+    cosine_out = cosine_out.reshape(batch, num_tiles, num_src)
+    best_out = best_out.reshape(batch, num_tiles, num_src)
     # The most memory of a tile: its products or, where it is small, its tokens.
     tile_numbers = max(num_src, num_dst) * max(min(num_src, num_dst), channels)
     num_tiles_a_slice = max(1, _MAX_PRODUCTS // tile_numbers)
@@ -120,18 +119,23 @@ def find_nearest_on_cpu(
     return cosine, best
 
 
-def _share_memory(x: paddle.Tensor) -> np.ndarray:
-    """Return an array on the memory of a tensor on the CPU.
+def _share_memory(*tensors: paddle.Tensor) -> list[np.ndarray]:
+    """Return arrays on the memory of tensors on the CPU.
 
-    Write to it only where nobody else has the tensor.
+    Write to one only where nobody else has its tensor.
     """
-    x = x.detach().contiguous()
-    # Not ``to_tensor`` and ``numpy()``, which copy, and of which the first loses a hundred bytes a call on Paddle 3.3.
-    memory = {
-        "data": (x.data_ptr(), False), "shape": tuple(x.shape), "version": 3,
-        "typestr": np.dtype(str(x.dtype).rsplit(".", 1)[-1]).str,
-    }  # fmt: skip
-    return np.asarray(SimpleNamespace(tensor=x, __array_interface__=memory))  # the array keeps the tensor alive
+    arrays = []
+    for x in tensors:
+        x = x.detach().contiguous()
+        # Not ``to_tensor`` and ``numpy()``, which copy, and of which the first loses a hundred bytes a call on Paddle
+        # 3.3.
+        memory = {
+            "data": (x.data_ptr(), False), "shape": tuple(x.shape), "version": 3,
+            "typestr": np.dtype(str(x.dtype).rsplit(".", 1)[-1]).str,
+        }  # fmt: skip
+        # The array keeps the tensor alive.
+        arrays.append(np.asarray(SimpleNamespace(tensor=x, __array_interface__=memory)))
+    return arrays
 
 
 def _disable_autocast() -> AbstractContextManager[None]:

@@ -11,23 +11,24 @@ from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.patching.attach import (
     attach,
     detach,
+    list_applied,
     list_attached_blocks,
-    put_back,
     require_unused,
 )
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
+from ppdiffusers_tome.patching.call_stack import CHANGES
 from ppdiffusers_tome.patching.checks import (
     check_settings,
     explain_no_block,
     log_advice,
     require_no_foreign_cache,
+    require_whole,
 )
-from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.overrides.block import BlockOverride
-from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
-from ppdiffusers_tome.patching.state.call_stack import CHANGES
+from ppdiffusers_tome.patching.override import walk_overrides
+from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
+from ppdiffusers_tome.patching.paddle_compat import require_untraced
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -109,9 +110,11 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     blocks = [block for _, chosen in plan for block in chosen]
     if not blocks:
         raise NothingToMergeError(explain_no_block(model_or_pipe, denoisers, config))
+    for block in blocks:
+        require_whole(block.denoiser)
     for _, denoiser in denoisers:
         for layer in denoiser.sublayers(include_self=True):
-            require_whole_graph(vars(layer).get("forward"))
+            require_untraced(layer)
     require_no_foreign_cache(blocks, config)
     check_settings(blocks, config)
     log_advice(blocks, config)
@@ -120,36 +123,26 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
             require_unused(layer)
         # Nothing was touched before this line and nothing can fail after it.
         remove_tome(model_or_pipe)
-        for layer, chosen in plan:
-            if chosen:
-                attach(layer, chosen, config)
+        for _, chosen in plan:
+            attach(chosen, config)
     return model_or_pipe
 
 
 @contextmanager
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
-    """Restore afterwards what is applied now, also if the block raises."""
-    models = [layer for _, layer in list_models(model_or_pipe)]
-    # A layer may be in two models; one may be swapped out now.
-    found = [override for layer in models for override in walk_overrides(layer)]
-    swapped = (inner for each in found if isinstance(each, BlockOverride) for _, inner in each.inner)
-    before = dict.fromkeys([*found, *swapped])
-    configs = {override.state: override.state.config for override in before}
-    has_completed = False
+    """Apply what is applied now again afterwards, also if the block raises."""
+    before = list_applied(layer for _, layer in list_models(model_or_pipe))
     try:
         yield
-        has_completed = True
     finally:
         with CHANGES:
-            # The traceback of an error keeps the graph of a backward pass that will not come.
-            _remove(model_or_pipe, awaits_backward=has_completed)
-            put_back(models if before else (), reversed(before), configs)
+            remove_tome(model_or_pipe)
+            for blocks, config in before:
+                attach(blocks, config)
 
 
 def remove_tome(model_or_pipe: T) -> T:
-    """Remove token merging from a pipeline, model or part of one.
-
-    The model is exactly as it was before. Of a part of a model, ``cache`` ends for its whole denoiser, too.
+    """Remove token merging from a pipeline or model, which is then exactly as before.
 
     Args:
         model_or_pipe: as for ``apply_tome``; one without ToMe does not change.
@@ -159,22 +152,21 @@ def remove_tome(model_or_pipe: T) -> T:
 
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
-        ToMeValueError: it is in use: one of its calls runs, or another thread generates an image with it.
+        ToMeValueError: it is a part of a model with ToMe, or one of its calls runs.
     """
-    _remove(model_or_pipe)
-    return model_or_pipe
-
-
-def _remove(model_or_pipe: Any, *, awaits_backward: bool = True) -> None:
     # The port marks text encoders too, so all models are searched, not only those that denoise.
     layers = [layer for _, layer in list_models(model_or_pipe, denoisers_only=False)]
     with CHANGES:
         for layer in layers:
-            if any(True for _ in walk_overrides(layer)):
-                require_unused(layer, awaits_backward=awaits_backward)
+            overrides = list(walk_overrides(layer))
+            if overrides and not any(isinstance(each, DenoiserOverride) for each in overrides):
+                require_whole(layer)
+            if overrides:
+                require_unused(layer)
         for layer in layers:
             remove_legacy_port(layer)  # first, as it may have come after ToMe
             detach(layer)
+    return model_or_pipe
 
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:

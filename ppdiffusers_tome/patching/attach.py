@@ -1,11 +1,8 @@
-"""Overrides put on the layers of a model, and taken off.
-
-ToMe stores nothing else on a model (see ``layer_class``), so removing it from a part does not affect the rest.
-"""
+"""Overrides put on the layers of a model, and taken off. ToMe stores nothing else on a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError
@@ -18,14 +15,12 @@ from ppdiffusers_tome.patching.blocks import (
     find_timestep_layer,
     is_a,
 )
-from ppdiffusers_tome.patching.layer_class import (
-    is_overridden,
+from ppdiffusers_tome.patching.override import (
+    Override,
     list_overrides,
-    list_user_functions,
-    restore_class,
+    restore_functions,
     walk_overrides,
 )
-from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.patching.overrides.attention import MaskPreparation
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride, TokensOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
@@ -39,7 +34,6 @@ from ppdiffusers_tome.patching.overrides.merge import (
     ProjectionOverride,
 )
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
-from ppdiffusers_tome.patching.state.call_stack import PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache import attach_step_cache
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -48,9 +42,8 @@ if TYPE_CHECKING:
     from paddle.nn import Layer
 
 
-def attach(model: Layer, blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
-    """Attach ToMe to some blocks of a model; ``detach`` mirrors it."""
-    _drop_programs(model)
+def attach(blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
+    """Attach ToMe to some blocks; ``detach`` mirrors it."""
     by_denoiser: dict[int, list[MergeableBlock]] = {}
     for block in blocks:
         by_denoiser.setdefault(id(block.denoiser), []).append(block)
@@ -59,48 +52,26 @@ def attach(model: Layer, blocks: Iterable[MergeableBlock], config: ToMeConfig) -
 
 
 def detach(model: Layer) -> None:
-    """Remove ToMe from a model or a part of one.
-
-    Of a denoiser that is only partly inside, the blocks inside are removed, and the cache over steps, which is of the
-    whole denoiser.
-    """
+    """Remove ToMe from a model."""
     overrides = list(walk_overrides(model))
-    states = {override.state for override in overrides}
-    whole = {override.state for override in overrides if isinstance(override, DenoiserOverride)}
-    configs = {state: state.config.without_cache for state in states - whole}
     for override in reversed(overrides):
-        if override.state in whole:
-            override.take_off()
-        elif override.block is not None:
-            override.block.take_off()
-    for state, config in configs.items():
-        state.config, state.last_image = config, None
+        override.take_off()
     for layer in model.sublayers(include_self=True):
-        restore_class(layer)  # of one whose last override went while a function of the user was around it
-    if overrides:
-        _drop_programs(model)
+        restore_functions(layer)  # of one whose last override went while a function of the user was around it
+        if overrides:
+            drop_traced_programs(vars(layer).get("forward"))
 
 
-def require_unused(model: Layer, *, awaits_backward: bool = True) -> None:
-    """Refuse a change of ToMe on a model in use, under ``CHANGES``.
-
-    Args:
-        model: any model or part of one.
-        awaits_backward: whether a backward pass to come is a use, too.
+def require_unused(model: Layer) -> None:
+    """Refuse a change of ToMe on a model while it runs, under ``CHANGES``.
 
     Raises:
-        ToMeValueError: a call of its denoiser runs, or a backward pass is to run layers of one again, or another thread
-            runs a pipeline that has it.
+        ToMeValueError: a call of a denoiser in it runs, in any thread.
     """
-    states = {override.state for override in walk_overrides(model)}
-    uses = {state.find_use(awaits_backward=awaits_backward) for state in states} - {""}
-    ids = {id(layer) for layer in model.sublayers(include_self=True)}
-    if any(call.uses(ids) for call in tuple(PIPELINE_CALLS)):
-        uses.add("while another thread generates an image with it")
-    if uses:
+    if any(override.state.is_running for override in walk_overrides(model)):
         raise ToMeValueError(
-            f"ToMe on {type(model).__name__} cannot change {min(uses)}: change it afterwards, or give each thread a "
-            "shared_copy of the pipeline"
+            f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "
+            "give each thread a shared_copy of the pipeline"
         )
 
 
@@ -109,31 +80,16 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]
     return [
         (path, layer, override)
         for path, layer in model.named_sublayers(include_self=True)
-        for override in (list_overrides(layer) if is_overridden(layer) else ())
+        for override in list_overrides(layer)
         if isinstance(override, BlockOverride)
     ]
 
 
-def put_back(
-    models: Iterable[Layer], overrides: Iterable[Override], configs: Mapping[DenoiserState, ToMeConfig]
-) -> None:
-    """Put overrides back, innermost first, and their configs."""
-    overrides = list(overrides)
-    for override in overrides:  # of a part, those that serve several blocks are still there
-        override.take_off()
-    for override in overrides:
-        override.put()
-    for state, config in configs.items():
-        state.config = config
-    for model in models:
-        _drop_programs(model)
-
-
-def _drop_programs(model: Layer) -> None:
-    """Drop what ``paddle.jit.to_static`` traced of a model's layers."""
-    for layer in model.sublayers(include_self=True):
-        for function in list_user_functions(layer):
-            drop_traced_programs(function)
+def list_applied(models: Iterable[Layer]) -> list[tuple[list[MergeableBlock], ToMeConfig]]:
+    """List the blocks and settings of the models' denoisers, for ``attach``."""
+    # A denoiser may be in two models.
+    overrides = dict.fromkeys(override for model in models for override in walk_overrides(model))
+    return [(each.blocks, each.state.config) for each in overrides if isinstance(each, DenoiserOverride)]
 
 
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
@@ -166,7 +122,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         layer is timestep_layer for block in blocks for layer in block.block.sublayers()
     )
     reads_timestep = embeds_in_block or (timestep_layer is None and is_a(denoiser, "ModelMixin"))
-    DenoiserOverride(state, denoiser, reads_timestep=reads_timestep).put()
+    DenoiserOverride(state, denoiser, blocks, reads_timestep=reads_timestep).put()
 
 
 def _list_overrides(

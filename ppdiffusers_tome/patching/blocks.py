@@ -27,7 +27,7 @@ class MergeableBlock:
     Attributes:
         name: path of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``.
         block, parent: the block, and the layer around it that gets the latent.
-        denoiser: the layer whose calls are those of the block's denoiser: one that embeds a timestep, or the model.
+        denoiser: the model whose calls are those of the block's denoiser: one that embeds a timestep, or the whole.
         adapter: describes the block's class.
         level: how many times smaller than the latent the block's grid is: 1, 2, 4, 8.
         stage: of a UNet, ``DOWN``, ``MIDDLE`` or ``UP``; None in other models.
@@ -114,6 +114,13 @@ def find_timestep_layer(denoiser: Layer) -> Any | None:
     return None
 
 
+def is_part(denoiser: Layer) -> bool:
+    """Return whether a layer is only a part of a denoiser."""
+    # The class of a DiT is that of a part of a UNet, too.
+    is_model = is_a(denoiser, "ModelMixin") and not getattr(denoiser, "is_input_continuous", False)
+    return not is_model and find_timestep_layer(denoiser) is None
+
+
 def find_family(denoiser: Layer) -> str:
     """Return which of ``FAMILIES`` a denoiser or its ControlNet belongs to."""
     if any(getattr(denoiser, parts.down, None) is not None for parts in UNETS):
@@ -132,8 +139,7 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
     """Return the denoisers by path.
 
     These are the innermost models around embeddings of timesteps, otherwise the outermost models. A layer may call its
-    denoiser several times, and several ControlNets may be one model, so a call belongs to the denoiser. In a part of a
-    model it is the part or, of a ``LayerList``, which is never called, each layer in it.
+    denoiser several times, and several ControlNets may be one model, so a call belongs to the denoiser.
     """
     models = {path: layer for path, layer in model.named_sublayers(include_self=True) if is_a(layer, "ModelMixin")}
     denoisers = {}
@@ -147,16 +153,7 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
     for path, layer in models.items():  # a model precedes those inside of it
         if not is_a(layer, *parents) and not any(_is_inside(path, name) for name in denoisers):
             denoisers[path] = layer
-    return denoisers or dict(_list_called_layers(model))
-
-
-def _list_called_layers(layer: Layer, path: str = "") -> Iterator[tuple[str, Layer]]:
-    """Yield the path and layer of the outermost layers that have a ``forward``."""
-    if type(layer).forward is not Layer.forward:
-        yield path, layer
-        return
-    for name, child in layer.named_children():
-        yield from _list_called_layers(child, f"{path}.{name}".lstrip("."))
+    return denoisers or {"": model}
 
 
 def _innermost(path: str, ancestors: Iterable[str]) -> str:

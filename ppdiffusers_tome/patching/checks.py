@@ -14,16 +14,27 @@ from ppdiffusers_tome.patching.blocks import (
     find_blocks,
     find_family,
     find_layer,
-    find_timestep_layer,
-    is_a,
+    is_part,
 )
-from ppdiffusers_tome.patching.layer_class import is_overridden
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
+
+
+def require_whole(layer: Layer) -> None:
+    """Refuse a layer inside of a denoiser.
+
+    Raises:
+        ToMeValueError: the layer is one.
+    """
+    if is_part(layer):
+        raise ToMeValueError(
+            f"{type(layer).__name__} is a part of a model, and ToMe has the same settings in all of a model: give the "
+            "model or its pipeline, and max_downsample=1, 2, 4 or 8 to choose its finest levels"
+        )
 
 
 def check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
@@ -48,7 +59,7 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
     """
     for layer in (find_layer(block.block, point.layer) for block in blocks for _, point in block.points(config)):
         hooks = getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()
-        if not is_overridden(layer) and any(hasattr(getattr(hook, "state", None), "cache") for hook in hooks):
+        if any(hasattr(getattr(hook, "state", None), "cache") for hook in hooks):
             raise ToMeValueError(
                 f"{type(layer).__name__} has a cache over steps of ppdiffusers, which would keep merged tokens; call "
                 "disable_cache() before apply_tome, and enable_cache(...) after it"
@@ -61,9 +72,6 @@ def log_advice(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     if config.ratio == 0 and not config.cache:
         _log_once("ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2")
     for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
-        is_part = not is_a(denoiser, "ModelMixin") or getattr(denoiser, "is_input_continuous", False)
-        if is_part and find_timestep_layer(denoiser) is None:  # its family is unknown
-            continue
         family, name = find_family(denoiser), type(denoiser).__name__
         if family != UNET and preset is not None:
             _log_once(

@@ -1,33 +1,48 @@
-"""The base of all overrides, which run in place of a layer's method."""
+"""Overrides, which run in place of a layer's method.
+
+A layer with ToMe has an attribute ``forward`` of its own, as a hook has: a function bound to the layer that runs the
+layer's overrides around the method of its class, looked up at each call, or around the function that stood there. Its
+class stays. So a user's hooks run outside and see all tokens, a cache that replaces the method of a class runs inside,
+and a deep copy of a model carries its ToMe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import paddle
+from paddle.jit.dy2static.program_translator import SymbolicStaticFunction
+from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.layer_class import add_override, remove_override
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, refuse_bytecode
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # What an override runs in place of: the method, or the override inside.
 Original = Callable[..., Any]
+# The attribute of a layer that holds its places, by the name of their method.
+_PLACES = "_ppdiffusers_tome"
 
 
 class Override:
     """The function in place of a layer's method in its denoiser's calls.
 
     A subclass defines ``run``, which gets the running call, the original and the arguments. Where no call runs, the
-    original does. Overrides are copied and pickled with their layer.
+    original does. Overrides are copied with their layer.
 
     Attributes:
         method: the name of the method.
         runs_in: whose call ``run`` gets: "call" of the denoiser, or of the "block" or merge "point" around the layer.
         state: of the denoiser.
         layer: the layer.
-        block: the override of the block that this belongs to; None where it serves several blocks.
     """
 
     method: ClassVar[str] = "forward"
@@ -37,32 +52,132 @@ class Override:
 
     def __init__(self, state: DenoiserState, layer: Layer) -> None:
         self.state, self.layer = state, layer
-        self.block: Any = None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        call = getattr(self.state.find_frame(), self.runs_in, None)
-        return original(*args, **kwargs) if call is None else self.run(call, original, *args, **kwargs)
+        for frame in reversed(CALL_STACK.frames):
+            if frame.call.state is self.state:
+                call = getattr(frame, self.runs_in)
+                return original(*args, **kwargs) if call is None else self.run(call, original, *args, **kwargs)
+        self.note_outside()
+        return original(*args, **kwargs)
 
     def run(self, call: Any, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run in place of the method."""
         raise NotImplementedError
 
+    def note_outside(self) -> None:
+        """Note that the layer runs outside of a call of its denoiser."""
+
     def put(self) -> None:
-        """Store this on its layer, around what is there."""
-        add_override(self.layer, self)
+        """Put this on its layer, around what is there."""
+        attributes, name = vars(self.layer), self.method
+        places = attributes.setdefault(_PLACES, {}).setdefault(name, [])
+        # Hooks of ppdiffusers keep what they call in an attribute; any other function is taken to be by itself.
+        if not places or not any(_is_same(each, places[-1].method) for each in attributes.values()):
+            cls: Any = type(self.layer)
+            method = MethodType(_run_overrides(cls, name, len(places)), self.layer)
+            places.append(_Place(method, attributes.get(name)))
+            attributes[name] = method
+        places[-1].overrides += (self,)
 
     def take_off(self) -> None:
-        """Remove this from its layer, which the last one restores."""
-        remove_override(self.layer, self)
+        """Take this off its layer, which the last one restores."""
+        for place in vars(self.layer).get(_PLACES, {}).get(self.method, ()):
+            place.overrides = tuple(each for each in place.overrides if each is not self)
+        restore_functions(self.layer)
 
     def follow(self, layer: Layer) -> None:
         """Move this to the layer that replaced its own in the model, under ``CHANGES``."""
         wraps = any(inner is self.layer for inner in layer.sublayers())
         # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
         if self.layer is not layer and (not wraps or self.follows_wrappers):
-            add_override(layer, self)
-            remove_override(self.layer, self)
+            self.take_off()
             self.layer = layer
+            self.put()
+
+
+@dataclass(eq=False)
+class _Place:
+    """Where overrides run in place of a layer's method.
+
+    A layer has a second place for a method where other code replaced the first.
+
+    Attributes:
+        method: runs the overrides; an attribute of the layer.
+        inside: the function that stood there; None for the method of the class.
+        overrides: around it, outermost last.
+    """
+
+    method: MethodType
+    inside: Any
+    overrides: tuple[Override, ...] = ()
+
+
+def list_overrides(layer: Layer) -> list[Override]:
+    """List the overrides of all methods of a layer, outermost first."""
+    places = (place for places in vars(layer).get(_PLACES, {}).values() for place in reversed(places))
+    return [override for place in places for override in reversed(place.overrides)]
+
+
+def walk_overrides(model: Layer) -> Iterator[Override]:
+    """Yield the overrides of all layers of a model or part."""
+    for layer in model.sublayers(include_self=True):
+        yield from list_overrides(layer)
+
+
+def find_user_function(layer: Layer, method: str = "forward") -> Any:
+    """Return the user's function inside of a layer's overrides, or None."""
+    places = vars(layer).get(_PLACES, {}).get(method)
+    return places[-1].inside if places else None
+
+
+def list_functions(layer: Layer) -> list[Any]:
+    """List the functions in place of a layer's ``forward``, ToMe's own included."""
+    functions = [place.inside for place in vars(layer).get(_PLACES, {}).get("forward", ())]
+    return [each for each in (vars(layer).get("forward"), *functions) if each is not None]
+
+
+def restore_functions(layer: Layer) -> None:
+    """Put back what stood in a layer's places that have no override any more."""
+    attributes = vars(layer)
+    for name, places in list(attributes.get(_PLACES, {}).items()):
+        while places and not places[-1].overrides and attributes.get(name) in (None, places[-1].method):
+            attributes[name] = places.pop().inside
+            if attributes[name] is None:
+                del attributes[name]
+        if not places:
+            del attributes[_PLACES][name]
+    if not attributes.get(_PLACES, True):
+        del attributes[_PLACES]
+
+
+# Functions, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. The first place's own method
+# may be called inside of the second, so each has one.
+@cache
+def _run_overrides(cls: Any, name: str, number: int) -> Callable[..., Any]:
+    """Return a method for layers of a class that runs the overrides of a place."""
+
+    @paddle.jit.not_to_static
+    def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**FALLBACK)
+        places = vars(layer).get(_PLACES, {}).get(name, ())
+        # A function that was found before ToMe was removed may still run.
+        run, overrides = (places[number].inside, places[number].overrides) if number < len(places) else (None, ())
+        if run is None:
+            run = getattr(type(layer), name).__get__(layer)
+        if not paddle.in_dynamic_mode():
+            run = convert_while_tracing(run)
+        if overrides and isinstance(vars(layer).get(name), SymbolicStaticFunction):
+            refuse_bytecode()
+        for override in overrides:
+            run = partial(override, run)
+        return run(*args, **kwargs)
+
+    marked: Any = method  # whose attributes the types of one Paddle know, and of another not
+    marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
+    marked.__signature__ = inspect.signature(getattr(cls, name))  # ``to_static`` looks for a first argument ``self``
+    return marked
+
+
+def _is_same(attribute: Any, method: MethodType) -> bool:
+    return type(attribute) is MethodType and attribute == method

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import paddle
 from paddle.base.dygraph.base import in_to_static_mode
 from paddle.jit.dy2static.convert_call_func import convert_call
-from paddle.jit.dy2static.program_translator import ALREADY_D2S, StaticFunction, SymbolicStaticFunction
+from paddle.jit.dy2static.program_translator import ALREADY_D2S, StaticFunction
 from paddle.jit.sot import psdb
-from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecutorCache
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
 
@@ -28,16 +28,28 @@ def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     return convert_call(function)
 
 
-def require_whole_graph(function: object) -> None:
-    """Refuse ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6.
+def refuse_bytecode() -> NoReturn:
+    """Refuse ``paddle.jit.to_static`` without ``full_graph``, a ``SymbolicStaticFunction``.
 
     Raises:
-        ToMeValueError: the function is of that kind.
+        ToMeValueError: always.
     """
-    if isinstance(function, SymbolicStaticFunction) and not FALLBACK:
+    raise ToMeValueError(
+        "paddle.jit.to_static without full_graph traces bytecode, which does not go together with ToMe; trace the "
+        "whole model with full_graph=True"
+    )
+
+
+def require_untraced(layer: Layer) -> None:
+    """Refuse a layer that ``paddle.jit.to_static`` traced before ToMe.
+
+    Raises:
+        ToMeValueError: the layer is one.
+    """
+    if isinstance(vars(layer).get("forward"), StaticFunction):
         raise ToMeValueError(
-            f"paddle.jit.to_static traces bytecode, which does not go together with ToMe on Paddle "
-            f"{paddle.__version__}; call it with full_graph=True, or install paddlepaddle 3"
+            f"paddle.jit.to_static came before apply_tome on {type(layer).__name__}; call apply_tome first, and then "
+            "trace the whole model with full_graph=True"
         )
 
 
@@ -53,13 +65,7 @@ def require_eager(what: str, remedy: str = "apply_tome with one ratio and withou
         )
 
 
-def is_static_function(function: object) -> bool:
-    """Return whether ``paddle.jit.to_static`` made a function."""
-    return isinstance(function, StaticFunction)
-
-
 def drop_traced_programs(function: object) -> None:
     """Drop the programs of a function if ``paddle.jit.to_static`` made it."""
     if isinstance(function, StaticFunction):
         function._program_cache._caches.clear()
-        OpcodeExecutorCache().clear()  # of to_static without full_graph, in one place for all functions

@@ -21,9 +21,9 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.apply import applied_tome, remove_tome
-from ppdiffusers_tome.patching.layer_class import list_user_functions
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import is_denoiser_name
+from ppdiffusers_tome.patching.override import list_functions
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
 def _require_copyable_forwards(name: str, model: Layer) -> None:
     for path, layer in model.named_sublayers(include_self=True):
         # ``deepcopy`` binds a method to the copy.
-        if not all(isinstance(function, MethodType) for function in list_user_functions(layer)):
+        if not all(isinstance(function, MethodType) for function in list_functions(layer)):
             where = ".".join(part for part in (name, path) if part) or type(layer).__name__
             raise ToMeValueError(
                 f"{where} has a replaced forward, as a cache of steps or paddle.jit.to_static installs it, which would "

@@ -21,9 +21,8 @@ from paddle.nn import Layer
 from ppdiffusers_tome.patching.adapters.adapter import ROLES, UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_a
-from ppdiffusers_tome.patching.layer_class import find_user_function
 from ppdiffusers_tome.patching.override import Original, Override
-from ppdiffusers_tome.patching.paddle_compat import is_static_function, require_eager
+from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -33,12 +32,10 @@ from ppdiffusers_tome.settings.text import format_count, format_setting
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.patching.state.progress import Step
+    from ppdiffusers_tome.patching.state.steps import Step
 
 # The share of the slope that a skipped step follows; all of it overshoots where values curve.
 SLOPE = 0.75
-# Modules whose wrappers always run what they wrap: Paddle's decorators, and the hooks of ``enable_model_cpu_offload``.
-_TRANSPARENT = ("paddle.", "ppdiffusers.accelerate.hooks.")
 
 
 @dataclass
@@ -147,7 +144,6 @@ class StepCache:
     Args:
         config: the settings.
         scheduler: of the denoiser in its pipeline, or None.
-        advice: what to do where no schedule tells the steps; None where one does.
 
     Attributes:
         histories: the values of layers in earlier steps.
@@ -155,8 +151,8 @@ class StepCache:
         num_steps, computed_steps: of the run of steps, and those that are computed.
     """
 
-    def __init__(self, config: ToMeConfig, scheduler: Any, advice: str | None) -> None:
-        self._config, self._scheduler, self._advice = config, scheduler, advice
+    def __init__(self, config: ToMeConfig, scheduler: Any) -> None:
+        self._config, self._scheduler = config, scheduler
         self.histories = StepMemory(math.inf)
         self.report = StepReport()
         self.num_steps = 0
@@ -166,7 +162,11 @@ class StepCache:
     def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedCall | None:
         """Begin a call; return None, with a warning, where nothing is cached."""
         if step.number is None:
-            self._warn_of_missing_step(call, timestep)
+            call.state.warn_once(
+                "cache off schedule",
+                f"a timestep of {timestep:g} is on no list of its pipeline's scheduler, so the cache over steps cannot "
+                "tell its step, and such calls are computed",
+            )
             return None
         if step.is_new_step:
             self.histories.next_step(continues=step.continues)
@@ -200,27 +200,8 @@ class StepCache:
         histories = chain.from_iterable(each.values() for each in self.histories.entries)
         return replace(self.report, cache_bytes=count_bytes(histories))
 
-    def _warn_of_missing_step(self, call: DenoiserCall, timestep: float) -> None:
-        if self._advice is None:
-            call.state.warn_once(
-                "cache off schedule",
-                f"a timestep of {timestep:g} is on no list of its pipeline's scheduler, so the cache over steps cannot "
-                "tell its step, and such calls are computed",
-            )
-        else:
-            call.state.warn_once(
-                "cache without schedule",
-                "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so all "
-                f"steps are computed; {self._advice}",
-            )
-
     def _find_obstacle(self, call: DenoiserCall) -> tuple[str, str] | None:
         """Return the warning why a call cannot use the cache, or None."""
-        if has_foreign_forward(call.denoiser):
-            return "two caches", (
-                f"other code replaced the forward of {type(call.denoiser).__name__}, as TeaCache and TaylorSeer do to "
-                "skip blocks by themselves, so the cache over steps has no effect here; use one of the two"
-            )
         if call.records_gradients:
             return "cache with gradients", (
                 "the cache over steps is for generating images, so steps that record gradients, as in training, are "
@@ -393,29 +374,6 @@ def predicts_noise(scheduler: Any, family: str) -> bool:
     config = getattr(scheduler, "config", None)
     kind = config.get("prediction_type") if isinstance(config, Mapping) else getattr(config, "prediction_type", None)
     return (family == UNET if kind is None else kind == "epsilon") and not type(scheduler).__name__.startswith("EDM")
-
-
-def has_foreign_forward(denoiser: Layer) -> bool:
-    """Return whether other code replaced a denoiser's ``forward``.
-
-    That is a function of another module. A function around ours is outside of this: where it skips a call, the run of
-    steps ends.
-    """
-    bases = (base for base in type(denoiser).__mro__ if "_plain_class" not in vars(base))  # without ours
-    owner = next(base for base in bases if "forward" in vars(base))
-    functions, inside = [vars(owner)["forward"]], find_user_function(denoiser)
-    if inside is not None and not is_static_function(inside):
-        functions.append(inside)
-    return any(_find_module(each) != owner.__module__ for each in functions)
-
-
-def _find_module(function: Any) -> str:
-    """Return the module of a function's code, which ``functools.wraps`` does not show."""
-    variables = getattr(getattr(function, "func", function), "__globals__", {})  # of a partial, those of its function
-    module = str(variables.get("__name__", ""))
-    if hasattr(function, "__wrapped__") and f"{module}.".startswith(_TRANSPARENT):
-        return _find_module(function.__wrapped__)
-    return module
 
 
 def count_bytes(histories: Iterable[History]) -> int:

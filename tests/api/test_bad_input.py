@@ -385,14 +385,6 @@ def test_settings_with_which_nothing_merges_are_logged_once(log_lines: list[str]
     ]
 
 
-def test_nothing_is_advised_on_a_part(log_lines: list[str]) -> None:
-    unet = tiny.unet()
-    for part in (unet.down_blocks[0], unet.mid_block, unet.up_blocks[1].attentions[0]):
-        apply_tome(part, "balanced")
-        apply_tome(part, 0, cache=0.5)
-    assert log_lines == []
-
-
 def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(log_lines: list[str]) -> None:
     for name in ("uvit", "vq_diffusion"):
         apply_tome(next(each for each in specimens() if each.name == name).build(), 0, cache=0.8)

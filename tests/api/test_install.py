@@ -19,7 +19,7 @@ from ppdiffusers.models.modeling_utils import ModelMixin
 import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import apply_tome, install, remove_tome, uninstall
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
 
 pytestmark = pytest.mark.once
 

@@ -139,34 +139,6 @@ class TestDifferentSettings:
         remove_tome(pipe.unet)
         assert (pipe.tome.config, pipe.tome.blocks) == (tomes[1], {"controlnet": 1})
 
-    def test_of_parts_of_a_denoiser(self, pipe: Any) -> None:
-        unet = pipe.unet
-        unet.down_blocks[0].apply_tome(0.5)
-        unet.up_blocks[1].apply_tome(0.3)
-        assert self.entries(pipe) == [
-            ("unet", ToMeConfig(0.5), (self.FIRST,)),
-            ("unet", ToMeConfig(0.3), self.LAST),
-        ]
-        assert (pipe.tome.blocks, pipe.tome.num_blocks) == ({"unet": 3}, 3)
-        with pytest.raises(ToMeValueError, match=f"the model has ratio 0.3 at {self.LAST[0]} and 1 more. Look"):
-            _ = unet.tome.config
-        remove_tome(unet.down_blocks[0])
-        assert self.entries(pipe) == [("unet", ToMeConfig(0.3), self.LAST)]
-        assert pipe.tome.config == ToMeConfig(0.3)
-        remove_tome(unet.up_blocks[1])
-        assert pipe.tome is None
-
-    def test_of_a_part_that_is_changed_and_changed_back(self, pipe: Any) -> None:
-        before = pipe.apply_tome(0.5).tome
-        pipe.unet.up_blocks[1].attentions[0].apply_tome(0.3)
-        assert self.entries(pipe) == [
-            ("unet", ToMeConfig(0.5), (self.FIRST, self.LAST[1])),
-            ("unet", ToMeConfig(0.3), (self.LAST[0],)),
-        ]
-        pipe.unet.up_blocks[1].attentions[0].apply_tome(0.5)
-        assert pipe.tome == before
-        assert pipe.tome.config == ToMeConfig(0.5)
-
     def test_of_one_of_two_controlnets(self) -> None:
         pipe = control_pipeline(tiny.multi_controlnet())
         pipe.controlnet.nets[1].apply_tome(0.3)
@@ -237,8 +209,7 @@ class TestForOneRequest:
     def test_what_was_applied_before_is_applied_again(self) -> None:
         pipe = control_pipeline(tiny.controlnet())
         pipe.controlnet.apply_tome(0.3, method="keys")
-        apply_tome(pipe.unet.down_blocks[0], 0.6)
-        apply_tome(pipe.unet.up_blocks, 0.25, seed=3)
+        apply_tome(pipe.unet, 0.25, seed=3)
         given = dict(image=tiny.array((1, 3, 32, 32)))
         before, applied = tiny.run_pipeline(pipe, **given), pipe.tome
         with use_tome(pipe, "fast", seed=1) as merged:

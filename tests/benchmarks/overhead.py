@@ -18,6 +18,7 @@ import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import pages
@@ -135,25 +136,31 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
     """Time a denoising step on the path that a model's hooks take."""
     import paddle
 
+    from ppdiffusers_tome.patching.call_stack import CALL_STACK
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+    from ppdiffusers_tome.patching.state.denoising import Denoising
 
     config = ToMeConfig(ratio=case.ratio)
     if name == FAST:
         config = replace(config, tile=case.tile, reuse_steps=case.reuse_steps)
-    attachment = DenoiserState(config)
-    # One run of a sampler without an end; its first two steps make their matchings, then every n-th.
-    timesteps = (paddle.to_tensor([value]) for value in itertools.count(2**22, -1))
+    state = DenoiserState(config)
+    # Of one sampler, over and over; every n-th step makes its matchings.
+    timesteps = list(range(5 * config.reuse_steps, 0, -1))
+    scheduler = SimpleNamespace(timesteps=timesteps, set_timesteps=None)
+    denoising = Denoising(SimpleNamespace(scheduler=scheduler), "", config)
+    pipeline_call: Any = SimpleNamespace(find_denoising=lambda state: denoising)
+    tensors = itertools.cycle([paddle.to_tensor([value]) for value in timesteps])
 
     def run_steps(number: int) -> None:
+        CALL_STACK.pipeline_call = pipeline_call
         for _ in range(number):
-            _run_blocks(attachment, case, x, next(timesteps))
+            _run_blocks(state, case, x, next(tensors))
+        CALL_STACK.pipeline_call = None
 
-    if name == FAST:
-        run_steps(1 + config.reuse_steps)
     return lambda: measure_seconds(lambda: run_steps(config.reuse_steps)) / config.reuse_steps
 
 
-def _run_blocks(attachment: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> None:
+def _run_blocks(state: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> None:
     """Run one call of a denoiser whose blocks do nothing but merge and unmerge."""
     import paddle
 
@@ -161,9 +168,7 @@ def _run_blocks(attachment: Any, case: BlockCase, x: paddle.Tensor, timestep: pa
     from ppdiffusers_tome.patching.state.block_call import BlockCall
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
-    denoiser = paddle.nn.Layer()
-    denoiser.eval()  # in training nothing is reused over steps
-    call, layout = DenoiserCall(attachment, denoiser), Layout(case.grid)
+    call, layout = DenoiserCall(state, paddle.nn.Layer()), Layout(case.grid)
     call.set_timestep(timestep)
     for number in range(case.blocks):
         reduction: Any = BlockCall(call, number, layout, x).match()

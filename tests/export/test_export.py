@@ -24,7 +24,7 @@ from ppdiffusers_tome.export.pipelines import (
     find_common_config,
 )
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component
-from ppdiffusers_tome.patching.layer_class import walk_overrides
+from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.block import GridOverride
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
@@ -292,15 +292,6 @@ class TestSettings:
         assert find_common_config(models.values()) is None
         assert self.blocks(models) == {"unet": None, "controlnet": [(0.3, 1)]}
 
-    def test_no_file_speaks_for_a_model_whose_parts_differ(self, models):
-        for model in models.values():
-            model.apply_tome(0.5)
-        models["unet"].up_blocks[0].apply_tome(0.3)
-        assert find_common_config(models.values()) is None
-        assert self.blocks(models)["unet"] == [(0.5, 1), (0.3, 2)]
-        remove_tome(models["unet"].up_blocks[0])
-        assert find_common_config(models.values()) is None
-        assert self.blocks(models)["unet"] == [(0.5, 1)]
 
     @pytest.mark.parametrize(
         ("settings", "words"),

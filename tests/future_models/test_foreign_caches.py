@@ -18,7 +18,7 @@ from future_models import stand_ins
 from future_models.stand_ins import FIRST, Model, apart, join_text
 from future_models.test_stand_ins import same
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.override import list_overrides
 from zoo.specimen import Inputs
 
 FLUX = stand_ins.FAMILIES["flux"]

@@ -20,8 +20,9 @@ from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import execution_order, find_blocks, find_layer
-from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.override import list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
@@ -347,7 +348,7 @@ class ToMeContract:
         with failing_in(last_block, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
             self.output(model)
         assert tensors.seen
-        assert state_of(model).find_frame() is None
+        assert not CALL_STACK.frames
         assert tensors.alive() == 0
         assert np.array_equal(self.output(model, timestep=300), expected)
 

@@ -19,7 +19,7 @@ from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.override import list_overrides
 
 SIDE, CHANNELS = 8, 8
 
@@ -33,7 +33,7 @@ def transformer(**of_block: Any) -> Transformer2DModel:
     )  # fmt: skip
     model.transformer_blocks = paddle.nn.LayerList([block])
     model.eval()
-    return model
+    return tiny.as_model(model)
 
 
 def run(model: Transformer2DModel, **kwargs: Any) -> np.ndarray:
@@ -150,8 +150,7 @@ def test_keywords_only_call_equals_a_positional_one() -> None:
 
 
 def test_a_parent_called_by_keyword_merges_as_one_called_by_position() -> None:
-    model = tiny.unet()
-    parent = model.down_blocks[0].attentions[0]
+    parent = tiny.as_model(tiny.unet().down_blocks[0].attentions[0])
     latent, text = tiny.array((2, 8, 16, 16)), tiny.text()
 
     @paddle.no_grad()
@@ -181,16 +180,16 @@ def test_a_sublayer_called_by_keyword_merges() -> None:
     assert np.abs(merged - run_with(lambda attention, tokens: attention(tokens), ratio=0)).max() > 1e-4
 
 
-def test_a_block_that_is_given_another_class_has_no_tome_and_that_is_told() -> None:
+def test_a_block_that_is_given_another_class_keeps_tome() -> None:
     class Other(BasicTransformerBlock):
         pass
 
-    model = tiny.unet()
+    model, expected = (apply_tome(tiny.unet(), 0.5, max_downsample=2) for _ in range(2))
     blocks = [found.block for found in find_blocks(model)]
-    apply_tome(model, 0.5, max_downsample=2)
     before = model.tome.num_blocks
     blocks[0].__class__ = Other
-    assert model.tome.num_blocks == before - 1
+    assert model.tome.num_blocks == before
+    assert np.array_equal(tiny.run_unet(model), tiny.run_unet(expected))
     remove_tome(model)
     assert type(blocks[0]) is Other
     assert not [layer for layer in model.sublayers(include_self=True) if list_overrides(layer)]

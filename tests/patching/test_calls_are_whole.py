@@ -57,7 +57,7 @@ def test_so_does_that_of_any_model(name: str) -> None:
 
 
 def test_what_a_part_computes_by_itself_is_unmerged() -> None:
-    """ToMe is the denoiser's; applied to the part, it is the part's."""
+    """ToMe is the denoiser's."""
     unet = tiny.unet(levels=1)
     part = unet.down_blocks[0].attentions[0]
 
@@ -68,8 +68,6 @@ def test_what_a_part_computes_by_itself_is_unmerged() -> None:
     plain = run()
     apply_tome(unet, 0.5)
     assert np.array_equal(run(), plain)
-    apply_tome(part, 0.5)
-    assert np.abs(run() - plain).max() >= 1e-3
 
 
 @pytest.mark.parametrize(
@@ -85,24 +83,30 @@ def test_ppdiffusers_accelerator_calls_the_merging_forward(settings: dict[str, A
 
 
 @needs_recompute
-@pytest.mark.parametrize("old", [None, dict(ratio=0.5)], ids=str)
-def test_settings_change_after_the_backward_pass(old: dict[str, Any] | None) -> None:
-    """Before it, they would be those of the second run alone, and the gradients wrong."""
+@pytest.mark.parametrize("new", [None, dict(ratio=0.3)], ids=str)
+def test_settings_that_change_before_the_backward_pass_end_it_in_words(new: dict[str, Any] | None) -> None:
+    """They would be those of the second run alone, and the gradients wrong."""
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    unet.train()
+    unet.enable_gradient_checkpointing()
+    output = unet(tiny.latent(), 500, tiny.text()).sample
+    change(unet, new)
+    # Paddle gives an error in a backward pass its own class, around the message.
+    with pytest.raises((ToMeValueError, OSError), match="ToMe was removed or changed between a call with gradient"):
+        (output**2).mean().backward()
+    assert np.isfinite(tiny.run_unet(unet)).all()
 
+
+@needs_recompute
+def test_settings_that_come_before_the_backward_pass_hold_from_the_next_call() -> None:
     def gradients(checkpointed: bool) -> np.ndarray:
         unet = tiny.unet(levels=1)
         unet.train()
-        change(unet, old)
         if checkpointed:
             unet.enable_gradient_checkpointing()
         output = unet(tiny.latent(), 500, tiny.text()).sample
-        if checkpointed and old is not None:
-            with pytest.raises(ToMeValueError, match="before the backward pass of a call with gradient checkpointing"):
-                remove_tome(unet)
-        if old is None:
-            apply_tome(unet, 0.3)  # the first run had none, so the second has none
+        apply_tome(unet, 0.3)
         (output**2).mean().backward()
-        remove_tome(unet)
         return unet.conv_in.weight.grad.numpy()
 
     assert np.abs(gradients(True) - gradients(False)).max() <= 1e-6

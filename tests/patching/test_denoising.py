@@ -9,25 +9,26 @@ import numpy as np
 import ppdiffusers
 import pytest
 
-from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
+from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
 
 DOWN = [999.0, 749.0, 499.0, 249.0]
 
 
-class Scheduler:
-    """Whose timesteps are set anew now and then; the list is then another object."""
+class Steps:
+    """The steps of a denoiser whose pipeline has these schedules, which may be set anew."""
 
     def __init__(self, *schedules: Sequence[float]) -> None:
-        self.schedules = [list(each) for each in schedules]
+        self.finder = StepFinder()
+        self.set_timesteps(*schedules)
 
-    def __call__(self) -> list[list[float]]:
-        return self.schedules
+    def set_timesteps(self, *schedules: Sequence[float]) -> None:
+        self.schedules = [Schedule(object(), timesteps) for timesteps in schedules]
 
-    def set_timesteps(self, timesteps: Sequence[float]) -> None:
-        self.schedules = [list(timesteps)]
+    def step_at(self, timestep: float) -> Step:
+        return self.finder.find_step(self.schedules, timestep)
 
 
-def places(steps: SchedulerTracker, timesteps: Sequence[float]) -> list[float | None]:
+def places(steps: Steps, timesteps: Sequence[float]) -> list[float | None]:
     return [steps.step_at(timestep).progress for timestep in timesteps]
 
 
@@ -50,7 +51,7 @@ PRIOR, DECODER, UP_AND_DOWN = [999.0, 500.0], [800.0, 500.0, 200.0, 50.0], [9.0,
 def test_progress_is_the_place_in_the_schedule(
     schedules: list[list[float]], timesteps: list[float], progress: list[float]
 ) -> None:
-    assert places(SchedulerTracker(Scheduler(*schedules)), timesteps) == progress
+    assert places(Steps(*schedules), timesteps) == progress
 
 
 @pytest.mark.parametrize("shift", [0.5, 0.65, 1.15])
@@ -67,17 +68,17 @@ def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> 
     for number in range(4, 61):
         sigmas = np.linspace(1.0, 1 / number, number)
         schedule = [float(each) for each in 1000 * np.exp(shift) / (np.exp(shift) + 1 / sigmas - 1)]
-        steps = SchedulerTracker(Scheduler(schedule))
+        steps = Steps(schedule)
         found = [steps.step_at(round_as_flux(timestep)) for timestep in schedule]
         assert [each.progress for each in found] == pytest.approx([place / number for place in range(number)]), number
         assert all(each.is_new_step for each in found)
 
 
-def test_a_call_beside_the_denoising_moves_nothing() -> None:
-    """A callback that calls the denoiser for something else, with a timestep that no scheduler lists."""
-    steps = SchedulerTracker(Scheduler(DOWN))
+def test_a_call_beside_the_denoising_at_a_timestep_on_no_list_moves_nothing() -> None:
+    """A callback that calls the denoiser for something else."""
+    steps = Steps(DOWN)
     steps.step_at(DOWN[0])
-    assert steps.step_at(600.0)[:3] == (pytest.approx(0.399, abs=1e-3), False, False)
+    assert steps.step_at(600.0) == Step(None)
     assert steps.step_at(DOWN[1])[:3] == (0.25, True, True)
 
 
@@ -85,32 +86,32 @@ def test_a_call_beside_the_denoising_moves_nothing() -> None:
 def test_img2img_of_second_order_begins_with_the_second_of_two(begins: int, place: int) -> None:
     """Pipelines cut such lists before a whole step, as ppdiffusers' schedulers take for granted too."""
     schedule = [9.0, 7.0, 7.0, 5.0, 5.0, 3.0, 3.0]
-    assert SchedulerTracker(Scheduler(schedule)).step_at(schedule[begins]).progress == place / 7
+    assert Steps(schedule).step_at(schedule[begins]).progress == place / 7
 
 
 @pytest.mark.parametrize("schedule", [[9, 7, 7, 5, 3], [9, 8, 8, 7, 6, 6, 5, 4, 4]], ids=["pndm", "runge-kutta"])
 def test_img2img_begins_with_the_first_of_two_where_not_all_come_twice(schedule: list[float]) -> None:
-    steps = SchedulerTracker(Scheduler(schedule))
+    steps = Steps(schedule)
     found = [steps.step_at(timestep) for timestep in schedule[1:]]
     assert [each.progress for each in found] == [place / len(schedule) for place in range(1, len(schedule))]
     assert all(each.is_new_step for each in found)
 
 
-def test_several_calls_of_one_step() -> None:
-    """Of which nothing then tells whether they are of second order, so calls of one timestep are one step."""
-    steps = SchedulerTracker(Scheduler([9.0, 5.0, 5.0, 1.0]))
-    assert [steps.step_at(timestep).is_new_step for timestep in (9, 9, 5, 5, 5, 5, 1, 1)] == [True, False] * 1 + [
-        True, False, False, False, True, False,
-    ]  # fmt: skip
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_several_calls_of_one_step_are_counted_in_the_first(calls: int) -> None:
+    """So two equal timesteps are two steps."""
+    steps, schedule = Steps([9.0, 5.0, 5.0, 1.0]), [9.0, 5.0, 5.0, 1.0]
+    found = [steps.step_at(timestep) for timestep in schedule for _ in range(calls)]
+    assert [step.is_new_step for step in found] == ([True] + [False] * (calls - 1)) * 4
+    assert [step.progress for step in found] == [place / 4 for place in range(4) for _ in range(calls)]
 
 
 @pytest.mark.parametrize("again", [DOWN, [800.0, 400.0], None], ids=["the same timesteps", "others", "set once"])
 def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: list[float] | None) -> None:
-    scheduler = Scheduler(DOWN)
-    steps = SchedulerTracker(scheduler)
+    steps = Steps(DOWN)
     places(steps, DOWN)
     if again:
-        scheduler.set_timesteps(again)
+        steps.set_timesteps(again)
     one, other, *_ = again or DOWN
     assert steps.step_at(one)[:3] == (0, True, False)
     assert steps.step_at(other)[1:3] == (True, True)
@@ -118,7 +119,7 @@ def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: lis
 
 def test_inversion_and_denoising_in_one_call() -> None:
     """Both schedulers are set at the start; the last timestep of the one is the first of the other."""
-    steps = SchedulerTracker(Scheduler(DOWN, DOWN[::-1]))
+    steps = Steps(DOWN, DOWN[::-1])
     assert places(steps, DOWN[::-1]) == [0, 0.25, 0.5, 0.75]
     assert places(steps, DOWN)[1:] == [0.25, 0.5, 0.75]
 
@@ -126,34 +127,26 @@ def test_inversion_and_denoising_in_one_call() -> None:
 def test_another_schedule_after_the_first_one_in_one_call() -> None:
     """No timestep of the second is in the first, which may end with any."""
     for end in range(1, len(DOWN) + 1):
-        steps = SchedulerTracker(Scheduler(DOWN, [800.0, 600.0, 400.0]))
+        steps = Steps(DOWN, [800.0, 600.0, 400.0])
         places(steps, DOWN[:end])
         found = [steps.step_at(timestep) for timestep in (800.0, 600.0, 400.0)]
         assert [each.progress for each in found] == pytest.approx([0, 1 / 3, 2 / 3])
         assert [each[1:4] for each in found] == [(True, False, 0), (True, True, 1), (True, True, 2)]
 
 
-def test_a_call_beside_the_denoising_at_a_timestep_of_another_list_moves_nothing() -> None:
-    """A pipeline whose scheduler for its low resolution lists every timestep, and whose callback calls its denoiser."""
-    steps = SchedulerTracker(Scheduler(DOWN, [float(number) for number in range(999, -1, -1)]))
-    places(steps, DOWN[:2])
-    assert steps.step_at(600.0)[1:4] == (False, False, None)
-    assert [each[:4] for each in map(steps.step_at, DOWN[2:])] == [(0.5, True, True, 2), (0.75, True, True, 3)]
-
-
 @pytest.mark.parametrize("warm_up", [1.0, 0.5])
 def test_a_call_before_the_denoising_is_no_step_of_it(warm_up: float) -> None:
-    steps = SchedulerTracker(Scheduler(DOWN))
+    steps = Steps(DOWN)
     steps.step_at(warm_up)
     assert [each[2:4] for each in map(steps.step_at, DOWN)] == [(False, 0), (True, 1), (True, 2), (True, 3)]
 
 
-def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
-    scheduler = Scheduler(DOWN)
-    steps = SchedulerTracker(scheduler)
+def test_timesteps_that_are_set_in_the_middle_begin_anew() -> None:
+    """As Panorama sets them, which copies its scheduler for every view, and a thread without a pipeline of its own."""
+    steps = Steps(DOWN)
     steps.step_at(DOWN[0])
-    scheduler.set_timesteps(DOWN)
-    assert steps.step_at(DOWN[1])[:3] == (0.25, True, True)
+    steps.set_timesteps(DOWN)
+    assert steps.step_at(DOWN[1])[:3] == (0.25, True, False)
 
 
 def build_schedules() -> dict[str, tuple[list[float], int]]:
@@ -182,7 +175,7 @@ SCHEDULES = build_schedules()
 def test_every_scheduler_of_ppdiffusers_is_one_run_from_wherever_it_begins(name: str, begins: int) -> None:
     schedule, order = SCHEDULES[name]
     called = schedule[begins * order :]
-    steps = SchedulerTracker(Scheduler(schedule))
+    steps = Steps(schedule)
     found = [steps.step_at(timestep) for timestep in called]
     assert [step.continues for step in found] == [False] + [True] * (len(found) - 1)
     assert all(step.is_new_step for step in found)
@@ -200,7 +193,7 @@ def test_a_list_that_rounds_one_of_two_timesteps_is_one_run(name: str, num_steps
     scheduler = getattr(ppdiffusers, name)(use_karras_sigmas=True, num_train_timesteps=train_steps)
     scheduler.set_timesteps(num_steps)
     schedule = scheduler.timesteps.tolist()
-    steps = SchedulerTracker(Scheduler(schedule))
+    steps = Steps(schedule)
     assert {steps.step_at(timestep).num_steps for timestep in schedule} == {len(schedule)}
 
 
@@ -209,7 +202,7 @@ def test_a_jump_back_to_more_noise_begins_another_run() -> None:
     scheduler.set_timesteps(40, jump_length=10, jump_n_sample=2)
     schedule = [float(timestep) for timestep in scheduler.timesteps]
     called = [after for before, after in zip([np.inf, *schedule], schedule, strict=False) if after < before]
-    steps = SchedulerTracker(Scheduler(schedule))
+    steps = Steps(schedule)
     found = [steps.step_at(timestep) for timestep in called]
     begins = [number for number, step in enumerate(found) if not step.continues]
     rises = [number for number in range(1, len(called)) if called[number] > called[number - 1]]
@@ -223,27 +216,13 @@ def test_a_jump_back_to_more_noise_begins_another_run() -> None:
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_missing_timestep_begins_another_run(missing: int) -> None:
     """Whoever skipped its call knows nothing of what this keeps."""
-    steps = SchedulerTracker(Scheduler(DOWN))
+    steps = Steps(DOWN)
     found = [steps.step_at(timestep) for number, timestep in enumerate(DOWN) if number != missing]
     assert [step.continues for step in found] == [False] + [number + 1 != missing + 1 for number in range(1, 3)]
 
 
 def test_a_timestep_on_no_schedule_has_no_number_unless_none_is_on_one() -> None:
-    steps = SchedulerTracker(Scheduler([999, 666, 333]))  # the model gets logarithms of the noise, one for each step
+    steps = Steps([999, 666, 333])  # the model gets logarithms of the noise, one for each step
     assert [steps.step_at(timestep).number for timestep in (0.67, 0.2, -0.1, -0.5)] == [0, 1, 2, None]
-    steps = SchedulerTracker(Scheduler(DOWN))
+    steps = Steps(DOWN)
     assert [steps.step_at(timestep).number for timestep in (DOWN[0], 900.0, 800.0, DOWN[1])] == [0, None, None, 1]
-
-
-class TestGuessed:
-    @pytest.mark.parametrize(("timestep", "progress"), [(1000, 0), (250, 0.75), (0, 1), (-0.1, None), (1001, None)])
-    def test_progress_is_what_a_timestep_of_training_tells(self, timestep: float, progress: float | None) -> None:
-        assert TimestepTracker().step_at(timestep).progress == progress
-
-    @pytest.mark.parametrize("tenths", range(11))
-    def test_progress_is_the_nearest_float(self, tenths: int) -> None:
-        """So that ``start=0.1`` is in and ``end=0.1`` is out: 1 - 900 / 1000 is a little less than 0.1."""
-        assert TimestepTracker().step_at(1000 - 100 * tenths).progress == tenths / 10
-
-    def test_some_models_count_from_one(self) -> None:
-        assert TimestepTracker(max_timestep=1).step_at(0.25).progress == 0.75

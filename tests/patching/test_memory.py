@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import tiny
-from patching.contract import state_of
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.override import Override
@@ -36,14 +35,6 @@ def test_memory_stays_when_tome_comes_and_goes(removing: bool) -> None:
     assert end[0] == start[0]  # states and overrides
     assert end[1] - start[1] < 2 * WARM  # not one more a round, whatever else Python holds
     assert end[2] - start[2] <= MOST_GROWTH
-
-
-def test_a_denoiser_without_a_pipeline_keeps_no_steps() -> None:
-    """As in training; a pipeline's are reported at the end of its image."""
-    unet = apply_tome(tiny.unet(levels=1), (0.7, 0.3), end=0.9)
-    for number in range(20):
-        tiny.run_unet(unet, 1, 8, 8, timestep=number * 2.345)
-    assert not state_of(unet).denoising().steps
 
 
 def test_memory_stays_over_calls_of_ever_new_sizes() -> None:

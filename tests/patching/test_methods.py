@@ -70,7 +70,7 @@ def test_each_method_gives_another_output_and_comes_off() -> None:
 @pytest.mark.parametrize("method", EVERY)
 def test_tokens_that_are_equal_lose_nothing(method: str) -> None:
     """An image of one colour has one token many times: whatever stands for many is as good as all."""
-    block = tiny.unet().down_blocks[0].attentions[0]
+    block = tiny.as_model(tiny.unet().down_blocks[0].attentions[0])
     flat = paddle.ones([2, 8, 16, 16]) * paddle.linspace(-1, 1, 8).reshape([1, 8, 1, 1])
     with paddle.no_grad():
         plain = block(flat, encoder_hidden_states=tiny.text()).sample.numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ import tiny
 from patching.contract import count_matchings
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
-from ppdiffusers_tome.patching.state.progress import TimestepTracker
+from ppdiffusers_tome.patching.state.steps import Schedule, StepFinder
 from ppdiffusers_tome.patching.step_memory import StepMemory
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
@@ -23,10 +24,15 @@ BLOCKS, GRIDS = 7, 2
 FALLING = (900, 800, 700, 600, 500, 400, 300)
 
 
-def count_by_step(unet: tiny.Model, timesteps: tuple[int, ...] = FALLING, **given: Any) -> list[int]:
+def denoise(unet: tiny.Model, call: Callable[..., Any] = tiny.run_unet, steps: int = len(FALLING)) -> list[Any]:
+    """Call a UNet in a pipeline, at every timestep of its scheduler."""
+    pipe = tiny.Sampler(unet, tiny.scheduler())
+    return pipe(lambda unet, number, timestep: call(unet, timestep=timestep), steps=steps)
+
+
+def count_by_step(unet: tiny.Model, call: Callable[..., Any] = tiny.run_unet) -> list[int]:
     with count_matchings(unet) as counts:
-        for timestep in timesteps:
-            tiny.run_unet(unet, timestep=timestep, **given)
+        denoise(unet, call)
     return counts
 
 
@@ -34,14 +40,14 @@ def encode(text: str) -> paddle.Tensor:
     return paddle.to_tensor([*text.encode()], dtype="float32")
 
 
-class WithoutPipeline:
-    """The steps of a denoiser without a pipeline, and what they share."""
+class Calls:
+    """The calls of a denoiser in its pipeline, and what they share."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.reuse = TimestepTracker(), StepMemory(steps)
+    def __init__(self, steps: int, timesteps: Sequence[float] = FALLING) -> None:
+        self.finder, self.schedule, self.reuse = StepFinder(), Schedule(timesteps, timesteps), StepMemory(steps)
 
     def lookup(self, timestep: float, text: str = "a cat") -> dict:
-        step = self.steps.step_at(timestep)
+        step = self.finder.find_step([self.schedule], timestep)
         if step.is_new_step:
             self.reuse.next_step(continues=step.continues)
         return self.reuse.lookup((1, 4, 8, 8), [encode(text)])
@@ -50,22 +56,16 @@ class WithoutPipeline:
 @pytest.mark.parametrize(
     ("steps", "timesteps", "fresh"),
     [
-        (3, [900, 800, 700, 600, 500, 400, 300, 200], [0, 1, 4, 7]), (1, [900, 800, 700], [0, 1, 2]),
-        # Uneven schedules are one run.
-        (10, [999, 961, 915, 859, 791, 709, 612, 500], [0, 1]), (10, [1.0, 0.9, 0.8, 0.7], [0, 1]),
-        # Another run: at the same timestep, higher, far lower, little lower, one back.
-        *((10, [900, 800, 700, other], [0, 1, 3]) for other in (900, 750, 300, 690, 800)),
-        # 900 and 800 were another image's: 780 is known by its distance, and so it would be after one step alone.
-        (10, [900, 800, 780, 760, 740], [0, 1, 2]), (10, [900, 780, 760, 740], [0, 1, 2]),
-        # Rising timesteps, and the same one for ever.
-        (10, [100, 200, 300, 400], [0, 1, 2, 3]), (4, [999] * 1000, list(range(1000))),
+        (3, FALLING, [0, 3, 6]), (1, FALLING[:3], [0, 1, 2]), (10, FALLING, [0]),
+        # Another run: at a step before, one behind the next, and from the beginning.
+        *((10, [900, 800, 700, other], [0, 3]) for other in (800, 500, 900)),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_steps_that_share_are_told_by_their_timesteps(steps: int, timesteps: list[float], fresh: list[int]) -> None:
-    bare, indices = WithoutPipeline(steps), []
+def test_steps_that_share_are_places_in_the_list(steps: int, timesteps: Sequence[float], fresh: list[int]) -> None:
+    calls, indices = Calls(steps), []
     for index, timestep in enumerate(timesteps):
-        kept = bare.lookup(timestep)
+        kept = calls.lookup(timestep)
         if not kept:
             indices.append(index)
         kept[index] = True
@@ -76,9 +76,9 @@ class TestCallsOfAStep:
     """A step may call a denoiser several times. Each call finds its own, or none."""
 
     @staticmethod
-    def start_run(*texts: str) -> WithoutPipeline:
+    def start_run(*texts: str) -> Calls:
         """A run of two steps, one call a text in each."""
-        bare = WithoutPipeline(10)
+        bare = Calls(10)
         for timestep in (900, 800):
             for text in texts:
                 bare.lookup(timestep, text)[text] = timestep
@@ -127,52 +127,70 @@ class TestSteps:
             reducer, "random_partition", lambda *args, **given: partitions.append(1) or random_partition(*args, **given)
         )
         unet = apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
-        assert count_by_step(unet) == [7, 7, 0, 0, 7, 0, 0]
+        assert count_by_step(unet) == [7, 0, 0, 7, 0, 0, 7]
         assert len(partitions) == 3 * GRIDS
 
     def test_fresh_steps_are_as_without_reuse(self) -> None:
         plain, kept = apply_tome(tiny.unet(), **SETTINGS), apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
-        same = [
-            np.array_equal(tiny.run_unet(plain, timestep=t), tiny.run_unet(kept, timestep=t)) for t in FALLING
-        ]
-        assert same == [True, True, False, False, True, False, False]
+        same = [np.array_equal(*pair) for pair in zip(denoise(plain), denoise(kept), strict=True)]
+        assert same == [True, False, False, True, False, False, True]
 
     @pytest.mark.parametrize("other", [dict(height=8, width=32), dict(height=32), dict(batch=3), dict(batch=1)])
     def test_other_shape_in_the_middle_is_fresh_and_right(self, other: dict) -> None:
-        unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
-        assert count_by_step(unet, FALLING[:3]) == [7, 7, 0]
-        output = tiny.run_unet(unet, timestep=600, **other)
-        expected = tiny.run_unet(apply_tome(tiny.unet(), **SETTINGS), timestep=600, **other)
-        assert np.array_equal(output, expected)
+        steps = iter(range(len(FALLING)))
+
+        def change(unet: tiny.Model, timestep: float) -> np.ndarray:
+            return tiny.run_unet(unet, timestep=timestep, **(other if next(steps) == 3 else {}))
+
+        outputs = denoise(apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS), change)
+        steps = iter(range(len(FALLING)))
+        expected = denoise(apply_tome(tiny.unet(), **SETTINGS), change)
+        assert np.array_equal(outputs[3], expected[3])
+        assert not np.array_equal(outputs[2], expected[2])
 
     def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self) -> None:
         one, two = (apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS) for _ in range(2))
         latent, text = tiny.latent(2), tiny.text(2)
         texts = [text[i : i + 1] for i in range(2)]
-        for timestep in FALLING:
+
+        def run_batch(unet: tiny.Model, timestep: float) -> np.ndarray:
+            return unet(latent * (timestep / 900), timestep, text).sample.numpy()
+
+        def run_halves(unet: tiny.Model, timestep: float) -> np.ndarray:
             moved = latent * (timestep / 900)
-            with paddle.no_grad():
-                batch = one(moved, timestep, text).sample.numpy()
-                halves = [two(moved[i : i + 1], timestep, texts[i]).sample.numpy() for i in range(2)]
-            assert np.abs(batch - np.concatenate(halves)).max() <= 1e-5, timestep
+            halves = [unet(moved[i : i + 1], timestep, texts[i]).sample.numpy() for i in range(2)]
+            return np.concatenate(halves)
 
-    def test_training_is_always_fresh(self) -> None:
+        for batch, both in zip(denoise(one, run_batch), denoise(two, run_halves), strict=True):
+            assert np.abs(batch - both).max() <= 1e-5
+
+    def test_calls_with_gradients_and_without_a_pipeline_are_always_fresh(self) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS)
-        unet.train()
-        assert count_by_step(unet) == [7] * 7
 
-    def test_a_part_of_a_model_is_always_fresh_and_says_so(self) -> None:
-        part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4)
-        with pytest.warns(UserWarning, match="reuse_steps"), paddle.no_grad(), count_matchings(part) as counts:
-            outputs = [part(tiny.array((1, 8, 16, 16), seed=s), tiny.text(1)).sample.numpy() for s in (0, 1, 0)]
-        assert counts == [1, 1, 1]
-        assert np.array_equal(outputs[0], outputs[2])
-        assert not np.array_equal(outputs[0], outputs[1])
+        def run(unet: tiny.Model, timestep: float) -> paddle.Tensor:
+            with paddle.enable_grad():
+                return unet(tiny.latent(), timestep, tiny.text()).sample
+
+        assert count_by_step(unet, run) == [7] * 7
+        with count_matchings(unet) as counts:
+            with pytest.warns(UserWarning, match="reuse_steps needs the steps"):
+                tiny.run_unet(unet, timestep=FALLING[0])
+            for timestep in FALLING[1:]:
+                tiny.run_unet(unet, timestep=timestep)
+        assert counts == [7] * 7
 
     def test_a_copy_starts_afresh(self) -> None:
+        copies: list[tiny.Model] = []
+
+        def run(unet: tiny.Model, timestep: float) -> np.ndarray:
+            copies.append(copy.deepcopy(unet))
+            return tiny.run_unet(unet, timestep=timestep)
+
         unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
-        count_by_step(unet, FALLING[:3])
-        assert count_by_step(copy.deepcopy(unet), (600,)) == [7]
+        denoise(unet, run, steps=3)
+        with count_matchings(copies[2]) as counts:
+            tiny.run_unet(copies[2])
+        assert counts == [7]
 
 
 class TestPipelines:

@@ -137,16 +137,18 @@ def test_reuse_that_never_finds_anything_is_logged_once() -> None:
     """UniDiffuser denoises all that it is given, so nothing beside the latents stays the same."""
     model = apply_tome(UNIDIFFUSER.build(), 0.5, reuse_steps=4)
     with pytest.warns(UserWarning, match="cannot be told apart.* so reuse_steps has no effect here") as told:
-        denoise_all(model)
+        denoise_all(model, steps=8)
     assert len([each for each in told if "reuse_steps" in str(each.message)]) == 1
     remove_tome(model)
 
 
-@paddle.no_grad()
-def denoise_all(model: Any) -> None:
-    for seed, timestep in enumerate(range(900, 100, -100)):
-        inputs = Inputs(timestep=timestep)
-        model(
-            latent_image_embeds=inputs.image(4, seed=seed), image_embeds=inputs.normal(1, IMAGE_DIM, seed=seed + 50),
-            prompt_embeds=inputs.text(seed=seed + 99), timestep_img=inputs.timesteps, timestep_text=inputs.timesteps,
+def denoise_all(model: Any, steps: int) -> None:
+    def call(model: Any, number: int, timestep: float) -> Any:
+        inputs = Inputs(timestep=int(timestep))
+        return model(
+            latent_image_embeds=inputs.image(4, seed=number), prompt_embeds=inputs.text(seed=number + 99),
+            image_embeds=inputs.normal(1, IMAGE_DIM, seed=number + 50),
+            timestep_img=inputs.timesteps, timestep_text=inputs.timesteps,
         )  # fmt: skip
+
+    tiny.Sampler(model, tiny.scheduler())(call, steps=steps)

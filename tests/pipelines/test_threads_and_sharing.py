@@ -12,7 +12,7 @@ import pytest
 from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
-from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
+from ppdiffusers_tome import applied_tome, apply_tome, remove_tome, shared_copy
 
 SETTINGS = {
     "usual": tiny.MERGE_ALL,
@@ -40,7 +40,7 @@ def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_threads_share_a_patched_pipeline(name: str) -> None:
+def test_threads_have_a_shared_copy_each(name: str) -> None:
     """Each image is what it is when it is drawn alone; the threads start together, at sizes of their own."""
     pipe = tiny.pipeline()
     plain = [draw(pipe, number) for number in range(len(SIZES))]
@@ -49,9 +49,11 @@ def test_threads_share_a_patched_pipeline(name: str) -> None:
     assert all(np.abs(one - other).max() > 1e-4 for one, other in zip(alone, plain, strict=True))
     together = threading.Barrier(len(SIZES))
 
+    copies = [shared_copy(pipe).apply_tome(**SETTINGS[name]) for _ in SIZES]
+
     def call(number: int) -> list[np.ndarray]:
         together.wait(timeout=300)
-        return [draw(pipe, number) for _ in range(3)]
+        return [draw(copies[number], number) for _ in range(3)]
 
     with ThreadPoolExecutor(len(SIZES)) as pool:
         for number, images in enumerate(pool.map(call, range(len(SIZES)))):

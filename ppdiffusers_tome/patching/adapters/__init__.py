@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter
 
@@ -14,9 +14,3 @@ def adapters() -> tuple[BlockAdapter, ...]:
     """Return every adapter of this folder, sorted by file name."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "adapter")
     return tuple(adapter for name in names for adapter in importlib.import_module(f"{__name__}.{name}").ADAPTERS)
-
-
-@cache
-def find_adapter(block_class: str) -> BlockAdapter:
-    """Return the adapter of a block class."""
-    return next(adapter for adapter in adapters() if adapter.block_class == block_class)

@@ -138,12 +138,6 @@ class BlockAdapter:
     outputs: tuple[int | str, ...] = (0,)
     can_merge: Callable[[Layer], bool] = lambda block: True
 
-    def __reduce__(self) -> tuple[Callable[[str], BlockAdapter], tuple[str]]:
-        # Overrides have their adapter, so a model with ToMe is copied and pickled with it, and functions cannot be.
-        from ppdiffusers_tome.patching.adapters import find_adapter
-
-        return find_adapter, (self.block_class,)
-
     def find_grid(self, parent: Layer, *inputs: Any) -> Grid | None:
         """Return the grid of tokens, or None where the inputs describe none."""
         if self.grid is not None:

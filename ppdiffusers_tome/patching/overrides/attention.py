@@ -8,10 +8,10 @@ import paddle
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
-from ppdiffusers_tome.patching.layer_class import find_user_function
-from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.override import Original, Override, find_user_function
 from ppdiffusers_tome.patching.processors import gets_group_sizes
 from ppdiffusers_tome.patching.state.block_call import PointCall, UnmergeableError
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
 class MaskPreparation(Override):
@@ -20,13 +20,17 @@ class MaskPreparation(Override):
     method = "prepare_attention_mask"
     runs_in = "point"
 
+    def __init__(self, state: DenoiserState, layer: Layer) -> None:
+        super().__init__(state, layer)
+        self._uses_group_sizes = state.config.uses_group_sizes
+
     def run(
         self, point: PointCall, original: Original, /, attention_mask: paddle.Tensor | None, target_length: int,
         batch_size: int, out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
         mask, reduction = attention_mask, point.reduction
-        if mask is None and not self.state.config.uses_group_sizes:
+        if mask is None and not self._uses_group_sizes:
             return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
         point.block.call.require_one_mode()
         # Merged tokens have entered when this is called; keys that are reduced have not.

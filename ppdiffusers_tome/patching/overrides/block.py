@@ -8,11 +8,10 @@ from typing import Any
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
-from ppdiffusers_tome.patching.layer_class import list_overrides
-from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
+from ppdiffusers_tome.patching.override import Original, Override, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.block_call import BlockCall
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -37,10 +36,12 @@ class GridOverride(Override):
     def __init__(self, state: DenoiserState, block: MergeableBlock) -> None:
         super().__init__(state, find_layer(block.parent, block.adapter.grid_layer))
         self.parent, self.adapter, self.level = block.parent, block.adapter, block.level
+        # Tensors whose values tell a grid, their versions, and the grid.
+        self._known: tuple[Sequence[Any], Sequence[int], Grid | None] = ((), (), None)
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the call's layout, or warn that none exists; run the layer."""
-        call.add_mode(self.layer)
+        call.require_one_mode()
         call.layouts[self] = None
         inputs = find_arguments(self.layer, args, kwargs, self.adapter.grid_inputs)
         grid = None if inputs is None else self._find_grid(inputs)
@@ -63,13 +64,10 @@ class GridOverride(Override):
                 require_eager("a dynamic height or width")
             return grid
         require_eager(f"a grid given by the values of {' and '.join(map(str, adapter.grid_inputs))}", "remove_tome")
-        # The same for all blocks of a parent, independent of their prefix.
-        grids, parent = self.state.denoising().grids, id(self.parent)
-        versions = [tensor.inplace_version for tensor in inputs]
-        known = grids.get(parent)
-        if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
-            grids[parent] = inputs, versions, adapter.find_grid(self.parent, *inputs)
-        return grids[parent][2]
+        known, versions = self._known, [tensor.inplace_version for tensor in inputs]
+        if known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
+            self._known = known = inputs, versions, adapter.find_grid(self.parent, *inputs)
+        return known[2]
 
 
 class BlockOverride(Override):
@@ -84,30 +82,27 @@ class BlockOverride(Override):
     ) -> None:  # fmt: skip
         super().__init__(state, block.block)
         self.grid, self.inner, self.gets_tokens = grid, inner, not block.adapter.tokens_layer
-        for override in (self, *(override for _, override in inner)):
-            override.block = self
+        self._inner_names = [([*filter(None, path.split("."))], override) for path, override in inner]
 
-    def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        if CALL_STACK.pipeline_call is not None and self.state.find_frame() is None:
-            self._warn_of_missing_denoiser()
-        return super().__call__(original, *args, **kwargs)
-
-    def _warn_of_missing_denoiser(self) -> None:
+    def note_outside(self) -> None:
+        """Warn where the block runs in a pipeline, but in no call of its denoiser."""
         states = {override.state for override in list_overrides(self.layer)}
         # Of two models that share the block, the other may run.
-        if states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
+        if CALL_STACK.pipeline_call is not None and states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
             self.state.warn_once(
                 "outside",
                 f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
                 "the denoiser's forward, the block was copied or moved, or other code called it alone; call apply_tome "
-                "again",
+                "again, and after other code that replaces a forward (enable_model_cpu_offload comes after apply_tome)",
             )
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
         self.state.has_run_blocks = True
-        for path, override in self.inner:
-            layer = find_layer(self.layer, path)
+        for names, override in self._inner_names:
+            layer: Any = self.layer
+            for name in names:
+                layer = getattr(layer, name, None)
             if layer is not override.layer and layer is not None:
                 with CHANGES:  # another thread may find the new layer, too
                     override.follow(layer)
@@ -119,9 +114,13 @@ class BlockOverride(Override):
             )
         layout, tokens = call.layouts.get(self.grid), None
         if self.gets_tokens:
-            tokens = first_argument(self.layer, args, kwargs)
-        with CALL_STACK.push(Frame(call, None if layout is None else BlockCall(call, self.layer, layout, tokens))):
+            tokens = args[0] if args else first_argument(self.layer, args, kwargs)
+        block, outer = None if layout is None else BlockCall(call, self.layer, layout, tokens), CALL_STACK.frames
+        try:
+            CALL_STACK.frames = (*outer, Frame(call, block))
             return original(*args, **kwargs)
+        finally:
+            CALL_STACK.frames = outer
 
     def take_off(self) -> None:
         """Remove this and the overrides inside of the block."""

@@ -8,9 +8,10 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.arguments import list_parameters
-from ppdiffusers_tome.patching.layer_class import list_overrides, walk_overrides
-from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.blocks import MergeableBlock
+from ppdiffusers_tome.patching.override import Original, Override, list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -27,23 +28,38 @@ _FOREIGN_CACHE = "cache_dic"
 class DenoiserOverride(Override):
     """The override of a denoiser or a part of a model.
 
-    ``reads_timestep`` is True where no layer embeds the timestep before the first block, so the arguments tell it.
+    Args:
+        state, layer: as for ``Override``.
+        blocks: in which tokens may merge.
+        reads_timestep: True where no layer embeds the timestep before the first block, so the arguments tell it.
     """
 
-    def __init__(self, state: DenoiserState, layer: Layer, *, reads_timestep: bool) -> None:
+    def __init__(
+        self, state: DenoiserState, layer: Layer, blocks: list[MergeableBlock], *, reads_timestep: bool
+    ) -> None:
         super().__init__(state, layer)
+        self.blocks = blocks
         self.parameters = tuple(list_parameters(layer))
         self.reads_timestep = reads_timestep
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         call = self._begin(args, kwargs)
-        with self.state.run_call(call):
-            output = original(*args, **kwargs)
-            call.end()
+        if call.records_gradients and not HAS_STATE and getattr(self.layer, "is_gradient_checkpointing", False):
+            raise ToMeValueError(
+                f"gradient checkpointing does not go together with ToMe on Paddle {paddle.__version__}, which cannot "
+                "tell the call of a layer that runs again; disable_gradient_checkpointing, or install paddlepaddle 3"
+            )
+        output = self.state.run_call(call, original, args, kwargs)
+        call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
         if not self.state.has_run_blocks:
             self._warn_of_blocks_that_did_not_run()
         return output
+
+    def take_off(self) -> None:
+        """Remove this; layers that a backward pass is to run again cannot."""
+        self.state.is_removed = True
+        super().take_off()
 
     def _warn_of_blocks_that_did_not_run(self) -> None:
         # Another thread may have taken this off, and put others in its place.
@@ -75,8 +91,6 @@ class DenoiserOverride(Override):
             timestep = paddle.to_tensor([timestep])
         if _is_tensor(timestep) and len(timestep.shape) <= 1:
             call.set_timestep(timestep)
-        if call.records_gradients and not HAS_STATE:
-            self.state.last_graph_call = call
         return call
 
 
@@ -88,7 +102,6 @@ class TimestepOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the timestep of the call and run the layer."""
-        call.add_mode(self.layer)
         timestep = args[0] if args else next(iter(kwargs.values()), None)
         if timestep is not None:
             call.set_timestep(timestep)

@@ -6,6 +6,8 @@ The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import repeat
+from operator import is_not
 from typing import Any
 
 import paddle
@@ -17,11 +19,10 @@ from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
-from ppdiffusers_tome.patching.layer_class import find_user_function
-from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
+from ppdiffusers_tome.patching.override import Original, Override, find_user_function
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
@@ -38,16 +39,17 @@ class PointOverride(Override):
         self.merge_point, self.role = merge_point, role
         # The type of a processor known to bypass required layers.
         self.bypassing: type | None = None
+        self._plain_processor: type | None = None  # that was found to store no maps
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or run it unmerged."""
-        is_nested, is_bypassed = CALL_STACK.frames[-1].point is not None, self.bypassing is find_processor(self.layer)
+        is_nested = CALL_STACK.frames[-1].point is not None
+        is_bypassed = self.bypassing is not None and self.bypassing is find_processor(self.layer)
         reduction = None if is_nested or is_bypassed else block.match()
         if reduction is None:
             return original(*args, **kwargs)
         try:
-            point = PointCall(block, reduction, self.merge_point)
-            return self._run_merged(point, original, args, kwargs)
+            return self._run_merged(PointCall(block, reduction, self.merge_point), original, args, kwargs)
         except UnmergeableError as error:
             warning = error.args
         output = original(*args, **kwargs)  # which raises an error of the user's own again
@@ -56,40 +58,62 @@ class PointOverride(Override):
 
     def _run_merged(self, point: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
-        tokens = first_argument(self.layer, args, kwargs)
-        for obstacle in self._list_obstacles(point.reduction, tokens, kwargs):
-            raise UnmergeableError(*obstacle)
-        if self.merge_point.rotary or self.merge_point.mask:
+        merge_point, reduction = self.merge_point, point.reduction
+        tokens = args[0] if args else first_argument(self.layer, args, kwargs)
+        self._require_mergeable(reduction, tokens, kwargs)
+        if reduction.keeps_queries:
+            point.required.add("to_k")
+        if merge_point.rotary or merge_point.mask:
             kwargs = self._reduce_keywords(point, kwargs, tokens.dtype)
-        reduces_inside = point.reduction.keeps_queries or self.merge_point.merges_inside
+        reduces_inside = reduction.keeps_queries or merge_point.merges_inside
         if not reduces_inside:
             args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
+        outer = CALL_STACK.frames
         try:
-            with CALL_STACK.push(Frame(point.block.call, point.block, point)):
-                output = original(*args, **kwargs)
+            CALL_STACK.frames = (*outer, Frame(point.block.call, point.block, point))
+            output = original(*args, **kwargs)
         except ToMeError:
             raise
         except ValueError as error:  # of all keys and a mask for fewer, or of the user's own
-            if not point.missing:
+            missing = point.required - point.ran
+            if not missing:
                 raise
-            why = self._describe_bypass(point.missing)
-            raise UnmergeableError("bypass", f"{why} ({' '.join(str(error).split())[:200]})") from error
-        if point.missing:  # the result has other keys, or lacks its positions
+            raise UnmergeableError(
+                "bypass", f"{self._describe_bypass(missing)} ({' '.join(str(error).split())[:200]})"
+            ) from error
+        finally:
+            CALL_STACK.frames = outer
+        missing = point.required - point.ran
+        if missing:  # the result has other keys, or lacks its positions
             # A function of the user may leave attention out in some calls only.
             self.bypassing = None if find_user_function(self.layer) else find_processor(self.layer)
-            raise UnmergeableError("bypass", self._describe_bypass(point.missing))
+            raise UnmergeableError("bypass", self._describe_bypass(missing))
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
+
+    def _require_mergeable(
+        self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Raise an ``UnmergeableError`` where the layer has to run unmerged."""
+        processor = type(getattr(self.layer, "processor", None))
+        if processor is not self._plain_processor:
+            if stores_maps(processor, self.role):
+                raise UnmergeableError(
+                    "maps",
+                    f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
+                )
+            self._plain_processor = processor
+        shape = None if tokens is None else list(tokens.shape)
+        is_whole = shape is not None and len(shape) == 3 and shape[:2] == [reduction.batch, reduction.num_tokens]
+        if not is_whole or any(map(is_not, kwargs.values(), repeat(None))):
+            for obstacle in self._list_obstacles(reduction, tokens, kwargs):
+                raise UnmergeableError(*obstacle)
 
     def _list_obstacles(
         self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
         """Yield the warnings why the layer runs unmerged."""
-        point, name, processor = self.merge_point, type(self.layer).__name__, find_processor(self.layer)
-        if stores_maps(processor, self.role):
-            yield "maps", (
-                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
-            )
+        point, name = self.merge_point, type(self.layer).__name__
         if tokens is None:
             yield "arguments", f"{name} was called without its first argument, so it runs unmerged"
             return
@@ -123,6 +147,7 @@ class PointOverride(Override):
             point.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
             if rotary.num_text:
                 point.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
+            point.required |= point.rotations.keys()
         if merge_point.mask:
             mask = kwargs.get(merge_point.mask)
             if mask is not None:
@@ -165,7 +190,7 @@ class ProjectionOverride(InnerOverride):
     def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on tokens that are reduced once for all projections."""
         point.ran.add(self.name)
-        tokens = first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else first_argument(self.layer, args, kwargs)
         if point.reduced[0] is not tokens:
             require_fit(self.layer, point.merge_point, point.reduction, tokens)
             point.reduced = tokens, point.reduce(tokens)

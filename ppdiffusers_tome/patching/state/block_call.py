@@ -73,8 +73,8 @@ class BlockCall:
         """Count the block as one whose tokens merged; tell ``WATCHERS`` once."""
         if not self.has_merged:
             self.has_merged = True
-            if self.call.step is not None:
-                self.call.state.denoising().has_merged = True
+            if self.call.denoising is not None:
+                self.call.denoising.has_merged = True
             for watch in WATCHERS:
                 watch(self)
 
@@ -86,7 +86,7 @@ class PointCall:
     Attributes:
         block: the call of its block.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
-        ran: names of the layers of attention that ran on fewer tokens.
+        required: names of the layers of attention that have to run on fewer tokens, and ``ran`` of those that did.
         reduced: the last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
     """
 
@@ -94,19 +94,15 @@ class PointCall:
     reduction: TokenReduction
     merge_point: MergePoint
     rotations: dict[str, Rotation] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
     ran: set[str] = field(default_factory=set)
     reduced: tuple[Any, Any] = (None, None)
 
-    @property
-    def missing(self) -> set[str]:
-        """Layers of attention that have to run on fewer tokens, and have not."""
-        keys = {"to_k"} if self.reduction.keeps_queries else set()
-        return (keys | self.rotations.keys()) - self.ran
-
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
         """Reduce the image tokens of ``[batch, tokens, channels]``."""
-        self.block.call.require_one_mode()
-        reduction, merge_point = self.reduction, self.merge_point
+        reduction, merge_point, call = self.reduction, self.merge_point, self.block.call
+        if paddle.in_dynamic_mode() != call.is_eager:
+            call.require_one_mode()
         if not merge_point.text:
             return reduction.reduce(tokens)
         image, text = TokenSpan(reduction.num_tokens, merge_point.text_first).split(tokens)

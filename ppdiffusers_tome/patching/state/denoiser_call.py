@@ -10,8 +10,8 @@ import paddle
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
-from ppdiffusers_tome.patching.paddle_compat import FALLBACK, require_eager
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.patching.state.block_call import BlockCall
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.patching.state.progress import Step
+    from ppdiffusers_tome.patching.state.denoising import Denoising
+    from ppdiffusers_tome.patching.state.steps import Step
     from ppdiffusers_tome.patching.step_cache import CachedCall
 
 
@@ -34,9 +35,11 @@ class DenoiserCall:
 
     Attributes:
         timestep: scalar or ``[batch]``; None where the model has none.
+        denoising: of the image; None if no setting needs the step, or outside of a pipeline.
         step: of the denoising; None if no setting needs it, or it is unknown.
         layouts: of the blocks, by the override of the layer that gets their latent; None where they have no grid.
         cached_call: of the cache over steps; None where all layers run.
+        is_eager: False while ``to_static`` traces the call.
         records_gradients: True if gradients may be computed.
     """
 
@@ -46,27 +49,18 @@ class DenoiserCall:
     ) -> None:  # fmt: skip
         self.state, self.denoiser, self._config = state, denoiser, state.config
         self.latent_shape, self.conditioning = latent_shape, conditioning
-        # Training uses random timesteps and images.
-        is_training = denoiser.training and CALL_STACK.pipeline_call is None
-        self._shares_steps = self._config.reuse_steps > 1 and not is_training
-        self._modes: set[bool] = set()
         self.timestep: paddle.Tensor | None = None
+        self.denoising: Denoising | None = None
         self.step: Step | None = None
+        self._progress: float | None = None
         self.layouts: dict[object, Layout | None] = {}
         self.cached_call: CachedCall | None = None
-        self.records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        self.is_eager = paddle.in_dynamic_mode()
+        self.records_gradients = self.is_eager and paddle.is_grad_enabled()
         self._counts: dict[Layout, int] = {}  # of tokens that merge
         self._reducers: dict[Layout, Reducer] = {}
         # By block, layout and batch; None instead of a dictionary where nothing is reused.
         self._reductions: dict[Any, TokenReduction] | None = None
-
-    def add_mode(self, layer: Layer) -> None:
-        """Note whether a layer whose input is kept runs in a program.
-
-        The denoiser's own call may be around the program, and is not noted.
-        """
-        if layer is not self.denoiser:
-            self._modes.add(paddle.in_dynamic_mode())
 
     def require_one_mode(self) -> None:
         """Refuse to merge in a denoiser of which only some layers are traced.
@@ -74,12 +68,10 @@ class DenoiserCall:
         Raises:
             ToMeValueError: a value of a program that is being traced would be used outside, or the other way round.
         """
-        self._modes.add(paddle.in_dynamic_mode())
-        if len(self._modes) > 1:
-            in_parts = ", call to_static with full_graph=False" if FALLBACK else ""
+        if paddle.in_dynamic_mode() != self.is_eager:
             raise ToMeValueError(
                 f"paddle.jit.to_static traces a layer inside of {type(self.denoiser).__name__}, and its tokens are "
-                f"matched outside of that program; trace the whole model{in_parts}, or remove_tome"
+                "matched outside of that program; trace the whole model, or remove_tome"
             )
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
@@ -89,6 +81,7 @@ class DenoiserCall:
         """
         if self.timestep is not None:
             return
+        self.require_one_mode()
         self.timestep = timestep
         setting = next(iter(self._list_step_settings()), None)
         if setting is None:
@@ -110,35 +103,58 @@ class DenoiserCall:
                 "it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it"
             )
         if self._config.cache:
-            settings["a cache over steps"] = (
-                "the cache over steps has no effect here; apply it to the whole model or its pipeline"
-            )
-        if self._shares_steps and paddle.in_dynamic_mode():  # a program that is being traced has no values yet
+            settings["a cache over steps"] = "the cache over steps has no effect here"
+        if self._config.reuse_steps > 1 and self.is_eager:  # a program that is being traced has no values yet
             settings["reuse_steps"] = "reuse_steps has no effect here"
         return settings
 
     def _begin_step(self, timestep: float) -> None:
         """Find the step of this call, and what it shares with earlier steps."""
-        denoising = self.state.denoising()
-        step = denoising.tracker.step_at(timestep)
-        self.step = step
-        if step.progress is not None:
-            denoising.add_step(step.progress)
-        if step.progress is None and self._config.uses_progress:
-            self.state.warn_once(
-                "progress",
-                f"a timestep of {timestep:g} is outside 0 to {self.state.max_timestep:g}, so the progress of the "
-                f"denoising is unknown, and the model runs unmerged; {denoising.advice}, or give one ratio for the "
-                "whole denoising",
-            )
-        if self._shares_steps:
-            if step.is_new_step:
-                denoising.matchings.next_step(continues=step.continues)
+        pipeline_call = CALL_STACK.pipeline_call
+        denoising = None if pipeline_call is None else pipeline_call.find_denoising(self.state)
+        step = None if denoising is None else denoising.find_step(timestep)
+        self.denoising, self.step = denoising, step
+        self._set_progress(timestep)
+        if denoising is None or step is None:
+            self._warn_of_missing_schedule()
+            return
+        if self._config.reuse_steps > 1 and step.is_new_step:
+            denoising.matchings.next_step(continues=step.continues)
+        # Under gradients nothing is shared, as training uses random timesteps and images.
+        if self._config.reuse_steps > 1 and step.number is not None and not self.records_gradients:
             self._reductions = denoising.matchings.lookup(self.latent_shape, self.conditioning)
             if denoising.matchings.never_matches:
                 self.state.warn_once("no reuse", f"{CALLS_DIFFER}, so reuse_steps has no effect here")
         if self._config.cache:
             self.cached_call = denoising.cache.begin_call(self, step, timestep)
+
+    def _set_progress(self, timestep: float) -> None:
+        """Set the progress, by the timestep where no schedule tells the step."""
+        highest, step = self.state.max_timestep, self.step
+        if step is not None and step.progress is not None:
+            self._progress = step.progress
+        elif 0 <= timestep <= highest:
+            self._progress = (highest - timestep) / highest
+        elif self._config.uses_progress:
+            self.state.warn_once(
+                "progress",
+                f"a timestep of {timestep:g} is outside 0 to {highest:g}, so the progress of the denoising is unknown, "
+                "and the model runs unmerged; call the model through a pipeline that returns its images, or give one "
+                "ratio for the whole denoising",
+            )
+        if self.denoising is not None and self._progress is not None:
+            self.denoising.add_step(self._progress)
+
+    def _warn_of_missing_schedule(self) -> None:
+        if self.records_gradients:
+            return
+        settings = {"the cache over steps": self._config.cache, "reuse_steps": self._config.reuse_steps > 1}
+        for setting in (name for name, is_used in settings.items() if is_used):
+            self.state.warn_once(
+                f"{setting} without schedule",
+                f"{setting} needs the steps of the denoising, which only a pipeline with a scheduler knows, so it has "
+                "no effect here; call the model through its pipeline",
+            )
 
     def end(self) -> None:
         """Count a call that ended, for the report of its image."""
@@ -146,7 +162,8 @@ class DenoiserCall:
             return
         if self.timestep is None:
             self._warn_of_missing_timestep()
-        self.state.denoising().cache.end_call(self.step, self.cached_call)
+        if self.denoising is not None:
+            self.denoising.cache.end_call(self.step, self.cached_call)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
         """Return the reduction of ``[batch, tokens, channels]``; None: run unmerged."""
@@ -155,7 +172,8 @@ class DenoiserCall:
             self._counts[layout] = self._count_merged(layout)
         if self._counts[layout] == 0:
             return None
-        self.require_one_mode()
+        if paddle.in_dynamic_mode() != self.is_eager:
+            self.require_one_mode()
         # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
         key = (block.layer, layout, batch)
@@ -175,16 +193,17 @@ class DenoiserCall:
         config, grid = self._config, layout.grid
         if self.timestep is None:
             self._warn_of_missing_timestep()
-        progress = None if self.step is None else self.step.progress
-        if self._config.uses_progress and progress is None:
+        progress = self._progress
+        if config.uses_progress and progress is None:
             return 0
         num_merged = config.num_merged(grid, progress)
         if grid.num_cells(config.sx, config.sy, config.st) == 0:
             if num_merged > 0:
                 self._warn_of_small_grid(grid)
             return 0
-        if progress is not None and config.highest_ratio * grid.num_tokens >= 1:
-            self.state.denoising().add_step(progress, merges=num_merged > 0)
+        may_merge = config.highest_ratio * grid.num_tokens >= 1
+        if self.denoising is not None and progress is not None and may_merge:
+            self.denoising.add_step(progress, merges=num_merged > 0)
         return num_merged
 
     def _warn_of_small_grid(self, grid: Grid) -> None:
@@ -198,4 +217,4 @@ class DenoiserCall:
     def _warn_of_missing_timestep(self) -> None:
         effects = "; ".join(self._list_step_settings().values())
         if effects:
-            self.state.warn_once("timestep", f"this model, or part of one, does not report its timestep, so {effects}")
+            self.state.warn_once("timestep", f"this model does not report its timestep, so {effects}")

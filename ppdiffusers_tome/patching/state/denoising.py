@@ -1,58 +1,68 @@
-"""The state of one denoiser over the steps of one image."""
+"""The denoisings of a pipeline's call: what each denoiser keeps over the steps of an image.
+
+``install`` wraps the ``__call__`` of every pipeline class with ``track_call``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
+import numpy as np
+
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.models import list_models, list_schedulers
+from ppdiffusers_tome.patching.override import walk_overrides
+from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
 from ppdiffusers_tome.patching.step_cache import StepCache
 from ppdiffusers_tome.patching.step_memory import StepMemory
 
 if TYPE_CHECKING:
-    import paddle
-
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
     from ppdiffusers_tome.settings.config import ToMeConfig
 
+# Schedulers whose list ends with the finished image, for which no denoiser is called.
+_END_IN_LIST = ("DDPMWuerstchenScheduler",)
+
 
 class Denoising:
-    """The state of one denoiser over the steps of one denoising.
-
-    Args:
-        state: of the denoiser.
-        tracker: of the steps.
-        scheduler: of the pipeline, or None.
-        advice: what to do where no schedule tells the steps.
-        has_end: False without a pipeline, as in training; such a denoising is not reported, and keeps no steps.
+    """The state of one denoiser in a call of its pipeline.
 
     Attributes:
         matchings: the reductions that steps share.
         cache: over steps.
-        grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
         steps: by progress the steps that ran, where a setting needs it: whether the ratio lets tokens merge in them,
             None where no block ran.
         has_merged: True once tokens merged, where a setting needs the step.
     """
 
-    def __init__(
-        self, state: DenoiserState, tracker: SchedulerTracker | TimestepTracker, scheduler: Any = None,
-        advice: str = "this pipeline shows none", *, has_end: bool = True,
-    ) -> None:  # fmt: skip
-        self.tracker, self.advice, self._has_end = tracker, advice, has_end
-        self.matchings = StepMemory(state.config.reuse_steps)
-        has_schedule = isinstance(tracker, SchedulerTracker)
-        self.cache = StepCache(state.config, scheduler, None if has_schedule else advice)
-        self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
+    def __init__(self, pipe: Any, name: str, config: ToMeConfig) -> None:
+        self._pipe, self._name, self._finder = pipe, name, StepFinder()
+        self._schedules: list[Schedule] = []
+        self.matchings = StepMemory(config.reuse_steps)
+        self.cache = StepCache(config, next(list_schedulers(pipe, name), None))
         self.steps: dict[float, bool | None] = {}
         self.has_merged = False
+
+    def find_step(self, timestep: float) -> Step | None:
+        """Return the step of the next call; None where the pipeline has no list of timesteps."""
+        # Read once each time that they are set, as on a GPU reading waits for the device.
+        known = {id(schedule.source): schedule for schedule in self._schedules}
+        self._schedules = [
+            known.get(id(scheduler.timesteps)) or Schedule(scheduler.timesteps, _read_timesteps(scheduler))
+            for scheduler in list_schedulers(self._pipe, self._name)
+        ]
+        schedules = [schedule for schedule in self._schedules if schedule.timesteps]
+        if not schedules:
+            return None
+        # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
+        return self._finder.find_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
 
     def add_step(self, progress: float, *, merges: bool | None = None) -> None:
         """Add a step, and whether tokens of a grid merge in it."""
         known = self.steps.get(progress)
-        if self._has_end:
-            self.steps[progress] = known or merges if merges is not None else known
+        self.steps[progress] = known or merges if merges is not None else known
 
     def explain_useless_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` without effect, if any."""
@@ -77,3 +87,70 @@ class Denoising:
                 "of the denoising; choose a greater start"
             )
         return None
+
+
+class PipelineCall:
+    """A call of a pipeline, with the denoisings of its denoisers."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._denoisings: dict[DenoiserState, Denoising | None] = {}
+
+    def find_denoising(self, state: DenoiserState) -> Denoising | None:
+        """Return a denoiser's denoising in this call; None of another pipeline's.
+
+        A callback may call another model, to which the pipeline's steps do not apply.
+        """
+        if state not in self._denoisings:
+            names = (
+                name for name, model in list_models(self._pipe)
+                if any(override.state is state for override in walk_overrides(model))
+            )  # fmt: skip
+            name = next(names, None)
+            self._denoisings[state] = None if name is None else Denoising(self._pipe, name, state.config)
+        return self._denoisings[state]
+
+    def end(self, *, is_complete: bool) -> None:
+        """Report cached steps, free all values, warn of useless bounds."""
+        denoisings, self._denoisings = self._denoisings, {}
+        for state, denoising in denoisings.items():
+            if denoising is not None and state.config.cache:
+                state.last_image = denoising.cache.end()
+            if is_complete and denoising is not None and not vars(self._pipe).get("_interrupt"):
+                message = denoising.explain_useless_bounds(state.config)
+                if message is not None:
+                    state.warn_once("start and end", message)
+
+
+def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a pipeline's ``__call__`` to make each call current while it runs."""
+
+    @functools.wraps(call)
+    def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
+        outer, pipeline_call, is_complete = CALL_STACK.pipeline_call, PipelineCall(pipe), False
+        try:
+            CALL_STACK.pipeline_call = pipeline_call
+            output = call(pipe, *args, **kwargs)
+            is_complete = True
+            return output
+        finally:
+            CALL_STACK.pipeline_call = outer
+            pipeline_call.end(is_complete=is_complete)
+
+    tracked: Any = run_call
+    tracked.itself = run_call  # ``functools.wraps`` copies it to others
+    return tracked
+
+
+def is_tracked(call: Any) -> bool:
+    """Return whether a ``__call__`` is one that ``track_call`` made."""
+    return call is not None and getattr(call, "itself", None) is call
+
+
+def _read_timesteps(scheduler: Any) -> list[float]:
+    """Return the timesteps of a scheduler's steps as Python numbers."""
+    timesteps = scheduler.timesteps
+    array = timesteps.astype("float64").numpy() if hasattr(timesteps, "numpy") else np.asarray(timesteps)
+    numbers = [float(number) for number in array.reshape(-1)]
+    lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
+    return numbers[:-1] if lists_the_end else numbers

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
-    from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
-    from ppdiffusers_tome.patching.state.recompute import Stretch
+    from ppdiffusers_tome.patching.state.denoising import PipelineCall
 
 
 class Frame(NamedTuple):
@@ -25,18 +22,20 @@ class Frame(NamedTuple):
 class CallStack(threading.local):
     """The running calls of one thread.
 
+    Whoever sets ``frames`` sets them back in a ``finally`` clause, so that a call ends also if it raises.
+
     Attributes:
         frames: the calls of denoisers and in them, innermost last. While a backward pass runs layers again, they are
             those in which the layers ran first.
-        returns: the calls to return to from each backward pass that runs layers again, innermost last.
-        last_stretch: returns the last for which Paddle asked, see ``recompute``, or None.
+        returns: of each backward pass that runs layers again, innermost last, which of Paddle's states ends it.
+        last_state: that for which Paddle asked last, see ``recompute``.
         pipeline_call: the innermost call of a pipeline, or None.
     """
 
     def __init__(self) -> None:
         self.frames: tuple[Frame, ...] = ()
-        self.returns: list[Stretch | None] = []
-        self.last_stretch: Callable[[], Stretch | None] = lambda: None
+        self.returns: list[int] = []
+        self.last_state = 0
         self.pipeline_call: PipelineCall | None = None
 
     @property
@@ -44,19 +43,7 @@ class CallStack(threading.local):
         """True while a backward pass runs layers again."""
         return bool(self.returns)
 
-    @contextmanager
-    def push(self, frame: Frame) -> Iterator[None]:
-        """Make calls the innermost ones until they end, also if they raise."""
-        outer = self.frames
-        self.frames = (*outer, frame)
-        try:
-            yield
-        finally:
-            self.frames = outer
-
 
 CALL_STACK = CallStack()
-# The calls of pipelines that run in any thread.
-PIPELINE_CALLS: set[PipelineCall] = set()
 # Held while overrides come or go, and while a call begins.
 CHANGES = threading.RLock()
