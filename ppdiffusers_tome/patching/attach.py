@@ -139,6 +139,6 @@ def _list_overrides(
         if getattr(layer, name, None) is not None:
             inner.append(NormOverride(state, getattr(layer, name), name, getattr(layer, "heads", 0)))
     overrides += [(point.path(each.name), each) for each in inner]
-    if role == ATTENTION and point.has_prepared_mask and hasattr(layer, "prepare_attention_mask"):
+    if role == ATTENTION and point.prepares_mask and hasattr(layer, "prepare_attention_mask"):
         overrides.append((point.layer, MaskPreparation(state, layer)))
     return overrides

@@ -32,6 +32,7 @@ class MergePoint:
         text: ``FIRST`` or ``LAST`` where the input, or the sequence in attention, may also hold a text's tokens.
         rotary: the keyword of the rotary embedding that attention applies after ``norm_q`` and ``norm_k``.
         mask: the keyword of the mask of attention.
+        prepares_mask: True for attention that prepares its mask with ``prepare_attention_mask``.
     """
 
     layer: str
@@ -40,16 +41,12 @@ class MergePoint:
     text: str = ""
     rotary: str = ""
     mask: str = ""
+    prepares_mask: bool = False
 
     @property
     def text_first(self) -> bool:
         """True where a text's tokens precede the block's own."""
         return self.text == FIRST
-
-    @property
-    def has_prepared_mask(self) -> bool:
-        """True for attention that prepares its mask with ``prepare_attention_mask``."""
-        return self.merges_inside or not (self.text or self.rotary or self.mask)
 
     def list_inner_layers(self, keeps_queries: bool) -> tuple[str, ...]:
         """Return the names of layers in attention where tokens merge."""

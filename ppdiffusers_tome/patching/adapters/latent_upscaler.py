@@ -8,7 +8,10 @@ ADAPTERS = (
     BlockAdapter(
         block_class="KAttentionBlock",
         parent_classes=("KCrossAttnDownBlock2D", "KCrossAttnUpBlock2D"),
-        points={ATTENTION: (MergePoint("attn1", has_key_layers=True),), CROSS_ATTENTION: (MergePoint("attn2"),)},
+        points={
+            ATTENTION: (MergePoint("attn1", has_key_layers=True, prepares_mask=True),),
+            CROSS_ATTENTION: (MergePoint("attn2"),),
+        },
         block_is_parent=True,
     ),
 )

@@ -11,7 +11,10 @@ ADAPTERS = (
     BlockAdapter(
         block_class="BasicTransformerBlockST",
         parent_classes=("SpatialTemporalTransformer",),
-        points={ATTENTION: (MergePoint("attn1", has_key_layers=True),), CROSS_ATTENTION: (MergePoint("attn2"),)},
+        points={
+            ATTENTION: (MergePoint("attn1", has_key_layers=True, prepares_mask=True),),
+            CROSS_ATTENTION: (MergePoint("attn2"),),
+        },
         # The block gets a video and splits it into frames before its first norm.
         tokens_layer="norm1",
     ),

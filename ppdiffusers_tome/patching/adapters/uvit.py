@@ -30,7 +30,7 @@ _UVIT = BlockAdapter(
 _UNIDIFFUSER = BlockAdapter(
     block_class="UniDiffuserBlock",
     parent_classes=("UniDiffuserModel",),
-    points={ATTENTION: (MergePoint("attn1", has_key_layers=True),), MLP: (MergePoint("ff"),)},
+    points={ATTENTION: (MergePoint("attn1", has_key_layers=True, prepares_mask=True),), MLP: (MergePoint("ff"),)},
     grid_layer="vae_img_in",
     downsample=patch_size,
     prefix=_count_extra_tokens,

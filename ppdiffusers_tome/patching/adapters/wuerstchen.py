@@ -18,7 +18,11 @@ ADAPTERS = (
     BlockAdapter(
         block_class="AttnBlock",
         parent_classes=("WuerstchenPrior", "WuerstchenDiffNeXt"),
-        points={ATTENTION: (MergePoint("attention", has_key_layers=True, merges_inside=True, text=LAST),)},
+        points={
+            ATTENTION: (
+                MergePoint("attention", has_key_layers=True, merges_inside=True, text=LAST, prepares_mask=True),
+            )
+        },
         block_is_parent=True,
         unets=(_UNET,),
         max_timestep=1,

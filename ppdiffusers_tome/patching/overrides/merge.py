@@ -121,7 +121,7 @@ class PointOverride(Override):
             require_fit(self.layer, point, reduction, tokens)
         context = kwargs.get("encoder_hidden_states") if reduction.keeps_queries else None
         has_other_keys = context is not None and context.shape[1] != reduction.num_tokens
-        if has_other_keys and point.has_prepared_mask and not point.merges_inside:
+        if has_other_keys and point.prepares_mask and not point.merges_inside:
             yield "keys", f"{name} got keys of other tokens than its block's, so it runs unmerged"
         for key, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
             is_own = value is tokens or key == "encoder_hidden_states"
