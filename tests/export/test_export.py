@@ -308,7 +308,7 @@ class TestSettings:
         with pytest.raises(ToMeValueError, match=f"{words}.* of controlnet cannot be exported"):
             export_pipeline(pipe, tmp_path / "out", height=64, width=64)
         pipe.controlnet.remove_tome()
-        pipe.unet.up_blocks[1].apply_tome(**settings)
+        pipe.unet.apply_tome(**settings)
         with pytest.raises(ToMeValueError, match=" of unet cannot be exported"):
             export_pipeline(pipe, tmp_path / "out", height=64, width=64)
         assert not list(tmp_path.iterdir())

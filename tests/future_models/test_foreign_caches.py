@@ -14,6 +14,7 @@ import numpy as np
 import paddle
 import pytest
 
+import tiny
 from future_models import stand_ins
 from future_models.stand_ins import FIRST, Model, apart, join_text
 from future_models.test_stand_ins import same
@@ -118,7 +119,7 @@ def test_matchings_are_reused_beside_tensors_of_the_cache(monkeypatch: pytest.Mo
     monkeypatch.setattr(MODEL, "forward", forward_of(0))
     model = apply_tome(FLUX.build(), 0.5, reuse_steps=4)
     given: dict[str, Any] = {}
+    pipe = tiny.Sampler(model, tiny.scheduler())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for timestep in range(900, 200, -100):
-            FLUX.run(model, Inputs(timestep=timestep), joint_attention_kwargs=given)
+        pipe(lambda model, _, timestep: FLUX.run(model, Inputs(timestep=int(timestep)), joint_attention_kwargs=given), 7)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections import Counter
 from functools import cache
 from threading import Thread
@@ -166,10 +165,6 @@ NEEDS_PADDLE_3 = pytest.mark.skipif(PADDLE_2, reason="with Paddle 2.6 not even t
         pytest.param(
             lambda: tiny.pipeline(StableDiffusionSAGPipeline), dict(max_downsample=8), tiny.run_pipeline,
             ValueError, "eshape", id="attention maps that a pipeline reads", marks=NEEDS_PADDLE_3,
-        ),
-        pytest.param(
-            tiny.unet, {}, pickle.dumps, (AttributeError, pickle.PicklingError), "local object", id="pickle",
-            marks=NEEDS_PADDLE_3,
         ),
     ],
 )  # fmt: skip
