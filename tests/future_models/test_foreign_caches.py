@@ -122,4 +122,4 @@ def test_matchings_are_reused_beside_tensors_of_the_cache(monkeypatch: pytest.Mo
     pipe = tiny.Sampler(model, tiny.scheduler())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pipe(lambda model, _, timestep: FLUX.run(model, Inputs(timestep=int(timestep)), joint_attention_kwargs=given), 7)
+        pipe(lambda model, _, at: FLUX.run(model, Inputs(timestep=int(at)), joint_attention_kwargs=given), steps=7)
