@@ -279,6 +279,20 @@ def test_a_hook_from_after_may_go_and_come_again(path: str) -> None:
     assert "forward" not in vars(layer)
 
 
+def test_a_hook_from_before_that_comes_again_takes_it_off_until_it_is_applied_again() -> None:
+    """It puts back what it first found; a warning says so, see ``test_blocks_that_run_outside_of_their_denoiser``."""
+    unet = tiny.unet(levels=1)
+    add_hook_to_module(unet, ModelHook())
+    apply_tome(unet, 0.5)
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+    add_hook_to_module(unet, ModelHook())
+    with pytest.warns(UserWarning, match="ran outside of a call of its denoiser, so unmerged.*call apply_tome again"):
+        assert np.array_equal(Outside(unet)(), run_merged(0.0))
+    for _ in range(2):
+        apply_tome(unet, 0.5)
+        assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
+
+
 class Around:
     """A function of the user around what it found."""
 

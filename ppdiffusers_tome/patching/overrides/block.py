@@ -93,7 +93,7 @@ class BlockOverride(Override):
                 "outside",
                 f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
                 "the denoiser's forward, the block was copied or moved, or other code called it alone; call apply_tome "
-                "again, and after other code that replaces a forward (enable_model_cpu_offload comes after apply_tome)",
+                "again",
             )
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
