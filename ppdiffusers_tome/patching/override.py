@@ -98,7 +98,7 @@ class Override:
 
 @dataclass(eq=False)
 class _Place:
-    """Where overrides run in place of a layer's method.
+    """The place of a layer's method, where its overrides run.
 
     A layer has a second place for a method where other code replaced the first.
 
@@ -155,7 +155,7 @@ def restore_functions(layer: Layer) -> None:
 # may be called inside of the second, so each has one.
 @cache
 def _run_overrides(cls: Any, name: str, number: int) -> Callable[..., Any]:
-    """Return a method for layers of a class that runs the overrides of a place."""
+    """Return the method that runs the overrides of a place."""
 
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:

@@ -85,7 +85,7 @@ class BlockOverride(Override):
         self._inner_names = [([*filter(None, path.split("."))], override) for path, override in inner]
 
     def note_outside(self) -> None:
-        """Warn where the block runs in a pipeline, but in no call of its denoiser."""
+        """Warn where a pipeline runs the block outside of its denoiser."""
         states = {override.state for override in list_overrides(self.layer)}
         # Of two models that share the block, the other may run.
         if CALL_STACK.pipeline_call is not None and states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):

@@ -26,7 +26,7 @@ _FOREIGN_CACHE = "cache_dic"
 
 
 class DenoiserOverride(Override):
-    """The override of a denoiser or a part of a model.
+    """The override of a denoiser.
 
     Args:
         state, layer: as for ``Override``.
@@ -57,7 +57,7 @@ class DenoiserOverride(Override):
         return output
 
     def take_off(self) -> None:
-        """Remove this; layers that a backward pass is to run again cannot."""
+        """Remove this; a backward pass cannot run its layers again."""
         self.state.is_removed = True
         super().take_off()
 

@@ -1,4 +1,4 @@
-"""The denoisings of a pipeline's call: what each denoiser keeps over the steps of an image.
+"""What each denoiser keeps over the steps of an image.
 
 ``install`` wraps the ``__call__`` of every pipeline class with ``track_call``.
 """
@@ -46,7 +46,7 @@ class Denoising:
         self.has_merged = False
 
     def find_step(self, timestep: float) -> Step | None:
-        """Return the step of the next call; None where the pipeline has no list of timesteps."""
+        """Return the step of the next call; None without a list."""
         # Read once each time that they are set, as on a GPU reading waits for the device.
         known = {id(schedule.source): schedule for schedule in self._schedules}
         self._schedules = [
