@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
