@@ -129,8 +129,9 @@ def draw_counts(num_classes: int, images_per_class: int, num_resamples: int, see
     In the first row every image counts once.
     """
     shares, size = np.full(images_per_class, 1 / images_per_class), (num_resamples, num_classes)
-    drawn = np.random.default_rng(seed).multinomial(images_per_class, shares, size).reshape(num_resamples, -1)
-    return np.concatenate([np.ones_like(drawn[:1]), drawn])
+    drawn = np.random.default_rng(seed).multinomial(images_per_class, shares, size)
+    once = np.ones((1, num_classes * images_per_class), int)
+    return np.concatenate([once, drawn.reshape(num_resamples, once.size)])
 
 
 def compare(

@@ -1,0 +1,112 @@
+"""``quality``: what its statistics tell apart, and how the images are resumed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import quality
+from benchmarks.quality_statistics import RealImages, Sample, compare, draw_counts, judge
+
+CLASSES, IMAGES, FEATURES = 6, 12, 96
+CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)) * 2
+
+
+def make_features(images_per_class: int, seed: int) -> np.ndarray:
+    noise = np.random.default_rng(seed).standard_normal((CLASSES, images_per_class, FEATURES))
+    return (CENTRES[:, None] + noise).reshape(-1, FEATURES)
+
+
+@pytest.fixture(scope="module")
+def real() -> RealImages:
+    labels = np.repeat(np.arange(CLASSES), 40)
+    return RealImages(make_features(40, seed=1), labels, np.arange(len(labels)) % 10 == 0)
+
+
+def measure(real: RealImages, features: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
+    return Sample(real, features, IMAGES).measure(draw_counts(CLASSES, IMAGES, 400, seed))
+
+
+def test_a_shifted_sample_is_told_apart_and_an_equal_one_is_not(real: RealImages) -> None:
+    assert real.accuracy == real.accuracy_by_class == 1
+    features = make_features(IMAGES, seed=2)
+    base = measure(real, features)
+    equal = compare(measure(real, make_features(IMAGES, seed=3)), base, IMAGES)
+    assert judge(equal) == "equal"
+    assert all(each.low < each.value < each.high for name, each in equal.items() if name != "recognised")
+    shifted = compare(measure(real, features + 0.3), base, IMAGES)
+    assert judge(shifted) == "worse: energy distance, Fréchet distance"
+    assert shifted["energy distance"].value > 0
+    assert judge(compare(base, measure(real, features + 0.3), IMAGES)) == "better: energy distance, Fréchet distance"
+
+
+def test_distances_of_the_real_distribution_are_near_zero(real: RealImages) -> None:
+    base, far = measure(real, make_features(IMAGES, seed=2)), measure(real, make_features(IMAGES, seed=2) + 1)
+    assert abs(base["energy distance"][0]) < 0.1 * far["energy distance"][0]
+    assert 0 < base["Fréchet distance"][0] < far["Fréchet distance"][0]
+
+
+def test_another_class_is_not_recognised(real: RealImages) -> None:
+    features = make_features(IMAGES, seed=2)
+    found = compare(measure(real, np.roll(features, IMAGES, axis=0)), measure(real, features), IMAGES)
+    assert found["recognised"].value == found["recognised"].high == pytest.approx(-1)
+    assert found["energy distance"].value == pytest.approx(0, abs=1e-4)  # of the classes together
+    assert judge(found) == "worse: recognised"
+
+
+def test_pairing_by_noise_narrows_the_interval(real: RealImages) -> None:
+    features = make_features(IMAGES, seed=2)
+    changed = features + 0.1 * make_features(IMAGES, seed=3)
+    base = measure(real, features)
+    paired, unpaired = (compare(measure(real, changed, seed), base, IMAGES) for seed in (0, 1))
+    for name in ("energy distance", "Fréchet distance"):
+        assert paired[name].value == unpaired[name].value
+        assert paired[name].high - paired[name].low < 0.5 * (unpaired[name].high - unpaired[name].low)
+
+
+def test_one_image_of_each_class_has_no_interval(real: RealImages) -> None:
+    samples = [Sample(real, make_features(1, seed), 1).measure(draw_counts(CLASSES, 1, 0)) for seed in (2, 3)]
+    found = compare(*samples, 1)
+    assert all(math.isnan(each.low) for each in found.values())
+    assert judge(found) == "unknown"
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    path, made = tmp_path / "ddim-unmerged.npz", []
+
+    def make_image(number: int, seed: int) -> np.ndarray:
+        if len(made) == 5:
+            made.append(None)
+            raise KeyboardInterrupt
+        made.append((number, seed))
+        return np.full((2, 2, 3), 10 * number + seed, np.uint8)
+
+    with pytest.raises(KeyboardInterrupt):
+        quality.complete_images(path, 4, 2, make_image)
+    quality.complete_images(path, 4, 2, make_image)
+    assert made[6:] == [(2, 0), (2, 1), (3, 0), (3, 1)]  # the class that was interrupted, anew
+    with np.load(path) as file:
+        assert file["images"][:, 0, 0, 0].tolist() == [0, 1, 10, 11, 20, 21, 30, 31]
+    with pytest.raises(SystemExit, match="2 images of each class"):
+        quality.complete_images(path, 4, 3, make_image)
+
+
+def test_fewer_steps_are_the_most_that_cost_no_more() -> None:
+    seconds = {"unmerged": 4.0, "16-steps": 3.2, "12-steps": 2.4, "10-steps": 2.0, "8-steps": 1.6, "5-steps": 1.0}
+    seconds |= {"balanced": 3.15, "fast": 0.5, "ratio=0.5": 4.5}
+    assert quality.find_fewer_steps("balanced", seconds) == "16-steps"
+    assert quality.find_fewer_steps("ratio=0.5", seconds) == "unmerged"
+    assert quality.find_fewer_steps("fast", seconds) == quality.find_fewer_steps("12-steps", seconds) == ""
+
+
+@pytest.mark.parametrize("scheduler", quality.SCHEDULERS)
+def test_settings_are_those_of_their_names(scheduler: str) -> None:
+    variants = {name: quality.make_variant(name, scheduler) for name in quality.SETTINGS}
+    assert variants["unmerged"].config is None
+    assert (variants["5-steps"].steps, variants["5-steps"].config) == (5, None)
+    assert variants["ratio=0.5"].config.ratio == 0.5
+    assert len(variants["14-chosen"].config.cache) == 14
+    assert all(variants[name].steps == 20 for name in quality.SETTINGS if name not in quality.FEWER)
