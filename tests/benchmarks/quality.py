@@ -1,26 +1,26 @@
 """Measure how good merged images are, beside unmerged ones and fewer steps: bundled-emoji, 20 steps, guidance 7.5.
 
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality generate --scheduler ddim --images-per-class 12 \
-        --output outputs/quality
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality seconds --scheduler ddim
-    PYTHONPATH=tests quality-venv/bin/python -m benchmarks.quality table --scheduler ddim --images outputs/quality \
-        --real runs/emoji-features.npz
-    PYTHONPATH=tests python -m benchmarks.quality picture --scheduler ddim --images outputs/quality --output quality.jpg
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality generate --output outputs/quality
+    quality-venv/bin/python tests/benchmarks/quality_features.py generated outputs/quality --output outputs/features
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality seconds
+    PYTHONPATH=tests python -m benchmarks.quality table --features outputs/features --real runs/emoji-features.npz
+    PYTHONPATH=tests python -m benchmarks.quality picture --images outputs/quality --output quality.jpg
 
-``generate`` writes the images of each setting, all from the same noise, and resumes; other work on the machine changes
-nothing. ``seconds`` times an image of each setting in turn on a quiet machine. ``table`` writes
+``generate`` writes SCHEDULER/SETTING/SEED.npy, the images of all classes from one noise, and resumes; other work on the
+machine changes nothing. ``seconds`` times an image of each setting in turn on a quiet machine. ``table`` writes
 docs/measured/quality/SCHEDULER.csv and prints it as Markdown: what a probe recognises, energy and Fréchet distances to
-real emoji, their differences to the unmerged images and to fewer steps at the cost, with 95% intervals. It runs in the
-environment of ``quality_features``, which says how the real emoji's features are made
-(examples/train_demo_models/emoji.py draws them), and needs no Paddle.
+real emoji, their differences to the unmerged images and to fewer steps at the cost, with 95% intervals; it needs numpy
+and scikit-learn. examples/train_demo_models/emoji.py draws the real emoji. ``texts`` writes what a twin in another
+framework needs, and ``compare`` tells how alike its images are to those of ``generate``.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import os
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Sequence
+from itertools import count, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +38,13 @@ SCHEDULERS = ("ddim", "pndm")
 STEPS, GUIDANCE, SIDE = 20, 7.5, 128
 UNMERGED = "unmerged"
 MERGED = ("ratio=0.5", "quality", "balanced", "fast")
-CHOSEN = {"14-chosen": 14, "10-chosen": 10}  # steps of 20, by the model
-FEWER = {"16-steps": 16, "12-steps": 12, "10-steps": 10, "8-steps": 8, "5-steps": 5}  # 5: to be told apart
+CHOSEN = {"14 chosen": 14, "10 chosen": 10}  # steps of 20, by the model
+FEWER = {"16 steps": 16, "12 steps": 12, "10 steps": 10, "8 steps": 8, "5 steps": 5}  # 5: to be told apart
 SETTINGS = (UNMERGED, *MERGED, "cache=0.2", *CHOSEN, *FEWER)
 NUM_RESAMPLES = 2000
 SAME_COST = 1.03  # at most so much dearer
 DRAWN_CLASSES = ("face", "cat face", "heart", "bird", "flower", "fruit", "car", "clock")
-DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12-steps")
+DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps")
 
 
 def make_variant(setting: str, scheduler: str) -> Variant:
@@ -66,39 +66,58 @@ def make_variant(setting: str, scheduler: str) -> Variant:
 
 
 def generate(scheduler: str, images_per_class: int, settings: Sequence[str], folder: Path) -> None:
-    """Write uint8 ``images`` ``[classes * images_per_class, 128, 128, 3]`` of each setting, class by class."""
+    """Write the uint8 images ``[classes, 128, 128, 3]`` that are missing, seed by seed, so that settings keep pace."""
     from benchmarks.step_caches import Model
     from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
 
     model = Model("emoji", scheduler)
-    for setting in settings:
+    for seed, setting in product(range(images_per_class), settings):
+        path = folder / scheduler / setting / f"{seed}.npy"
+        if path.exists():
+            continue
         variant = make_variant(setting, scheduler)
         model.apply(variant)
+        images = np.stack([
+            np.asarray(model.generate(name, variant.steps, seed=seed, guidance=GUIDANCE, size=SIDE))
+            for name in EMOJI_CLASSES
+        ])  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, images)
+        partial.rename(path)
+        print(path, flush=True)
 
-        def make_image(number: int, seed: int, steps: int = variant.steps) -> np.ndarray:
-            name = EMOJI_CLASSES[number]
-            return np.asarray(model.generate(name, steps, seed=seed, guidance=GUIDANCE, size=SIDE))
 
-        complete_images(folder / f"{scheduler}-{setting}.npz", len(EMOJI_CLASSES), images_per_class, make_image)
+def write_texts(path: Path) -> None:
+    """Write the embedded classes and no prompt, ``[34, tokens, channels]``, and the calls that caches skip, as JSON."""
+    from benchmarks.step_caches import Model
+    from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
+
+    skipped: dict[str, dict[str, list[int]]] = {}
+    for scheduler in SCHEDULERS:
+        model = Model("emoji", scheduler)
+        for setting in ("cache=0.2", *CHOSEN):
+            model.apply(make_variant(setting, scheduler))
+            model.generate("bird", STEPS, guidance=GUIDANCE, size=SIDE)
+            computed = model.pipe.tome.entries[0].last_image.computed_steps
+            calls = range(len(model.pipe.scheduler.timesteps))
+            skipped.setdefault(scheduler, {})[setting] = [call for call in calls if call not in computed]
+    texts = [model.pipe.encode_prompt(prompt, 1, False)[0].numpy() for prompt in (*EMOJI_CLASSES, "")]
+    np.savez(path, texts=np.concatenate(texts), skipped=json.dumps(skipped))
 
 
-def complete_images(
-    path: Path, num_classes: int, images_per_class: int, make_image: Callable[[int, int], np.ndarray]
-) -> None:
-    """Make the images that a file lacks by their class and seed, and write it after each class."""
-    images: list[np.ndarray] = []
-    if path.exists():
-        with np.load(path) as file:
-            if file["images_per_class"] != images_per_class:
-                raise SystemExit(f"{path} has {file['images_per_class']} images of each class; choose another --output")
-            images = list(file["images"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for number in range(len(images) // images_per_class, num_classes):
-        images += [make_image(number, seed) for seed in range(images_per_class)]
-        partial = path.with_suffix(".partial.npz")
-        np.savez_compressed(partial, images=np.stack(images), images_per_class=images_per_class)
-        os.replace(partial, path)
-        print(f"{path}: {number + 1} of {num_classes} classes", flush=True)
+def compare_images(scheduler: str, folder: Path, other: Path) -> None:
+    """Print the PSNR of the images that two folders have, median and lowest of each setting."""
+    from ppdiffusers_tome.tuning.images import compute_psnr
+
+    for setting in SETTINGS:
+        psnrs: list[float] = []
+        for path in (folder / scheduler / setting).glob("*.npy"):
+            twin = other / path.relative_to(folder)
+            if twin.exists():
+                psnrs += map(compute_psnr, np.load(path), np.load(twin))
+        if psnrs:
+            print(f"{scheduler}, {setting}: {np.median(psnrs):.1f} ({min(psnrs):.1f}) dB, {len(psnrs)} images")
 
 
 def measure_seconds(scheduler: str, rounds: int, path: Path) -> None:
@@ -128,39 +147,33 @@ def measure_seconds(scheduler: str, rounds: int, path: Path) -> None:
     write_table(path, rows)
 
 
-def read_sample(folder: Path, scheduler: str, setting: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features ``[images, 1280]`` and the PSNR to the unmerged images, in dB, ``[images]``.
+def read_samples(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the features ``[images, 1280]`` and the PSNR ``[images]`` of each setting, class by class.
 
-    A file has them, or images of which they are computed.
+    They are those of the seeds that every setting has.
     """
-    with np.load(folder / f"{scheduler}-{setting}.npz") as file:
-        if "features" in file:
-            return file["features"], file["psnr"]
-        images = file["images"]
-    from benchmarks.quality_features import compute_features
-
-    with np.load(folder / f"{scheduler}-{UNMERGED}.npz") as file:
-        errors = np.square(file["images"][: len(images)].astype(np.float32) - images).mean((1, 2, 3))
-    with np.errstate(divide="ignore"):
-        return compute_features(images), 10 * np.log10(255**2 / errors)
+    settings = [setting for setting in SETTINGS if (folder / setting).exists()]
+    seeds = next(seed for seed in count() if not all((folder / each / f"{seed}.npz").exists() for each in settings))
+    samples = {}
+    for setting in settings:
+        files = [np.load(folder / setting / f"{seed}.npz") for seed in range(seeds)]
+        features, psnrs = (np.stack([file[name] for file in files], axis=1) for name in ("features", "psnr"))
+        samples[setting] = features.reshape(-1, features.shape[-1]), psnrs.ravel()
+    return samples
 
 
 def make_table(scheduler: str, folder: Path, real_features: Path) -> list[dict[str, str]]:
-    """Return a row for each setting that has all its images."""
+    """Return a row for each setting that has images."""
     with np.load(real_features) as file:
         real, classes = RealImages(file["features"], file["labels"], file["is_held_out"]), file["classes"].tolist()
     print(f"real emoji held out: {real.accuracy:.1%} recognised, {real.accuracy_by_class:.1%} by class")
-    samples = {
-        setting: read_sample(folder, scheduler, setting)
-        for setting in SETTINGS if (folder / f"{scheduler}-{setting}.npz").exists()
-    }  # fmt: skip
+    samples = read_samples(folder / scheduler)
     num_images = len(samples[UNMERGED][0])
     images_per_class = num_images // len(classes)
     counts = draw_counts(len(classes), images_per_class, NUM_RESAMPLES if images_per_class > 1 else 0)
     measured = {
-        setting: Sample(real, features, images_per_class).measure(counts)
-        for setting, (features, _) in samples.items() if len(features) == num_images
-    }  # fmt: skip
+        setting: Sample(real, features, images_per_class).measure(counts) for setting, (features, _) in samples.items()
+    }
     seconds = {
         row["setting"]: float(row["seconds"]) for row in read_table(FOLDER / "seconds.csv")
         if row["scheduler"] == scheduler
@@ -168,7 +181,7 @@ def make_table(scheduler: str, folder: Path, real_features: Path) -> list[dict[s
     rows = []
     for setting, values in measured.items():
         psnr = samples[setting][1]
-        row = {"setting": setting.replace("-", " "), "images": str(num_images), "seconds": "", "psnr": "", "lowest": ""}
+        row = {"setting": setting, "images": str(num_images), "seconds": "", "psnr": "", "lowest": ""}
         if setting in seconds:
             row["seconds"] = f"{seconds[setting]:.2f}"
         if setting != UNMERGED:
@@ -177,7 +190,7 @@ def make_table(scheduler: str, folder: Path, real_features: Path) -> list[dict[s
         unmerged = None if setting == UNMERGED else measured[UNMERGED]
         row |= describe_differences(values, unmerged, images_per_class, "than unmerged")
         fewer = find_fewer_steps(setting, seconds)
-        row["fewer steps at its cost"] = fewer.replace("-", " ")
+        row["fewer steps at its cost"] = fewer
         row |= describe_differences(values, measured.get(fewer), images_per_class, "than fewer steps")
         rows.append(row)
     return rows
@@ -198,7 +211,7 @@ def find_fewer_steps(setting: str, seconds: dict[str, float]) -> str:
     """Return the most steps without settings that cost no more than a setting; "" if none do."""
     if setting == UNMERGED or setting in FEWER or setting not in seconds:
         return ""
-    cheaper = (each for each in (UNMERGED, *FEWER) if seconds[each] <= SAME_COST * seconds[setting])
+    cheaper = (each for each in (UNMERGED, *FEWER) if seconds.get(each, np.inf) <= SAME_COST * seconds[setting])
     return next(cheaper, "")
 
 
@@ -232,12 +245,11 @@ def draw_picture(scheduler: str, folder: Path) -> Image.Image:
     margin = 110
     sheet = Image.new("RGB", (margin + len(DRAWN_CLASSES) * SIDE, len(DRAWN_SETTINGS) * SIDE), "white")
     for row, setting in enumerate(DRAWN_SETTINGS):
-        words = setting.replace("-", " ")
-        ImageDraw.Draw(sheet).text((4, (row + 0.5) * SIDE), words, fill="black", anchor="lm", font_size=18)
-        with np.load(folder / f"{scheduler}-{setting}.npz") as file:
-            images, step = file["images"], len(file["images"]) // len(EMOJI_CLASSES)
+        place = 4, (row + 0.5) * SIDE
+        ImageDraw.Draw(sheet).text(place, setting, fill="black", anchor="lm", font_size=18)
+        images = np.load(folder / scheduler / setting / "0.npy")
         for column, name in enumerate(DRAWN_CLASSES):
-            image = Image.fromarray(images[EMOJI_CLASSES.index(name) * step])
+            image = Image.fromarray(images[EMOJI_CLASSES.index(name)])
             sheet.paste(image, (margin + column * SIDE, row * SIDE))
     return sheet
 
@@ -245,38 +257,37 @@ def draw_picture(scheduler: str, folder: Path) -> Image.Image:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands: Any = parser.add_subparsers(dest="command", required=True)
-    for name in ("generate", "seconds", "table", "picture"):
-        command = commands.add_parser(name)
-        command.add_argument("--scheduler", choices=SCHEDULERS, default="ddim")
-        if name == "generate":
-            command.add_argument("--images-per-class", type=int, default=12)
-            command.add_argument("--only", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
-        elif name == "seconds":
-            command.add_argument("--rounds", type=int, default=5)
-        else:
-            command.add_argument("--images", type=Path, required=True, metavar="FOLDER")
-        if name == "table":
-            command.add_argument("--real", type=Path, required=True, help="features of real emoji")
-        if name in ("generate", "picture"):
-            command.add_argument("--output", type=Path, required=True)
-        if name == "table":
-            command.add_argument("--output", type=Path, default=FOLDER)
+    by_scheduler, paths = argparse.ArgumentParser(add_help=False), {}
+    by_scheduler.add_argument("--scheduler", choices=SCHEDULERS, default="ddim")
+    for name, names in {"generate": ["output"], "seconds": [], "table": ["features", "real"],
+                        "picture": ["images", "output"], "compare": ["images", "other"]}.items():  # fmt: skip
+        paths[name] = commands.add_parser(name, parents=[by_scheduler])
+        for each in names:
+            paths[name].add_argument(f"--{each}", type=Path, required=True)
+    paths["generate"].add_argument("--images-per-class", type=int, default=12)
+    paths["generate"].add_argument("--only", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
+    paths["seconds"].add_argument("--rounds", type=int, default=5)
+    paths["table"].add_argument("--output", type=Path, default=FOLDER)
+    commands.add_parser("texts").add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     if args.command == "table":
-        rows = make_table(args.scheduler, args.images, args.real)
+        rows = make_table(args.scheduler, args.features, args.real)
         write_table(args.output / f"{args.scheduler}.csv", rows)
         print(format_markdown(rows))
-        return
-    if args.command == "picture":
+    elif args.command == "picture":
         draw_picture(args.scheduler, args.images).save(args.output, quality=90)
-        return
-    from benchmarks.pages import prepare
-
-    prepare()
-    if args.command == "generate":
-        generate(args.scheduler, args.images_per_class, args.only, args.output)
+    elif args.command == "compare":
+        compare_images(args.scheduler, args.images, args.other)
     else:
-        measure_seconds(args.scheduler, args.rounds, FOLDER / "seconds.csv")
+        from benchmarks.pages import prepare
+
+        prepare()
+        if args.command == "generate":
+            generate(args.scheduler, args.images_per_class, args.only, args.output)
+        elif args.command == "texts":
+            write_texts(args.output)
+        else:
+            measure_seconds(args.scheduler, args.rounds, FOLDER / "seconds.csv")
 
 
 if __name__ == "__main__":

@@ -74,39 +74,51 @@ def test_one_image_of_each_class_has_no_interval(real: RealImages) -> None:
     assert judge(found) == "unknown"
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    path, made = tmp_path / "ddim-unmerged.npz", []
-
-    def make_image(number: int, seed: int) -> np.ndarray:
-        if len(made) == 5:
-            made.append(None)
-            raise KeyboardInterrupt
-        made.append((number, seed))
-        return np.full((2, 2, 3), 10 * number + seed, np.uint8)
-
-    with pytest.raises(KeyboardInterrupt):
-        quality.complete_images(path, 4, 2, make_image)
-    quality.complete_images(path, 4, 2, make_image)
-    assert made[6:] == [(2, 0), (2, 1), (3, 0), (3, 1)]  # the class that was interrupted, anew
-    with np.load(path) as file:
-        assert file["images"][:, 0, 0, 0].tolist() == [0, 1, 10, 11, 20, 21, 30, 31]
-    with pytest.raises(SystemExit, match="2 images of each class"):
-        quality.complete_images(path, 4, 3, make_image)
+def test_the_table_has_the_seeds_of_all_settings(
+    real: RealImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del real
+    monkeypatch.setattr(quality, "FOLDER", tmp_path)
+    monkeypatch.setattr(quality, "NUM_RESAMPLES", 200)
+    labels = np.repeat(np.arange(CLASSES), 40)
+    real_features = tmp_path / "real.npz"
+    np.savez(real_features, features=make_features(40, seed=1), labels=labels, classes=np.arange(CLASSES),
+             is_held_out=np.arange(len(labels)) % 10 == 0)  # fmt: skip
+    for setting, seeds, shift in (("unmerged", 9, 0), ("balanced", 8, 0.01), ("16 steps", 8, 0.5)):
+        folder = tmp_path / "features/ddim" / setting
+        folder.mkdir(parents=True)
+        for seed in range(seeds):
+            psnr = np.full(CLASSES, np.inf if setting == "unmerged" else 20 + seed)
+            np.savez(folder / f"{seed}.npz", features=make_features(1, seed) + shift, psnr=psnr)
+    costs = {"unmerged": 2, "balanced": 1, "16 steps": 1}
+    quality.write_table(
+        tmp_path / "seconds.csv",
+        [{"scheduler": "ddim", "setting": name, "seconds": str(value)} for name, value in costs.items()],
+    )
+    paths = ["--features", str(tmp_path / "features"), "--real", str(real_features), "--output", str(tmp_path)]
+    quality.main(["table", *paths])
+    unmerged, balanced, fewer = quality.read_table(tmp_path / "ddim.csv")
+    assert {row["images"] for row in (unmerged, balanced, fewer)} == {str(8 * CLASSES)}
+    assert (balanced["psnr"], balanced["lowest"], balanced["recognised"]) == ("23.5", "20.0", "1.000")
+    assert (unmerged["psnr"], unmerged["verdict than unmerged"]) == ("", "")
+    assert fewer["verdict than unmerged"].startswith("worse: energy distance")
+    assert (balanced["verdict than unmerged"], balanced["fewer steps at its cost"]) == ("equal", "16 steps")
+    assert balanced["verdict than fewer steps"].startswith("better: energy distance")
 
 
 def test_fewer_steps_are_the_most_that_cost_no_more() -> None:
-    seconds = {"unmerged": 4.0, "16-steps": 3.2, "12-steps": 2.4, "10-steps": 2.0, "8-steps": 1.6, "5-steps": 1.0}
+    seconds = {"unmerged": 4.0, "16 steps": 3.2, "12 steps": 2.4, "10 steps": 2.0, "8 steps": 1.6, "5 steps": 1.0}
     seconds |= {"balanced": 3.15, "fast": 0.5, "ratio=0.5": 4.5}
-    assert quality.find_fewer_steps("balanced", seconds) == "16-steps"
+    assert quality.find_fewer_steps("balanced", seconds) == "16 steps"
     assert quality.find_fewer_steps("ratio=0.5", seconds) == "unmerged"
-    assert quality.find_fewer_steps("fast", seconds) == quality.find_fewer_steps("12-steps", seconds) == ""
+    assert quality.find_fewer_steps("fast", seconds) == quality.find_fewer_steps("12 steps", seconds) == ""
 
 
 @pytest.mark.parametrize("scheduler", quality.SCHEDULERS)
 def test_settings_are_those_of_their_names(scheduler: str) -> None:
     variants = {name: quality.make_variant(name, scheduler) for name in quality.SETTINGS}
     assert variants["unmerged"].config is None
-    assert (variants["5-steps"].steps, variants["5-steps"].config) == (5, None)
+    assert (variants["5 steps"].steps, variants["5 steps"].config) == (5, None)
     assert variants["ratio=0.5"].config.ratio == 0.5
-    assert len(variants["14-chosen"].config.cache) == 14
+    assert len(variants["14 chosen"].config.cache) == 14
     assert all(variants[name].steps == 20 for name in quality.SETTINGS if name not in quality.FEWER)
