@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import quality
 from benchmarks.quality_statistics import RealImages, Sample, compare, draw_counts, judge
+from ppdiffusers_tome.tools import demo_model
 
 CLASSES, IMAGES, FEATURES = 6, 12, 96
 CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)) * 2
@@ -112,6 +113,25 @@ def test_fewer_steps_are_the_most_that_cost_no_more() -> None:
     assert quality.find_fewer_steps("balanced", seconds) == "16 steps"
     assert quality.find_fewer_steps("ratio=0.5", seconds) == "unmerged"
     assert quality.find_fewer_steps("fast", seconds) == quality.find_fewer_steps("12 steps", seconds) == ""
+
+
+@pytest.mark.once
+def test_generate_writes_each_seed_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo_model, "EMOJI_CLASSES", ("car", "bird"))
+    arguments = ["generate", "--only", "5 steps", "--output", str(tmp_path), "--images-per-class"]
+    quality.main([*arguments, "1"])
+    first = tmp_path / "ddim/5 steps/0.npy"
+    assert np.load(first).shape == (2, 128, 128, 3)
+    written = first.stat().st_mtime_ns
+    quality.main([*arguments, "2"])
+    assert first.stat().st_mtime_ns == written
+    assert sorted(tmp_path.rglob("*.*")) == [first, first.with_name("1.npy")]
+    assert not np.array_equal(np.load(first), np.load(first.with_name("1.npy")))
+    capsys.readouterr()
+    quality.main(["compare", "--images", str(tmp_path), "--other", str(tmp_path)])
+    assert capsys.readouterr().out == "ddim, 5 steps: inf (inf) dB, 4 images\n"
 
 
 @pytest.mark.parametrize("scheduler", quality.SCHEDULERS)
