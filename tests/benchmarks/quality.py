@@ -1,4 +1,4 @@
-"""Measure how good merged images are, beside unmerged ones and fewer steps: bundled-emoji, 20 steps, guidance 7.5.
+"""Measure how good merged images are, beside unmerged ones and fewer steps: emoji, 20 steps, guidance 7.5.
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality generate --output outputs/quality
     quality-venv/bin/python tests/benchmarks/quality_features.py generated outputs/quality --output outputs/features
@@ -20,7 +20,7 @@ import argparse
 import csv
 import json
 from collections.abc import Sequence
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +55,7 @@ def make_variant(setting: str, scheduler: str) -> Variant:
     if setting == UNMERGED or setting in FEWER:
         return Variant(setting, "", None, FEWER.get(setting, STEPS))
     if setting in CHOSEN:
-        chosen = read_chosen("emoji", "guided", scheduler, STEPS)[CHOSEN[setting]]
-        config = ToMeConfig(0.0, cache=chosen.steps, cache_steps=len(chosen.slopes))
-    elif setting == "fast":
-        config = ToMeConfig(15 / 16, sx=4, sy=4, method="todo", max_downsample=2)
+        config = ToMeConfig(0.0, cache=read_chosen("emoji", "guided", scheduler, STEPS)[CHOSEN[setting]])
     else:
         config = {"ratio=0.5": ToMeConfig(0.5), "cache=0.2": ToMeConfig(0.0, cache=0.2)}.get(setting)
         config = config or ToMeConfig.preset(setting)
@@ -67,8 +64,7 @@ def make_variant(setting: str, scheduler: str) -> Variant:
 
 def generate(scheduler: str, images_per_class: int, settings: Sequence[str], folder: Path) -> None:
     """Write the uint8 images ``[classes, 128, 128, 3]`` that are missing, seed by seed, so that settings keep pace."""
-    from benchmarks.step_caches import Model
-    from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
+    from benchmarks.step_caches import Model, list_emoji_classes
 
     model = Model("emoji", scheduler)
     for seed, setting in product(range(images_per_class), settings):
@@ -79,7 +75,7 @@ def generate(scheduler: str, images_per_class: int, settings: Sequence[str], fol
         model.apply(variant)
         images = np.stack([
             np.asarray(model.generate(name, variant.steps, seed=seed, guidance=GUIDANCE, size=SIDE))
-            for name in EMOJI_CLASSES
+            for name in list_emoji_classes()
         ])  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial.npy")
@@ -90,8 +86,7 @@ def generate(scheduler: str, images_per_class: int, settings: Sequence[str], fol
 
 def write_texts(path: Path) -> None:
     """Write the embedded classes and no prompt, ``[34, tokens, channels]``, and the calls that caches skip, as JSON."""
-    from benchmarks.step_caches import Model
-    from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
+    from benchmarks.step_caches import Model, list_emoji_classes
 
     skipped: dict[str, dict[str, list[int]]] = {}
     for scheduler in SCHEDULERS:
@@ -102,7 +97,7 @@ def write_texts(path: Path) -> None:
             computed = model.pipe.tome.entries[0].last_image.computed_steps
             calls = range(len(model.pipe.scheduler.timesteps))
             skipped.setdefault(scheduler, {})[setting] = [call for call in calls if call not in computed]
-    texts = [model.pipe.encode_prompt(prompt, 1, False)[0].numpy() for prompt in (*EMOJI_CLASSES, "")]
+    texts = [model.pipe.encode_prompt(prompt, 1, False)[0].numpy() for prompt in (*list_emoji_classes(), "")]
     np.savez(path, texts=np.concatenate(texts), skipped=json.dumps(skipped))
 
 
@@ -153,10 +148,10 @@ def read_samples(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     They are those of the seeds that every setting has.
     """
     settings = [setting for setting in SETTINGS if (folder / setting).exists()]
-    seeds = next(seed for seed in count() if not all((folder / each / f"{seed}.npz").exists() for each in settings))
+    names = set.intersection(*({path.name for path in (folder / each).glob("*.npz")} for each in settings))
     samples = {}
     for setting in settings:
-        files = [np.load(folder / setting / f"{seed}.npz") for seed in range(seeds)]
+        files = [np.load(folder / setting / name) for name in sorted(names)]
         features, psnrs = (np.stack([file[name] for file in files], axis=1) for name in ("features", "psnr"))
         samples[setting] = features.reshape(-1, features.shape[-1]), psnrs.ravel()
     return samples
@@ -216,9 +211,15 @@ def find_fewer_steps(setting: str, seconds: dict[str, float]) -> str:
 
 
 def format_markdown(rows: Sequence[dict[str, str]]) -> str:
-    """Format a table in Markdown, its first column on the left."""
-    lines = [[*rows[0]], ["---", *["---:"] * (len(rows[0]) - 1)], *(list(row.values()) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Format the differences to unmerged images and to fewer steps as two tables in Markdown."""
+    tables = []
+    for than, more in (("than unmerged", ("seconds", "psnr", "lowest", *MEASURES)),
+                       ("than fewer steps", ("fewer steps at its cost",))):  # fmt: skip
+        names = ["setting", *more, *(f"{name} {than}" for name in MEASURES), f"verdict {than}"]
+        lines = [names, ["---", *["---:"] * (len(names) - 1)]]
+        lines += [[row[name] for name in names] for row in rows if than == "than unmerged" or row[f"verdict {than}"]]
+        tables.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(tables)
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -240,16 +241,16 @@ def draw_picture(scheduler: str, folder: Path) -> Image.Image:
     """Draw an image of each of eight classes with each of five settings, a row a setting."""
     from PIL import Image, ImageDraw
 
-    from ppdiffusers_tome.tools.demo_model import EMOJI_CLASSES
+    from benchmarks.step_caches import list_emoji_classes
 
-    margin = 110
+    classes, margin = list_emoji_classes(), 110
     sheet = Image.new("RGB", (margin + len(DRAWN_CLASSES) * SIDE, len(DRAWN_SETTINGS) * SIDE), "white")
     for row, setting in enumerate(DRAWN_SETTINGS):
         place = 4, (row + 0.5) * SIDE
         ImageDraw.Draw(sheet).text(place, setting, fill="black", anchor="lm", font_size=18)
         images = np.load(folder / scheduler / setting / "0.npy")
         for column, name in enumerate(DRAWN_CLASSES):
-            image = Image.fromarray(images[EMOJI_CLASSES.index(name)])
+            image = Image.fromarray(images[classes.index(name)])
             sheet.paste(image, (margin + column * SIDE, row * SIDE))
     return sheet
 

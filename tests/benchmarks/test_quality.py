@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import quality
+from benchmarks import quality, step_caches
 from benchmarks.quality_statistics import RealImages, Sample, compare, draw_counts, judge
-from ppdiffusers_tome.tools import demo_model
 
 CLASSES, IMAGES, FEATURES = 6, 12, 96
 CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)) * 2
@@ -119,7 +118,7 @@ def test_fewer_steps_are_the_most_that_cost_no_more() -> None:
 def test_generate_writes_each_seed_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo_model, "EMOJI_CLASSES", ("car", "bird"))
+    monkeypatch.setattr(step_caches, "list_emoji_classes", lambda: ["car", "bird"])
     arguments = ["generate", "--only", "5 steps", "--output", str(tmp_path), "--images-per-class"]
     quality.main([*arguments, "1"])
     first = tmp_path / "ddim/5 steps/0.npy"
