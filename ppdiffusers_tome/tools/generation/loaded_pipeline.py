@@ -156,7 +156,7 @@ class LoadedPipeline:
                 f"{', '.join(settings.model.subjects)}; write for example '{settings.model.prompts[0]}'"
             )
         (height, width), (native_height, native_width) = self.size, get_native_size(self.pipe)
-        if not (0.5 < height / native_height < 2 and 0.5 < width / native_width < 2):
+        if not (0.5 < height / native_height <= 2 and 0.5 < width / native_width <= 2):
             found["unusual_size"] = (
                 f"at {width}x{height} images may be smears or repeat what they show: the model was made for "
                 f"{native_width}x{native_height} pixels"

@@ -1,0 +1,295 @@
+"""Measure how good merged images are, beside unmerged ones and fewer steps: emoji, 20 steps, guidance 7.5.
+
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality generate --output outputs/quality
+    quality-venv/bin/python tests/benchmarks/quality_features.py generated outputs/quality --output outputs/features
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality seconds
+    PYTHONPATH=tests python -m benchmarks.quality table --features outputs/features --real runs/emoji-features.npz
+    PYTHONPATH=tests python -m benchmarks.quality picture --images outputs/quality --output quality.jpg
+
+``generate`` writes SCHEDULER/SETTING/SEED.npy, the images of all classes from one noise, and resumes; other work on the
+machine changes nothing. ``seconds`` times an image of each setting in turn on a quiet machine. ``table`` writes
+docs/measured/quality/SCHEDULER.csv and prints it as Markdown: what a probe recognises, energy and Fréchet distances to
+real emoji, their differences to the unmerged images and to fewer steps at the cost, with 95% intervals; it needs numpy
+and scikit-learn. examples/train_demo_models/emoji.py draws the real emoji. ``texts`` writes what a twin in another
+framework needs, and ``compare`` tells how alike its images are to those of ``generate``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.quality_statistics import MEASURES, RealImages, Sample, compare, draw_counts, judge
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from benchmarks.step_caches import Variant
+
+FOLDER = Path("docs/measured/quality")
+SCHEDULERS = ("ddim", "pndm")
+STEPS, GUIDANCE, SIDE = 20, 7.5, 128
+UNMERGED = "unmerged"
+MERGED = ("ratio=0.5", "quality", "balanced", "fast")
+CHOSEN = {"14 chosen": 14, "10 chosen": 10}  # steps of 20, by the model
+FEWER = {"16 steps": 16, "12 steps": 12, "10 steps": 10, "8 steps": 8, "5 steps": 5}  # 5: to be told apart
+SETTINGS = (UNMERGED, *MERGED, "cache=0.2", *CHOSEN, *FEWER)
+NUM_RESAMPLES = 2000
+SAME_COST = 1.03  # at most so much dearer
+DRAWN_CLASSES = ("face", "cat face", "heart", "bird", "flower", "fruit", "car", "clock")
+DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps")
+
+
+def make_variant(setting: str, scheduler: str) -> Variant:
+    """Return one of ``SETTINGS`` as ``step_caches`` applies it."""
+    from benchmarks.step_caches import Variant, read_chosen
+    from ppdiffusers_tome.settings.config import ToMeConfig
+
+    if setting == UNMERGED or setting in FEWER:
+        return Variant(setting, "", None, FEWER.get(setting, STEPS))
+    if setting in CHOSEN:
+        config = ToMeConfig(0.0, cache=read_chosen("emoji", "guided", scheduler, STEPS)[CHOSEN[setting]])
+    else:
+        config = {"ratio=0.5": ToMeConfig(0.5), "cache=0.2": ToMeConfig(0.0, cache=0.2)}.get(setting)
+        config = config or ToMeConfig.preset(setting)
+    return Variant(setting, "", config, STEPS)
+
+
+def generate(scheduler: str, images_per_class: int, settings: Sequence[str], folder: Path) -> None:
+    """Write the uint8 images ``[classes, 128, 128, 3]`` that are missing, seed by seed, so that settings keep pace."""
+    from benchmarks.step_caches import Model, list_emoji_classes
+
+    model = Model("emoji", scheduler)
+    for seed, setting in product(range(images_per_class), settings):
+        path = folder / scheduler / setting / f"{seed}.npy"
+        if path.exists():
+            continue
+        variant = make_variant(setting, scheduler)
+        model.apply(variant)
+        images = np.stack([
+            np.asarray(model.generate(name, variant.steps, seed=seed, guidance=GUIDANCE, size=SIDE))
+            for name in list_emoji_classes()
+        ])  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, images)
+        partial.rename(path)
+        print(path, flush=True)
+
+
+def write_texts(path: Path) -> None:
+    """Write the embedded classes and no prompt, ``[34, tokens, channels]``, and the calls that caches skip, as JSON."""
+    from benchmarks.step_caches import Model, list_emoji_classes
+
+    skipped: dict[str, dict[str, list[int]]] = {}
+    for scheduler in SCHEDULERS:
+        model = Model("emoji", scheduler)
+        for setting in ("cache=0.2", *CHOSEN):
+            model.apply(make_variant(setting, scheduler))
+            model.generate("bird", STEPS, guidance=GUIDANCE, size=SIDE)
+            computed = model.pipe.tome.entries[0].last_image.computed_steps
+            calls = range(len(model.pipe.scheduler.timesteps))
+            skipped.setdefault(scheduler, {})[setting] = [call for call in calls if call not in computed]
+    texts = [model.pipe.encode_prompt(prompt, 1, False)[0].numpy() for prompt in (*list_emoji_classes(), "")]
+    np.savez(path, texts=np.concatenate(texts), skipped=json.dumps(skipped))
+
+
+def compare_images(scheduler: str, folder: Path, other: Path) -> None:
+    """Print the PSNR of the images that two folders have, median and lowest of each setting."""
+    from ppdiffusers_tome.tuning.images import compute_psnr
+
+    for setting in SETTINGS:
+        psnrs: list[float] = []
+        for path in (folder / scheduler / setting).glob("*.npy"):
+            twin = other / path.relative_to(folder)
+            if twin.exists():
+                psnrs += map(compute_psnr, np.load(path), np.load(twin))
+        if psnrs:
+            print(f"{scheduler}, {setting}: {np.median(psnrs):.1f} ({min(psnrs):.1f}) dB, {len(psnrs)} images")
+
+
+def measure_seconds(scheduler: str, rounds: int, path: Path) -> None:
+    """Time an image of each setting in turn, and replace the scheduler's rows of a table."""
+    from benchmarks.step_caches import Model
+    from benchmarks.timing import Spread, measure_seconds
+    from benchmarks.turns import take_turns
+    from ppdiffusers_tome.tools.measure.system import describe_machine
+
+    model = Model("emoji", scheduler)
+
+    def time_image(variant: Variant) -> float:
+        model.apply(variant)
+        return measure_seconds(lambda: model.generate("face", variant.steps, guidance=GUIDANCE, size=SIDE))
+
+    variants = [make_variant(setting, scheduler) for setting in SETTINGS]
+    turns = {variant.name: lambda variant=variant: time_image(variant) for variant in variants}
+    machine = describe_machine()
+    rows = [row for row in read_table(path) if row["scheduler"] != scheduler]
+    for setting, seconds in take_turns(turns, rounds, progress="rounds").items():
+        spread = Spread.from_values(seconds)
+        rows.append({
+            "scheduler": scheduler, "setting": setting, "seconds": f"{spread.median:.3f}",
+            "lowest": f"{spread.low:.3f}", "highest": f"{spread.high:.3f}", "images": str(rounds),
+            "processor": str(machine["processor"]), "threads": machine["threads"], "paddle": machine["paddle"],
+        })  # fmt: skip
+    write_table(path, rows)
+
+
+def read_samples(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the features ``[images, 1280]`` and the PSNR ``[images]`` of each setting, class by class.
+
+    They are those of the seeds that every setting has.
+    """
+    settings = [setting for setting in SETTINGS if (folder / setting).exists()]
+    names = set.intersection(*({path.name for path in (folder / each).glob("*.npz")} for each in settings))
+    samples = {}
+    for setting in settings:
+        files = [np.load(folder / setting / name) for name in sorted(names)]
+        features, psnrs = (np.stack([file[name] for file in files], axis=1) for name in ("features", "psnr"))
+        samples[setting] = features.reshape(-1, features.shape[-1]), psnrs.ravel()
+    return samples
+
+
+def make_table(scheduler: str, folder: Path, real_features: Path) -> list[dict[str, str]]:
+    """Return a row for each setting that has images."""
+    with np.load(real_features) as file:
+        real, classes = RealImages(file["features"], file["labels"], file["is_held_out"]), file["classes"].tolist()
+    print(f"real emoji held out: {real.accuracy:.1%} recognised, {real.accuracy_by_class:.1%} by class")
+    samples = read_samples(folder / scheduler)
+    num_images = len(samples[UNMERGED][0])
+    images_per_class = num_images // len(classes)
+    counts = draw_counts(len(classes), images_per_class, NUM_RESAMPLES if images_per_class > 1 else 0)
+    measured = {
+        setting: Sample(real, features, images_per_class).measure(counts) for setting, (features, _) in samples.items()
+    }
+    seconds = {
+        row["setting"]: float(row["seconds"]) for row in read_table(FOLDER / "seconds.csv")
+        if row["scheduler"] == scheduler
+    }  # fmt: skip
+    rows = []
+    for setting, values in measured.items():
+        psnr = samples[setting][1]
+        row = {"setting": setting, "images": str(num_images), "seconds": "", "psnr": "", "lowest": ""}
+        if setting in seconds:
+            row["seconds"] = f"{seconds[setting]:.2f}"
+        if setting != UNMERGED:
+            row |= {"psnr": f"{np.median(psnr):.1f}", "lowest": f"{psnr.min():.1f}"}
+        row |= {name: f"{values[name][0]:.3f}" for name in MEASURES}
+        unmerged = None if setting == UNMERGED else measured[UNMERGED]
+        row |= describe_differences(values, unmerged, images_per_class, "than unmerged")
+        fewer = find_fewer_steps(setting, seconds)
+        row["fewer steps at its cost"] = fewer
+        row |= describe_differences(values, measured.get(fewer), images_per_class, "than fewer steps")
+        rows.append(row)
+    return rows
+
+
+def describe_differences(
+    values: dict[str, np.ndarray], other: dict[str, np.ndarray] | None, images_per_class: int, than: str
+) -> dict[str, str]:
+    """Return the columns that compare a setting with another: each measure's difference and the verdict."""
+    if other is None:
+        return dict.fromkeys([*(f"{name} {than}" for name in MEASURES), f"verdict {than}"], "")
+    found = compare(values, other, images_per_class)
+    row = {f"{name} {than}": f"{d.value:+.3f} ({d.low:+.3f} to {d.high:+.3f})" for name, d in found.items()}
+    return row | {f"verdict {than}": judge(found)}
+
+
+def find_fewer_steps(setting: str, seconds: dict[str, float]) -> str:
+    """Return the most steps without settings that cost no more than a setting; "" if none do."""
+    if setting == UNMERGED or setting in FEWER or setting not in seconds:
+        return ""
+    cheaper = (each for each in (UNMERGED, *FEWER) if seconds.get(each, np.inf) <= SAME_COST * seconds[setting])
+    return next(cheaper, "")
+
+
+def format_markdown(rows: Sequence[dict[str, str]]) -> str:
+    """Format the differences to unmerged images and to fewer steps as two tables in Markdown."""
+    tables = []
+    for than, more in (("than unmerged", ("seconds", "psnr", "lowest", *MEASURES)),
+                       ("than fewer steps", ("fewer steps at its cost",))):  # fmt: skip
+        names = ["setting", *more, *(f"{name} {than}" for name in MEASURES), f"verdict {than}"]
+        lines = [names, ["---", *["---:"] * (len(names) - 1)]]
+        lines += [[row[name] for name in names] for row in rows if than == "than unmerged" or row[f"verdict {than}"]]
+        tables.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(tables)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def draw_picture(scheduler: str, folder: Path) -> Image.Image:
+    """Draw an image of each of eight classes with each of five settings, a row a setting."""
+    from PIL import Image, ImageDraw
+
+    from benchmarks.step_caches import list_emoji_classes
+
+    classes, margin = list_emoji_classes(), 110
+    sheet = Image.new("RGB", (margin + len(DRAWN_CLASSES) * SIDE, len(DRAWN_SETTINGS) * SIDE), "white")
+    for row, setting in enumerate(DRAWN_SETTINGS):
+        place = 4, (row + 0.5) * SIDE
+        ImageDraw.Draw(sheet).text(place, setting, fill="black", anchor="lm", font_size=18)
+        images = np.load(folder / scheduler / setting / "0.npy")
+        for column, name in enumerate(DRAWN_CLASSES):
+            image = Image.fromarray(images[classes.index(name)])
+            sheet.paste(image, (margin + column * SIDE, row * SIDE))
+    return sheet
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands: Any = parser.add_subparsers(dest="command", required=True)
+    by_scheduler, paths = argparse.ArgumentParser(add_help=False), {}
+    by_scheduler.add_argument("--scheduler", choices=SCHEDULERS, default="ddim")
+    for name, names in {"generate": ["output"], "seconds": [], "table": ["features", "real"],
+                        "picture": ["images", "output"], "compare": ["images", "other"]}.items():  # fmt: skip
+        paths[name] = commands.add_parser(name, parents=[by_scheduler])
+        for each in names:
+            paths[name].add_argument(f"--{each}", type=Path, required=True)
+    paths["generate"].add_argument("--images-per-class", type=int, default=12)
+    paths["generate"].add_argument("--only", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
+    paths["seconds"].add_argument("--rounds", type=int, default=5)
+    paths["table"].add_argument("--output", type=Path, default=FOLDER)
+    commands.add_parser("texts").add_argument("--output", type=Path, required=True)
+    args = parser.parse_args(argv)
+    if args.command == "table":
+        rows = make_table(args.scheduler, args.features, args.real)
+        write_table(args.output / f"{args.scheduler}.csv", rows)
+        print(format_markdown(rows))
+    elif args.command == "picture":
+        draw_picture(args.scheduler, args.images).save(args.output, quality=90)
+    elif args.command == "compare":
+        compare_images(args.scheduler, args.images, args.other)
+    else:
+        from benchmarks.pages import prepare
+
+        prepare()
+        if args.command == "generate":
+            generate(args.scheduler, args.images_per_class, args.only, args.output)
+        elif args.command == "texts":
+            write_texts(args.output)
+        else:
+            measure_seconds(args.scheduler, args.rounds, FOLDER / "seconds.csv")
+
+
+if __name__ == "__main__":
+    main()
