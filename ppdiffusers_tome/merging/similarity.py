@@ -95,8 +95,8 @@ def find_nearest_on_cpu(
     src_index = _share_memory(sources).reshape(num_tiles, -1)
     dst_index = _share_memory(destinations).reshape(num_tiles, -1)
     (batch, _, channels), num_src, num_dst = tokens.shape, src_index.shape[1], dst_index.shape[1]
-    cosine = paddle.empty([batch, num_tiles * num_src], dtype=wide.dtype)
-    best = paddle.empty([batch, num_tiles * num_src], dtype="int64")
+    cosine = paddle.zeros([batch, num_tiles * num_src], dtype=wide.dtype)
+    best = paddle.zeros([batch, num_tiles * num_src], dtype="int64")
     cosine_out = _share_memory(cosine).reshape(batch, num_tiles, num_src)
     best_out = _share_memory(best).reshape(batch, num_tiles, num_src)
     # The most memory of a tile: its products or, where it is small, its tokens.

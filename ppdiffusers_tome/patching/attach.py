@@ -6,7 +6,7 @@ ToMe stores nothing else on a model (see ``layer_class``), so removing it from a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
@@ -66,7 +66,7 @@ def detach(model: Layer) -> None:
     """
     overrides = list(walk_overrides(model))
     states = {override.state for override in overrides}
-    whole = {override.state for override in overrides if isinstance(override, DenoiserOverride)}
+    whole = {override.state for override in overrides if is_a(override, "DenoiserOverride")}
     configs = {state: state.config.without_cache for state in states - whole}
     for override in reversed(overrides):
         if override.state in whole:
@@ -107,10 +107,10 @@ def require_unused(model: Layer, *, awaits_backward: bool = True) -> None:
 def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]:
     """Return the path, layer and override of every block with ToMe."""
     return [
-        (path, layer, override)
+        (path, layer, cast(BlockOverride, override))
         for path, layer in model.named_sublayers(include_self=True)
         for override in (list_overrides(layer) if is_overridden(layer) else ())
-        if isinstance(override, BlockOverride)
+        if is_a(override, "BlockOverride")  # by name, as the package may have been loaded again
     ]
 
 

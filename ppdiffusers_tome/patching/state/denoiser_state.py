@@ -102,8 +102,11 @@ class DenoiserState:
         if denoising is not None:
             return denoising
         if not hasattr(self._without_pipeline, "denoising"):
-            # A pipeline that is a generator ends before its steps run.
-            advice = "call the model through a pipeline that returns its images"
+            # A pipeline that is a generator ends before its steps run; a ``__call__`` that came later is not tracked.
+            advice = (
+                "call the model through a pipeline that returns its images; if you replaced the __call__ of its class, "
+                "call ppdiffusers_tome.install() again"
+            )
             tracker = TimestepTracker(self.max_timestep)
             self._without_pipeline.denoising = Denoising(self, tracker, advice=advice, has_end=False)
         return self._without_pipeline.denoising
