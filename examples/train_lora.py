@@ -63,8 +63,14 @@ def parse_arguments(argv=None):
         parser.error(f"--images {args.images} is no folder")
     suffixes = Image.registered_extensions()
     paths = sorted(args.images.iterdir()) if args.images else []
-    args.paths = [path for path in paths if path.suffix.lower() in suffixes]
-    if args.images and not args.paths:
+    args.photographs = []
+    for path in paths:
+        try:
+            if path.suffix.lower() in suffixes:
+                args.photographs.append((path.stem, read_image(path)))
+        except (OSError, SyntaxError, ValueError) as error:
+            parser.error(f"{path} cannot be read as an image ({error}); remove it from --images")
+    if args.images and not args.photographs:
         parser.error(f"--images {args.images} holds no image")
     return args
 
@@ -140,8 +146,7 @@ def main(argv=None):
     for parameter in unet.parameters():
         parameter.stop_gradient = True  # only the LoRA learns
     size = args.size or unet.config.sample_size * 2 ** (len(pipe.vae.config.block_out_channels) - 1)
-    images = [(path.stem, read_image(path)) for path in args.paths]
-    images = images or [(name, Image.fromarray(getattr(data, name)()).convert("RGB")) for name in PHOTOGRAPHS]
+    images = args.photographs or [(name, Image.fromarray(getattr(data, name)()).convert("RGB")) for name in PHOTOGRAPHS]
     rng, encoded = np.random.default_rng(args.seed), {}
     for held_out, count in ((False, args.crops), (True, HELD_OUT_CROPS)):
         rows = [(crop, args.prompt or f"a photo of {name}") for name, image in images

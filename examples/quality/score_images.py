@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder
+from ppdiffusers_tome.tools.images import read_image
 
 if TYPE_CHECKING:
     from PIL import Image
 
 T = TypeVar("T")
 
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 INCEPTION_SIDE, INCEPTION_FEATURES = 299, 2048
 _BATCH = 16
 
@@ -153,18 +155,14 @@ def compute_frechet_distance(first: np.ndarray, second: np.ndarray) -> float:
 
 def find_images(folder: Path) -> list[Path]:
     """Return the images in a folder and its subfolders, sorted by name."""
-    endings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in endings and path.is_file())
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
 
 
 def _read_images(paths: Sequence[Path]) -> Iterator[Image.Image]:
-    from PIL import Image
-
     for path in paths:
         try:
-            with Image.open(path) as image:
-                yield image.convert("RGB")
-        except OSError as error:
+            yield read_image(path)
+        except (OSError, SyntaxError, ValueError) as error:
             raise SystemExit(f"{path} cannot be read as an image ({error}); remove it from its folder") from error
 
 
@@ -202,7 +200,10 @@ def compute_scores(args: argparse.Namespace) -> dict[str, dict[str, float]]:
             raise SystemExit(f"{missing[0]} is missing; run evaluate with --save-images")
     real_images = [] if args.real is None else find_images(args.real)
     if args.real is not None and min(len(real_images), *map(len, paths.values())) < 2:
-        raise SystemExit(f"--real {args.real} needs at least 2 images, and so does every configuration")
+        raise SystemExit(
+            f"--real {args.real} has {len(real_images)} images ({', '.join(ENDINGS)}); it needs at least 2, and so "
+            "does every configuration"
+        )
     scores: dict[str, dict[str, float]] = {name: {} for name in paths}
     networks = {"clip": args.clip and Clip(args.clip), "inception": args.inception and Inception(args.inception)}
     for kind, network in networks.items():

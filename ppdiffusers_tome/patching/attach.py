@@ -6,7 +6,7 @@ ToMe stores nothing else on a model.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
@@ -81,10 +81,10 @@ def require_unused(model: Layer) -> None:
 def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]:
     """Return the path, layer and override of every block with ToMe."""
     return [
-        (path, layer, override)
+        (path, layer, cast(BlockOverride, override))
         for path, layer in model.named_sublayers(include_self=True)
         for override in list_overrides(layer)
-        if isinstance(override, BlockOverride)
+        if is_a(override, "BlockOverride")  # by name, as the package may have been loaded again
     ]
 
 

@@ -74,12 +74,13 @@ class History:
 class StepReport:
     """The calls of a denoiser in one image.
 
-    There is one a step or, with guidance in calls of its own, two.
+    There is one a step or, with guidance in calls of its own, two; several ControlNets with one config add up theirs.
 
     Attributes:
         num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
         cache_bytes: the memory of the cache over steps at the end of the image.
-        computed_steps: the steps that ran all layers, by number, where the pipeline's scheduler tells them.
+        computed_steps: the steps that ran all layers, by number in their run of steps, where the pipeline's scheduler
+            tells them.
     """
 
     num_computed: int = 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from PIL import Image
 
 from ppdiffusers_tome.tools.cli.program import main
 from tools.cli.conftest import PROMPT, SMALL
@@ -63,3 +64,25 @@ def test_saved_images_are_scored(example, tmp_path, monkeypatch):
     scores = json.loads((folder / "scores.json").read_text())
     assert scores["unmerged"]["FID"] == pytest.approx(0, abs=1e-9)
     assert scores["ratio 0.5"]["FID"] > 1e-9
+    (tmp_path / "scans").mkdir()
+    for number in range(2):
+        Image.new("RGB", (8, 8)).save(tmp_path / "scans" / f"{number}.tif")
+    monkeypatch.setattr(sys, "argv", [*sys.argv[:-1], str(tmp_path / "scans")])
+    with pytest.raises(SystemExit, match=r"scans has 0 images \(\.png, \.jpg, .*at least 2"):
+        example.main()
+
+
+def test_images_are_read_as_people_see_them(example, tmp_path):
+    """Gray of 16 bits, which Pillow alone cuts off to white; a photo that its EXIF data rotates; nothing on white."""
+    tags = Image.Exif()
+    tags[0x0112] = 6
+    Image.fromarray(np.array([[0, 30000, 60000]], np.uint16)).save(tmp_path / "gray.png")
+    Image.new("RGB", (8, 4)).save(tmp_path / "rotated.png", exif=tags)
+    Image.new("RGBA", (4, 4), (0, 0, 0, 0)).save(tmp_path / "transparent.png")
+    gray, rotated, transparent = example._read_images(example.find_images(tmp_path))
+    assert np.asarray(gray)[0, :, 0].tolist() == [0, 127, 255]
+    assert rotated.size == (4, 8)
+    assert transparent.getpixel((0, 0)) == (255, 255, 255)
+    (tmp_path / "half.png").write_bytes((tmp_path / "gray.png").read_bytes()[:40])
+    with pytest.raises(SystemExit, match=r"half\.png cannot be read as an image"):
+        list(example._read_images([tmp_path / "half.png"]))

@@ -48,10 +48,17 @@ def test_examples_run_offline_and_read_photos_as_people_see_them(tmp_path, photo
     np.testing.assert_array_equal(*images[1:])
 
 
-def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path):
+def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "half.png").write_bytes(photo.read_bytes()[:300])
+    begin, data, end = photo.read_bytes().partition(b"IDAT")
+    # A chunk that ends too early, for which Pillow raises a SyntaxError.
+    (tmp_path / "chunk.png").write_bytes(begin[:-4] + (20).to_bytes(4, "big") + data + end)
     for name, arguments, words in (
         ("stable_diffusion", ["--size", "300"], "--size 300 must be a multiple of 8 above 0, such as 304"),
         ("controlnet_canny", ["--image", "nosuch.png"], "--image nosuch.png cannot be read (No such file"),
+        ("controlnet_canny", ["--image", "chunk.png"], "--image chunk.png cannot be read (broken PNG file"),
+        ("train_lora", ["--images", "photos"], "half.png cannot be read as an image ("),
         ("train_lora", ["--images", "nosuch"], "--images nosuch is no folder"),
         ("train_lora", ["--merged-part", "1.5"], "--merged-part 1.5 must be from 0 to 1"),
         ("train_lora", ["--evaluations", "0"], "--evaluations 0 must be 1 or more"),

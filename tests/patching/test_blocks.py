@@ -116,7 +116,7 @@ class TestChunkedFeedForward:
         chunk(unet, size, dim)
         expected = tiny.run_unet(apply_tome(unet, ratio, max_downsample=2))
         apply_tome(unet, ratio, max_downsample=2, merge_mlp=True)
-        with pytest.warns(UserWarning, match=r"feed-forward chunking does that\), so it runs unmerged") as caught:
+        with pytest.warns(UserWarning, match=r"so it runs unmerged: feed-forward chunking") as caught:
             outputs = [tiny.run_unet(unet) for _ in range(2)]
         # A chunk of 64 is the whole of the coarser grid's tokens, which can merge.
         if (size, dim) != (64, 1):

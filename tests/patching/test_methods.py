@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -141,7 +142,7 @@ def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any
     ("processor", "words"),
     [
         (_keys_elsewhere, "attention with function does not call to_k, where ToMe reduces keys"),
-        (_attend_to_double, r"Linear got tokens of shape .* puts other tokens beside them"),
+        (_attend_to_double, r"Linear got tokens of shape .* put other tokens beside them"),
     ],
 )
 def test_a_processor_whose_keys_are_others_is_told(
@@ -155,6 +156,23 @@ def test_a_processor_whose_keys_are_others_is_told(
     with pytest.warns(UserWarning, match=words):
         assert np.array_equal(tiny.run_unet(unet), plain)
     assert not np.array_equal(tiny.run_unet(apply_tome(unet, ratio, sx=4)), plain)  # queries merge all the same
+
+
+@pytest.mark.parametrize("method", ["tome", *KEYS_ONLY])
+def test_tiles_around_attention_are_told(method: str) -> None:
+    """As HyperTile puts them there after ToMe: attention runs on each tile, whole."""
+
+    def in_tiles(inside: Any, hidden_states: paddle.Tensor, *args: Any, **given: Any) -> paddle.Tensor:
+        batch, tokens, channels = hidden_states.shape
+        tiles = hidden_states.reshape([batch * 4, tokens // 4, channels])
+        return inside(tiles, *args, **given).reshape([batch, tokens, channels])
+
+    tiled, merging = tiny.small_unet(), tiny.small_unet().apply_tome(0.5, method=method)
+    for unet in (tiled, merging):
+        for block in (found.block for found in find_blocks(unet)):
+            block.attn1.forward = partial(in_tiles, block.attn1.forward)
+    with pytest.warns(UserWarning, match=r"so it runs unmerged: .* tiles around attention \(HyperTile\)"):
+        assert np.array_equal(tiny.run_unet(merging), tiny.run_unet(tiled))
 
 
 @pytest.mark.parametrize("method", KEYS_ONLY)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ppdiffusers import transformers
 
 import tiny
 from patching.contract import count_queries
+from ppdiffusers_tome import applied_tome, shared_copy
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
@@ -49,13 +51,24 @@ def image_encoder(
     return tiny.build(kind, config=config, **settings)
 
 
+@contextlib.contextmanager
+def record_warnings() -> Iterator[set[str]]:
+    """Collect the messages of warnings, which ``python -W error`` would raise."""
+    messages: set[str] = set()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield messages
+    messages |= {str(each.message) for each in caught}
+
+
 def check_merging(pipe: Any, draw: Draw) -> None:
     """Check a pipeline before, with and after ToMe.
 
-    Half of the image's tokens merge where ToMe is said to be, nothing else changes, and removing it restores all.
+    Half of the image's tokens merge where ToMe is said to be, nothing else changes, and removing it restores all. None
+    of that warns of anything that the unmerged image does not.
     """
     pipe.set_progress_bar_config(disable=True)
-    with count_queries(pipe) as unmerged:
+    with count_queries(pipe) as unmerged, record_warnings() as known:
         plain = draw()
     assert np.isfinite(plain).all()
     blocks = {f"{part}.{block.name}": block for part, model in list_models(pipe) for block in find_blocks(model)}
@@ -65,13 +78,17 @@ def check_merging(pipe: Any, draw: Draw) -> None:
     ]
     before = [tiny.snapshot(model) for model in beside]
 
-    assert pipe.apply_tome(ratio=0.5) is pipe
+    with record_warnings() as caused:
+        assert pipe.apply_tome(ratio=0.5) is pipe
+        assert pipe.tome == applied_tome(shared_copy(pipe).apply_tome(ratio=0.5))
+    assert caused == set()
     assert [tiny.snapshot(model) for model in beside] == before
     attached = {id(block) for _, model in list_models(pipe) for _, block, _ in list_attached_blocks(model)}
     assert attached <= {id(blocks[path].block) for path in unmerged}
     assert len(attached) == pipe.tome.num_blocks > 0
-    with count_queries(pipe) as merging:
+    with count_queries(pipe) as merging, record_warnings() as caused:
         merged = draw()
+    assert caused <= known
     assert np.isfinite(merged).all()
     assert np.abs(merged - plain).max() > 1e-4
     for path, counts in unmerged.items():
@@ -79,7 +96,9 @@ def check_merging(pipe: Any, draw: Draw) -> None:
         halved = [count - int((count - prefix) * 0.5) for count in counts]
         assert merging[path] == (halved if id(blocks[path].block) in attached else counts), path
 
-    pipe.remove_tome()
+    with record_warnings() as caused:
+        pipe.remove_tome()
+    assert caused == set()
     assert np.array_equal(draw(), plain)
 
 

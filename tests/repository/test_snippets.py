@@ -63,6 +63,8 @@ def offline(monkeypatch, tmp_path):
     shutil.copy(ROOT / "examples" / "motorcycle.jpg", "photo.png")
 
 
+# As of a pipeline's config, which ppdiffusers warns of: nothing that a user does not do.
+@pytest.mark.filterwarnings("error:Accessing config attribute:FutureWarning")
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_runs_when_copied_alone(name):

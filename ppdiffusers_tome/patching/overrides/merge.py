@@ -248,12 +248,9 @@ def require_fit(layer: Layer, point: MergePoint, reduction: TokenReduction, toke
         has_text, is_batch = tokens.shape[1] > num_tokens, tokens.shape[0] == batch or -1 in (tokens.shape[0], batch)
         if is_batch and (point.text or not has_text):
             return
-    if reduction.keeps_queries:
-        why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"
-    else:
-        why = "feed-forward chunking does that), so it runs unmerged; switch chunking off to merge here"
     raise UnmergeableError(
         "sublayer",
         f"{type(layer).__name__} got tokens of shape {list(tokens.shape)} instead of "
-        f"[{batch}, {num_tokens}, channels] ({why}",
+        f"[{batch}, {num_tokens}, channels], so it runs unmerged: feed-forward chunking, tiles around attention "
+        "(HyperTile) and attention processors that put other tokens beside them do that",
     )
