@@ -45,7 +45,7 @@ def test_one_model_has_tokens_at_every_level_and_a_timed_call(capsys):
     assert output.startswith("photographs: StableDiffusionPipeline, 512x256, ratio 0.9375")
     assert re.search(r"skips most layers in 10 of 20 steps", output)
     assert re.search(r"unet +1 +64x32 +3 +2048 -> 128", output)
-    assert re.search(r"unet +8 +8x4 +1 +none: ratio names level 1, 2 only", output)
+    assert re.search(r"unet +8 +8x4 +1 +none: max_downsample=2 reaches level 2", output)
     assert re.search(r"memory of an image, computed, at least +unmerged +merged\n", output)
     assert re.search(r"peak, plain attention +\d+ MiB +\d+ MiB", output)
     assert re.search(r"Expect .*a whole call of unet takes \d+\.\d{3} s for an image instead of \d+\.\d{3} s", output)

@@ -133,12 +133,16 @@ def test_method_that_fails_is_named_with_those_that_work(monkeypatch):
 
     for name in ("find_nearest", "find_nearest_on_cpu"):
         monkeypatch.setattr(f"ppdiffusers_tome.merging.matchers.{name}", sparkle)
+    found = check_methods()
+    assert found["work"] == "1 of 3"
+    fails = "in float32 fails on cpu, RuntimeError: The kernel `argmax` is not registered [Hint: bfloat16]; "
+    problems = find_problems({"methods": found})
+    assert problems[:2] == [
+        f"method {name} {fails}these work: todo, balanced, fast, quality" for name in ("keys", "tome")
+    ]
     monkeypatch.setattr("ppdiffusers_tome.merging.kv_reduction.ChosenKeys.reduce", lambda self, x: x[:, :4])
     found = check_methods()
-    assert found["work"] == "1 of 6"
-    problems = find_problems({"methods": found})
-    assert problems[0] == (
-        "method keys in float32 fails on cpu, RuntimeError: The kernel `argmax` is not registered [Hint: bfloat16]; "
-        "these work: pool"
+    assert found["work"] == "0 of 3"
+    assert "method todo in float32 fails on cpu, its numbers are wrong; no method works" in find_problems(
+        {"methods": found}
     )
-    assert "method todo in float32 fails on cpu, its numbers are wrong; these work: pool" in problems
