@@ -338,14 +338,13 @@ def everything_held(pipe: Any) -> list[Any]:
     return [hooks, *map(tiny.snapshot, models)]
 
 
-def parts(pipe: Any) -> None:
-    """Two parts with settings of their own, and hooks of a user's before, between and after."""
+def user_hooks(pipe: Any) -> None:
+    """Hooks of a user's before and after ToMe."""
     block = pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0]
     block.register_forward_pre_hook(lambda layer, inputs: None)
-    pipe.unet.down_blocks[0].apply_tome(0.3, tile=4)
+    pipe.unet.apply_tome(0.3, tile=4)
     block.register_forward_pre_hook(lambda layer, inputs: None)
     block.attn1.register_forward_post_hook(lambda layer, inputs, output: None)
-    pipe.unet.up_blocks[1].attentions[0].apply_tome(0.4, method="keys")
 
 
 def port(pipe: Any) -> None:
@@ -389,7 +388,7 @@ class TestWhatIsLeftBehind:
     )
     def test_it_is_as_before(self, given, error):
         pipe = tiny.pipeline()
-        parts(pipe)
+        user_hooks(pipe)
         tome, before, states = pipe.tome, everything_held(pipe), tiny.random_states()
         with contextlib.nullcontext() if error is None else pytest.raises(error):
             tune(pipe, **{"call": PROMPT, "families": {"a": (MILD, STRONG)}, "psnr": 1, **given()})
@@ -397,7 +396,7 @@ class TestWhatIsLeftBehind:
         assert pipe.tome == tome
         assert tiny.random_states() == states
 
-    @pytest.mark.parametrize("applied", [parts, port])
+    @pytest.mark.parametrize("applied", [user_hooks, port])
     def test_it_draws_as_before(self, applied):
         pipe = tiny.pipeline()
         applied(pipe)

@@ -139,8 +139,9 @@ class DenoiserCall:
             self.state.warn_once(
                 "progress",
                 f"a timestep of {timestep:g} is outside 0 to {highest:g}, so the progress of the denoising is unknown, "
-                "and the model runs unmerged; call the model through a pipeline that returns its images, or give one "
-                "ratio for the whole denoising",
+                "and the model runs unmerged; call the model through a pipeline that returns its images (if you "
+                "replaced the __call__ of its class, call ppdiffusers_tome.install() again), or give one ratio for the "
+                "whole denoising",
             )
         if self.denoising is not None and self._progress is not None:
             self.denoising.add_step(self._progress)
