@@ -102,9 +102,10 @@ def _fits_kernel(
 ) -> bool:
     """Return whether the kernel computes what plain attention would."""
     projections = (query, key, value)
+    inputs = projections if mask is None else (*projections, mask)
     return (
         paddle.in_dynamic_mode()
-        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in projections))
+        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in inputs))
         and all(x.dtype == paddle.float32 and x.place.is_cpu_place() for x in projections)
         and query.shape[0] == key.shape[0] > 0  # a text for several images is broadcast
         and getattr(attn.get_attention_scores, "__func__", None) is Attention.get_attention_scores

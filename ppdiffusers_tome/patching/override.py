@@ -90,7 +90,7 @@ class Override:
         """Move this to the layer that replaced its own in the model, under ``CHANGES``."""
         wraps = any(inner is self.layer for inner in layer.sublayers())
         # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
-        if self.layer is not layer and (not wraps or self.follows_wrappers):
+        if self.layer is not layer and hasattr(layer, self.method) and (not wraps or self.follows_wrappers):
             self.take_off()
             self.layer = layer
             self.put()

@@ -61,7 +61,7 @@ class StepMemory:
         versions = [getattr(tensor, "inplace_version", 0) for tensor in conditioning]
         found = [
             entry for entry in self._previous
-            if entry.shape == shape and self._is_same(entry, conditioning, versions)
+            if entry.shape == shape and self._is_same(entry, conditioning)
         ]  # fmt: skip
         if self._previous:
             self._misses = 0 if len(found) == 1 else self._misses + 1
@@ -81,12 +81,13 @@ class StepMemory:
         """True after several consecutive calls without a match."""
         return self._misses >= _PATIENCE
 
-    def _is_same(self, entry: _Entry, conditioning: Sequence[paddle.Tensor], versions: Sequence[int]) -> bool:
+    def _is_same(self, entry: _Entry, conditioning: Sequence[paddle.Tensor]) -> bool:
         """Compare conditioning: pipelines pass the same or equal tensors in every step."""
         if len(entry.conditioning) != len(conditioning):
             return False
-        rows = zip(entry.conditioning, conditioning, entry.versions, versions, strict=True)
-        return all(v == w if a is b else _are_equal(a, b) for a, b, v, w in rows)
+        rows = zip(entry.conditioning, conditioning, entry.versions, strict=True)
+        # One that changed meanwhile differs from what it was, also where the new one is a view of the same memory.
+        return all(getattr(a, "inplace_version", 0) == v and (a is b or _are_equal(a, b)) for a, b, v in rows)
 
 
 def _are_equal(one: paddle.Tensor, another: paddle.Tensor) -> bool:

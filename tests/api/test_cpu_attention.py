@@ -316,6 +316,15 @@ def test_traced_programs_have_plain_operators(full_graph: bool) -> None:
     assert differ(found, expected) <= 2e-6
 
 
+def test_a_mask_that_learns_gets_its_gradient() -> None:
+    attn = Attention(query_dim=16, heads=2, dim_head=8, processor=CPUAttnProcessor())
+    for parameter in attn.parameters():
+        parameter.stop_gradient = True
+    bias = paddle.zeros([1, 1, 64])
+    bias.stop_gradient = False
+    assert not attn(tiny.array((1, 64, 16)), attention_mask=bias).stop_gradient
+
+
 @pytest.mark.parametrize(("build", "run"), [(tiny.unet, run_unet), (tiny.dit, run_dit)], ids=["unet", "dit"])
 @pytest.mark.parametrize("merge", [False, True], ids=["unmerged", "merged"])
 def test_gradients_are_the_plain_processors(build: Callable[[], Any], run: Callable[[Any], Any], merge: bool) -> None:

@@ -497,3 +497,15 @@ def test_an_error_before_the_backward_pass_restores_what_was_applied() -> None:
     with pytest.raises(StumbledError), use_tome(unet, 0.6):
         fail()
     assert unet.tome.config.ratio == 0.3
+
+
+def test_attention_that_was_replaced_by_one_without_masks_runs() -> None:
+    class Smoothing(nn.Layer):
+        def forward(self, x: paddle.Tensor, *_: Any, **__: Any) -> paddle.Tensor:
+            return x * 0.5
+
+    unet = apply_tome(tiny.unet(), 0.5)
+    unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1 = Smoothing()
+    merged = tiny.run_unet(unet)
+    np.testing.assert_array_equal(merged, tiny.run_unet(unet))
+    remove_tome(unet)

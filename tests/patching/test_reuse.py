@@ -106,6 +106,14 @@ class TestCallsOfAStep:
     def test_an_only_call_with_another_text_is_another_image(self) -> None:
         assert self.start_run("a cat").lookup(700, "a dog") == {}
 
+    def test_a_view_of_text_that_changed_in_place_is_another(self) -> None:
+        texts, reuse = paddle.ones([2, 3, 4]), StepMemory(10)
+        reuse.next_step(continues=False)
+        reuse.lookup((1,), [texts[1:]])["matching"] = 1
+        texts.multiply_(paddle.to_tensor(0.3))
+        reuse.next_step(continues=True)
+        assert not reuse.lookup((1,), [texts[1:]])
+
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
         """As some pipelines do: other objects, equal values; or none. Latents of another shape are another's."""
         reuse = StepMemory(10)
