@@ -196,7 +196,10 @@ class Search:
                 unmerged = self.generate(*image, None)
             if config.ratio != 0 or config.cache:
                 apply_config(self.pipe, config)
-            pairs.append((unmerged, self.generate(*image, num_steps)))
+            with warnings.catch_warnings():
+                # Of a trial nobody chose them; who applies what was found is told.
+                warnings.filterwarnings("ignore", message="ToMe: (start|end)=")
+                pairs.append((unmerged, self.generate(*image, num_steps)))
         speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
         psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
         return Trial(family, config, speed_up, psnr, highest_peak(after.peak_bytes for _, after in pairs), num_steps)

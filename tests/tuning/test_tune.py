@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -485,3 +486,10 @@ class TestCandidates:
         assert {(each.tile, each.method, each.sx, each.sy) for each in flat(found)} == {(None, "keys", 4, 2)}
         assert "ratio" not in common_settings("fast", dict(sx=2))
         assert common_settings("fast", dict(ratio=0.5))["ratio"] == 0.5
+
+
+def test_trials_warn_of_no_settings_that_nobody_gave() -> None:
+    pipe = tiny.pipeline(unet=tiny.small_unet())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="ToMe")
+        ppdiffusers_tome.tune(pipe, call={**tiny.PROMPT, "num_inference_steps": 10, "height": 32, "width": 32}, psnr=20)
