@@ -1,4 +1,4 @@
-"""Exact attention for CPUs, faster than ppdiffusers' own and in a small part of its memory.
+"""Exact attention for CPUs, faster and lighter than ppdiffusers' own.
 
 ppdiffusers has no memory efficient attention for CPUs. Its plain processor holds the scores of all queries and keys of
 all heads and images at once, a gigabyte for two images at Stable Diffusion 1.5's finest level. CPU attention is off by

@@ -1,4 +1,4 @@
-"""What each denoiser keeps over the steps of an image.
+"""The values that each denoiser keeps over the steps of an image.
 
 ``install`` wraps the ``__call__`` of every pipeline class with ``track_call``.
 """

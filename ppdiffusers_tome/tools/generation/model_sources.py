@@ -74,7 +74,7 @@ def find_controlnet(name: str) -> ModelSource:
 
 
 def list_small_models() -> dict[str, Path]:
-    """List the small models of the clone that this is, or runs in, by name."""
+    """List the small models of this clone, or the current one, by name."""
     for root in (Path(ppdiffusers_tome.__file__).parents[1], Path()):
         if (root / SMALL_MODELS / PHOTOGRAPHS).is_dir():
             return {path.name: path for path in sorted((root / SMALL_MODELS).iterdir()) if path.is_dir()}

@@ -50,7 +50,7 @@ def describe_processor() -> dict[str, Any]:
 
 
 def describe_load() -> str | None:
-    """Describe the load of a machine on which more runs than it has cores for."""
+    """Describe the load of a machine that is busy, or return None."""
     load, cores = os.getloadavg()[0], usable_cores()
     return f"the machine was busy (load {load:.1f} on {format_count(cores, 'core')})" if load > cores else None
 
