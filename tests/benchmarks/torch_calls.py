@@ -1,17 +1,17 @@
 """Time one call of a UNet in half precision on a GPU, unmerged, merged and with tomesd, in PyTorch.
 
-    python tests/benchmarks/torch_calls.py --output OUT/calls.json
+    python tests/benchmarks/torch_calls.py --output docs/measured/gpu/h200.csv
 
 It needs torch, diffusers and tomesd, and no Paddle. Random weights in the shapes of Stable Diffusion 1.5 and SDXL, two
 rows as guidance has them. The settings take turns after a warm-up. Each is timed as it runs (``eager``) and, where it
-can be recorded, as a CUDA graph, in which no kernel waits for Python. Peak memory is that of the call alone, without
-weights.
+can be recorded, as a CUDA graph, in which no kernel waits for Python: median, lowest and highest milliseconds. Peak
+memory is that of the call alone, without weights.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import csv
 import statistics
 import sys
 import time
@@ -40,6 +40,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 TOMESD = "tomesd"
+WAYS = ("eager", "graph")
 # A call that the cache over steps skips: the first call of a run is computed, the second skipped.
 SKIPPED = Setting("a skipped step of cache=0.2", skipped=frozenset(range(1, 10**6)))
 SETTINGS: list[Any] = [UNMERGED, TOMESD, TOME, QUALITY, BALANCED, FAST, SKIPPED]
@@ -114,6 +115,7 @@ def measure(unet: Any, model: str, pixels: int, attention: str, rounds: int, bud
                 continue
             try:
                 with prepare(unet, setting, model):
+
                     def run() -> Any:
                         return unet(latent, timestep, text, added_cond_kwargs=added).sample
 
@@ -131,7 +133,7 @@ def measure(unet: Any, model: str, pixels: int, attention: str, rounds: int, bud
                         run()
                         torch.cuda.synchronize()
                         peaks[name] = (torch.cuda.max_memory_allocated() - before) / 2**20
-                    found = times.setdefault(name, {"eager": [], "graph": []})
+                    found = times.setdefault(name, {way: [] for way in WAYS})
                     found["eager"] += time_runs(run, rounds)
                     graph = record_graph(run) if attention == "flash" and setting != TOMESD else None
                     if graph is not None:
@@ -143,16 +145,31 @@ def measure(unet: Any, model: str, pixels: int, attention: str, rounds: int, bud
     rows = []
     for name in [each if each == TOMESD else each.name for each in SETTINGS]:
         row = {"model": model, "pixels": pixels, "attention": attention, "setting": name}
-        if name in failed:
-            row["failed"] = failed[name]
-        else:
-            row |= {f"{mode}_ms": [round(t, 3) for t in values] for mode, values in times[name].items()}
-            row["peak_mib"] = round(peaks[name], 1)
+        row |= describe_times({} if name in failed else times[name])
+        row["peak_mib"] = failed.get(name) or round(peaks[name], 1)
         rows.append(row)
-        medians = {mode: statistics.median(values) for mode, values in times.get(name, {}).items() if values}
-        print(model, pixels, attention, name, {k: round(v, 2) for k, v in medians.items()}, row.get("peak_mib"),
-              row.get("failed", ""), flush=True)  # fmt: skip
+        print(*row.values(), flush=True)
     return rows
+
+
+def describe_times(times: dict[str, list[float]]) -> dict[str, Any]:
+    """Return the columns of milliseconds, empty where a way was not timed."""
+    row: dict[str, Any] = {}
+    for way in WAYS:
+        found = times.get(way)
+        row |= {
+            f"{way}_{column}_ms": round(take(found), 3) if found else ""
+            for column, take in (("median", statistics.median), ("lowest", min), ("highest", max))
+        }
+    return row
+
+
+def write_table(path: Path, rows: list[dict[str, Any]], machine: dict[str, str]) -> None:
+    """Write the rows, each with the machine."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], *machine], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row | machine for row in rows)
 
 
 def main() -> None:
@@ -180,7 +197,7 @@ def main() -> None:
                 unets[model] = diffusers.UNet2DConditionModel(**CONFIGS[model]).half().eval()
         for pixels in sizes:
             rows += measure(unets[model], model, pixels, attention, args.rounds, args.seconds_a_case)
-            args.output.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+            write_table(args.output, rows, machine)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def list_settings(skipped: dict[str, list[int]]) -> list[tuple[str, Setting, int
     settings = [("unmerged", UNMERGED, STEPS)]
     settings += [(each.name, each, STEPS) for each in (TOME, QUALITY, BALANCED, FAST)]
     settings += [(name, Setting(name, skipped=frozenset(calls)), STEPS) for name, calls in skipped.items()]
-    return settings + [(f"{steps} steps", UNMERGED, steps) for steps in (16, 12, 10, 8, 5)]
+    return settings + [(f"{steps} steps", UNMERGED, steps) for steps in (18, 16, 12, 10, 8, 5)]
 
 
 def load_model(folder: Path, name: str, make: Callable[..., Any]) -> Any:
