@@ -103,10 +103,10 @@ def run_img2img(pipe: Any) -> None:
     [
         (None, dict(end=0.5), "nothing merged in any step of this image"),
         (None, dict(start=0.0, end=0.1), "nothing merged in any step of this image"),
-        (None, dict(start=0.5), "start=0.5 leaves no step .*: the first step begins at 0.7 of"),
+        (None, dict(start=0.5), "start=0.5 leaves no step of this image unmerged"),
         (None, dict(start=0.8), None),
-        (8, dict(end=0.9), "end=0.9 leaves no step .*: the last step begins at 0.875 of"),
-        (1, dict(end=0.5), "end=0.5 leaves no step .*: the last step begins at 0 of"),
+        (8, dict(end=0.9), "end=0.9 leaves no step of this image unmerged.* the last begins at 1 - 1/N"),
+        (1, dict(end=0.5), "end=0.5 leaves no step of this image unmerged"),
         (8, dict(end=0.875), None),
         (10, dict(end=0.9), None),
         (4, dict(ratio=(0.002, 0.001)), None),
