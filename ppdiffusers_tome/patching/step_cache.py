@@ -145,13 +145,12 @@ class StepCache:
 
     Attributes:
         report: the calls that ended.
-        num_steps, computed_steps: of the run of steps, and those that are computed.
+        computed_steps: of the run of steps, by number.
     """
 
     def __init__(self, config: ToMeConfig, scheduler: Any) -> None:
         self._config, self._scheduler = config, scheduler
         self.report = StepReport()
-        self.num_steps = 0
         self.computed_steps: frozenset[int] = frozenset()
         self._stores_maps = False
 
@@ -161,10 +160,15 @@ class StepCache:
             return
         cache, family, warn = self._config.cache, find_family(call.denoiser), call.state.warn_once
         num_steps, is_noise = step.num_steps or 1, predicts_noise(self._scheduler, family)
-        self.num_steps = num_steps
         self.computed_steps = choose_computed_steps(num_steps, cache, family, predicts_noise=is_noise)
         processors = {find_processor(layer) for layer in call.denoiser.sublayers()}
         self._stores_maps = any(stores_maps(processor, role) for processor in processors for role in ROLES)
+        if self._stores_maps:
+            warn(
+                "cache with maps",
+                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
+                "has no effect here",
+            )
         if len(self.computed_steps) == num_steps and call.state.record is None:
             warn(
                 "nothing to skip",
@@ -181,19 +185,13 @@ class StepCache:
 
     def begin_call(self, call: DenoiserCall, step: Step, histories: dict[Hashable, History]) -> CachedCall | None:
         """Begin a call with the histories of the steps before; None: all layers run."""
-        if self._stores_maps:
-            call.state.warn_once(
-                "cache with maps",
-                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
-                "has no effect here",
-            )
-        if self._stores_maps or step.number is None:
+        number, num_steps, record = step.number, step.num_steps, call.state.record
+        if self._stores_maps or number is None or num_steps is None:
             return None
-        number, record = step.number, call.state.record
-        is_before_skipped = any(each not in self.computed_steps for each in range(number + 1, self.num_steps))
+        is_before_skipped = any(each not in self.computed_steps for each in range(number + 1, num_steps))
         return CachedCall(
             time=step.time,
-            is_computed=number in self.computed_steps or number >= self.num_steps or not histories,
+            is_computed=number in self.computed_steps or number >= num_steps or not histories,
             stores_values=is_before_skipped or record is not None,
             histories=histories,
             record=None if record is None else partial(record, number),

@@ -142,6 +142,6 @@ def _warn_of_useless_bounds(state: DenoiserState, merging: set[bool]) -> None:
     if given and merging == {True}:
         state.warn_once(
             "start and end",
-            f"{given} leaves no step of this image unmerged: of N steps the last begins at 1 - 1/N of the denoising, "
-            "and those of img2img begin late; choose a smaller end, a greater start, or more steps",
+            f"no step of this image stays unmerged with {given}: of N steps the last begins at 1 - 1/N of the "
+            "denoising, and those of img2img begin late; choose a smaller end, a greater start, or more steps",
         )
