@@ -155,7 +155,7 @@ class StepCache:
         self._stores_maps = False
 
     def begin_step(self, call: DenoiserCall, step: Step) -> None:
-        """Choose the computed steps where a run begins; warn where settings do not fit it."""
+        """Choose the computed steps of a run that begins; warn of misfits."""
         if step.continues or step.number is None or not self._config.cache:
             return
         cache, family, warn = self._config.cache, find_family(call.denoiser), call.state.warn_once

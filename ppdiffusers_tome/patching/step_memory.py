@@ -1,4 +1,6 @@
-"""What a denoiser's calls share over steps: reductions to reuse, and histories of layers.
+"""The values that calls of a denoiser share over steps.
+
+They are reductions to reuse, or histories of layers.
 
 Calls that are not known to belong together share nothing: they are slower then, never wrong. This module does not
 import Paddle.
@@ -21,7 +23,7 @@ _PATIENCE = 3  # consecutive calls without a match before this is logged
 
 @dataclass(eq=False)
 class SharedValues:
-    """What a call takes from the step before, and hands on to the next.
+    """The values of a call from the step before, for the next.
 
     Attributes:
         shape, conditioning: of the call, by which the next step finds it.

@@ -59,7 +59,7 @@ class Denoising:
         return self._finder.find_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
 
     def report(self) -> StepReport:
-        """Return the report of the cache over steps, with the memory that it has now."""
+        """Report the calls so far, and the memory of the cache now."""
         histories = (history for kept in self.memory.values for history in kept.histories.values())
         return replace(self.cache.report, cache_bytes=count_bytes(histories))
 
@@ -130,7 +130,7 @@ def _read_timesteps(scheduler: Any) -> list[float]:
 
 
 def _warn_of_useless_bounds(state: DenoiserState, merging: set[bool]) -> None:
-    """Warn of a ``start`` or ``end`` that all steps of an image, or none, are inside of."""
+    """Warn where no step of an image merged, or none stayed unmerged."""
     bounds = {"start": state.config.start, "end": state.config.end}
     given = " and ".join(f"{name}={value:g}" for name, value in bounds.items() if value not in (0, 1))
     if given and merging == {False}:

@@ -122,7 +122,7 @@ class StepFinder:
         return is_next and self._calls >= self._calls_per_step
 
     def _find_next(self, schedules: Sequence[Schedule], timestep: float) -> int | None:
-        """Return the next place of a timestep behind that of the last step, or None."""
+        """Return the place of a timestep after the last step, or None."""
         if self._is_listed:
             return next((place for place in self._schedule.find_places(timestep) if place > self._place), None)
         # What came before may have been no step, such as a call to warm up.
