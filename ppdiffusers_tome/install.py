@@ -42,7 +42,7 @@ def uninstall() -> None:
     if "ppdiffusers" in sys.modules:
         from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
 
-        from ppdiffusers_tome.patching.state.denoising import is_tracked
+        from ppdiffusers_tome.patching.state.pipeline_call import is_tracked
 
         for pipeline in _list_subclasses(DiffusionPipeline):
             call: Any = vars(pipeline).get("__call__")
@@ -88,7 +88,7 @@ def _restore(cls: type, name: str, original: Any) -> None:
 
 def _track_calls(cls: type) -> None:
     """Track calls of a pipeline class, see ``denoising``."""
-    from ppdiffusers_tome.patching.state.denoising import is_tracked, track_call
+    from ppdiffusers_tome.patching.state.pipeline_call import is_tracked, track_call
 
     call: Any = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
     # A call inherited from another pipeline is tracked there; one inherited from a mixin is not.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
-    from ppdiffusers_tome.patching.state.denoising import PipelineCall
+    from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
 
 
 class Frame(NamedTuple):
@@ -27,8 +27,8 @@ class CallStack(threading.local):
     Attributes:
         frames: the calls of denoisers and in them, innermost last. While a backward pass runs layers again, they are
             those in which the layers ran first.
-        returns: of each backward pass that runs layers again, innermost last, which of Paddle's states ends it.
-        last_state: that for which Paddle asked last, see ``recompute``.
+        returns: of each backward pass that runs layers again, innermost last, the number of the state that ends it.
+        last_state: the number of the state that Paddle asked for last, see ``recompute``.
         pipeline_call: the innermost call of a pipeline, or None.
     """
 

@@ -8,11 +8,9 @@ steps, the plan of a denoising, and the overrides of the layers that a skipped s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -24,7 +22,6 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_f
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
-from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps
 from ppdiffusers_tome.settings.text import format_count, format_setting
@@ -102,7 +99,7 @@ class CachedCall:
     Attributes:
         time: see ``Step.time``.
         is_computed: True in a step that runs all layers.
-        is_kept: True in a computed step whose values a later step will use.
+        stores_values: True in a computed step before a skipped one.
         histories: of the layers in the calls of the steps before that belong to this one.
         stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
         record: called with the key and value of each stored layer; None outside of tuning.
@@ -111,7 +108,7 @@ class CachedCall:
 
     time: int
     is_computed: bool
-    is_kept: bool
+    stores_values: bool
     histories: dict[Hashable, History]
     stacks: dict[Hashable, Sequence[Any]] = field(default_factory=dict)
     record: Callable[[Hashable, Any], None] | None = None
@@ -122,16 +119,16 @@ class CachedCall:
         """Return whether a layer is skipped, which requires an earlier step."""
         return not self.is_computed and key in self.histories and not self.histories[key].is_repeated
 
-    def store(self, key: Hashable, value: Any, *, is_used: bool = True) -> None:
+    def store(self, key: Hashable, value: Any, *, has_slope: bool = True) -> None:
         """Store the value of a layer in a computed step."""
         history = self.histories.setdefault(key, History())
         if key in self._stored:
             history.is_repeated = True  # a layer that runs several times in a call has no one value
-        else:
-            self._stored.add(key)
-            history.add(self.time if is_used else None, value)
-            if self.record is not None and is_used:
-                self.record(key, value)
+            return
+        self._stored.add(key)
+        history.add(self.time if has_slope else None, value)
+        if self.record is not None and has_slope:
+            self.record(key, value)
 
     def predict(self, key: Hashable) -> Any:
         """Return the value of a layer in a skipped step."""
@@ -147,45 +144,55 @@ class StepCache:
         scheduler: of the denoiser in its pipeline, or None.
 
     Attributes:
-        histories: the values of layers in earlier steps.
         report: the calls that ended.
-        num_steps, computed_steps: of the run of steps, and those that are computed.
+        computed_steps: of the run of steps, by number.
     """
 
     def __init__(self, config: ToMeConfig, scheduler: Any) -> None:
         self._config, self._scheduler = config, scheduler
-        self.histories = StepMemory(math.inf)
         self.report = StepReport()
-        self.num_steps = 0
         self.computed_steps: frozenset[int] = frozenset()
         self._stores_maps = False
 
-    def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedCall | None:
-        """Begin a call; return None, with a warning, where nothing is cached."""
-        if step.number is None:
-            call.state.warn_once(
-                "cache off schedule",
-                f"a timestep of {timestep:g} is on no list of its pipeline's scheduler, so the cache over steps cannot "
-                "tell its step, and such calls are computed",
+    def begin_step(self, call: DenoiserCall, step: Step) -> None:
+        """Choose the computed steps of a run that begins; warn of misfits."""
+        if step.continues or step.number is None or not self._config.cache:
+            return
+        cache, family, warn = self._config.cache, find_family(call.denoiser), call.state.warn_once
+        num_steps, is_noise = step.num_steps or 1, predicts_noise(self._scheduler, family)
+        self.computed_steps = choose_computed_steps(num_steps, cache, family, predicts_noise=is_noise)
+        processors = {find_processor(layer) for layer in call.denoiser.sublayers()}
+        self._stores_maps = any(stores_maps(processor, role) for processor in processors for role in ROLES)
+        if self._stores_maps:
+            warn(
+                "cache with maps",
+                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
+                "has no effect here",
             )
+        if len(self.computed_steps) == num_steps and call.state.record is None:
+            warn(
+                "nothing to skip",
+                f"cache={format_setting(cache)} leaves nothing to skip in a denoising of "
+                f"{format_count(num_steps, 'step')}, so they are computed; give a greater fraction, which skips steps "
+                f"of {MIN_STEPS} or more that follow one another, or list fewer steps",
+            )
+        if isinstance(cache, tuple) and cache[-1] + 1 != num_steps:
+            warn(
+                "other steps",
+                f"the list in cache is for {cache[-1] + 1} steps and this denoising has {num_steps}, so listed steps "
+                "keep their places as fractions of the denoising; choose them again (ppdiffusers_tome.tune)",
+            )
+
+    def begin_call(self, call: DenoiserCall, step: Step, histories: dict[Hashable, History]) -> CachedCall | None:
+        """Begin a call with the histories of the steps before; None: all layers run."""
+        number, num_steps, record = step.number, step.num_steps, call.state.record
+        if self._stores_maps or number is None or num_steps is None:
             return None
-        if step.is_new_step:
-            self.histories.next_step(continues=step.continues)
-            if not step.continues:
-                self._begin_run(call, step.num_steps or 1)
-        obstacle = self._find_obstacle(call)
-        histories = {} if obstacle else self.histories.lookup(call.latent_shape, call.conditioning)
-        if obstacle is None and self.histories.never_matches:
-            obstacle = "cache never matches", f"{CALLS_DIFFER}, so the cache over steps has no effect on them"
-        if obstacle is not None:
-            call.state.warn_once(*obstacle)
-            return None
-        number, record = step.number, call.state.record
-        is_planned = number in self.computed_steps or number >= self.num_steps
+        is_before_skipped = any(each not in self.computed_steps for each in range(number + 1, num_steps))
         return CachedCall(
             time=step.time,
-            is_computed=is_planned or not histories,
-            is_kept=self._keeps(number) or record is not None,
+            is_computed=number in self.computed_steps or number >= num_steps or not histories,
+            stores_values=is_before_skipped or record is not None,
             histories=histories,
             record=None if record is None else partial(record, number),
         )
@@ -195,66 +202,6 @@ class StepCache:
         is_skipped = cached_call is not None and cached_call.has_skipped
         steps = () if step is None or step.number is None or is_skipped else (step.number,)
         self.report += StepReport(int(not is_skipped), int(is_skipped), computed_steps=steps)
-
-    def end(self) -> StepReport:
-        """Return the report of an image that ended."""
-        histories = chain.from_iterable(each.values() for each in self.histories.entries)
-        return replace(self.report, cache_bytes=count_bytes(histories))
-
-    def _find_obstacle(self, call: DenoiserCall) -> tuple[str, str] | None:
-        """Return the warning why a call cannot use the cache, or None."""
-        if call.records_gradients:
-            return "cache with gradients", (
-                "the cache over steps is for generating images, so steps that record gradients, as in training, are "
-                "computed; call the model under paddle.no_grad()"
-            )
-        if self._stores_maps:
-            return "cache with maps", (
-                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
-                "has no effect here"
-            )
-        return None
-
-    def _begin_run(self, call: DenoiserCall, num_steps: int) -> None:
-        """Choose the computed steps of a run; warn where settings do not fit it."""
-        config, family, self.num_steps = self._config, find_family(call.denoiser), num_steps
-        self.computed_steps = choose_computed_steps(
-            num_steps, config.cache, family, predicts_noise=predicts_noise(self._scheduler, family)
-        )
-        processors = {find_processor(layer) for layer in call.denoiser.sublayers()}
-        self._stores_maps = any(stores_maps(processor, role) for processor in processors for role in ROLES)
-        for warning in self._list_warnings(is_recorded=call.state.record is not None):
-            call.state.warn_once(*warning)
-
-    def _keeps(self, number: int) -> bool:
-        """Return whether a skipped step will use a step's values.
-
-        The last computed step before each skipped one is used and, for its slope, the two before that: with a scheduler
-        of second order, two steps have the same timestep.
-        """
-        later = range(number + 1, min(number + 4, self.num_steps))
-        return any(step not in self.computed_steps for step in later)
-
-    def _list_warnings(self, *, is_recorded: bool) -> Iterable[tuple[str, str]]:
-        """Yield warnings of a run whose settings do not fit it."""
-        config = self._config
-        if len(self.computed_steps) == self.num_steps and not is_recorded:
-            if isinstance(config.cache, tuple):
-                remedy = "list fewer steps"
-            elif self.num_steps < MIN_STEPS:
-                remedy = f"a fraction skips steps of {MIN_STEPS} or more that follow one another; list the steps"
-            else:
-                remedy = "give a greater fraction"
-            yield "nothing to skip", (
-                f"cache={format_setting(config.cache)} leaves nothing to skip in a denoising of "
-                f"{format_count(self.num_steps, 'step')}, so they are computed; {remedy}"
-            )
-        if isinstance(config.cache, tuple) and config.cache[-1] + 1 != self.num_steps:
-            yield "other steps", (
-                f"the list in cache is for {config.cache[-1] + 1} steps and this denoising has {self.num_steps}, so "
-                "listed steps keep their places as fractions of the denoising; choose them again for so many "
-                "(ppdiffusers_tome.tune)"
-            )
 
 
 class StackOverride(Override):
@@ -289,7 +236,7 @@ class StackOverride(Override):
                 ]
             outputs = cached.stacks.pop(self.stack) if self.is_last else inputs
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
-        if cached.is_kept:
+        if cached.stores_values:
             cached.stacks.setdefault(self.stack, inputs)
         output = original(*args, **kwargs)
         entered = cached.stacks.pop(self.stack, None) if self.is_last else None
@@ -316,17 +263,15 @@ class CoarseOverride(Override):
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
         cached = call.cached_call
-        if cached is not None:
-            require_eager("a cache over steps")
-        if cached is not None and cached.skips(self):
+        if cached is None:
+            return original(*args, **kwargs)
+        require_eager("a cache over steps")
+        if cached.skips(self):
             predicted = cached.predict(self)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
         output = original(*args, **kwargs)
-        if cached is not None and cached.is_kept:
-            if self.is_used:
-                cached.store(self, map_tensors(paddle.clone, output))
-            else:
-                cached.store(self, output, is_used=False)
+        if cached.stores_values:
+            cached.store(self, map_tensors(paddle.clone, output) if self.is_used else output, has_slope=self.is_used)
         return output
 
 

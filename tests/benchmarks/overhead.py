@@ -138,7 +138,7 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
 
     from ppdiffusers_tome.patching.call_stack import CALL_STACK
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.patching.state.denoising import Denoising
+    from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 
     config = ToMeConfig(ratio=case.ratio)
     if name == FAST:

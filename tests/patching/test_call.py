@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from paddle.distributed.fleet import recompute as fleet_recompute
 from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
@@ -27,11 +25,8 @@ from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.overrides import denoiser
-from ppdiffusers_tome.patching.state import recompute as frames
 from zoo.lvdm import SPECIMEN as LVDM
 from zoo.specimen import Inputs, attention_anywhere
-
-PADDLES_STATE = getattr(fleet_recompute, "custom_state_manager", None)
 
 
 def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
@@ -243,30 +238,6 @@ class TestRecomputation:
         with pytest.raises(ToMeValueError, match="checkpointing does not go together with ToMe on Paddle"):
             unet(tiny.latent(), 500, tiny.text())
         tiny.run_unet(unet)  # without gradients
-
-    def test_a_state_of_somebody_else_is_kept_and_handed_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        handed: list[int] = []
-        numbers = itertools.count()
-        for name, function in (("get", lambda: next(numbers)), ("set", handed.append)):
-            monkeypatch.setattr(PADDLES_STATE, f"custom_{name}_state_func", function)
-            monkeypatch.setattr(PADDLES_STATE, f"set_custom_{name}_state_func", None)
-        frames._keep_frames()
-        unet = apply_tome(tiny.unet(levels=1), 0.5)
-        expected = self.gradients(unet, unet)
-        assert self.difference(self.gradients(unet, Checkpointed(unet, reentrant=False)), expected) <= 1e-6
-        assert handed == [0, 2, 1, 3]  # of each stretch its own, and then what was there before
-
-    def test_a_state_of_somebody_who_comes_later_is_taken(self) -> None:
-        handed: list[int] = []
-        PADDLES_STATE.set_custom_get_state_func(lambda: 7)
-        PADDLES_STATE.set_custom_set_state_func(handed.append)
-        try:
-            unet = apply_tome(tiny.unet(levels=1), 0.5)
-            self.gradients(unet, Checkpointed(unet, reentrant=False), forwards=1)
-        finally:
-            PADDLES_STATE.set_custom_get_state_func(None)
-            PADDLES_STATE.set_custom_set_state_func(None)
-        assert handed == [7, 7]
 
     def test_a_call_is_remembered_no_longer_than_its_graph(self) -> None:
         unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)

@@ -34,3 +34,23 @@ def _check_nans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_model_runs_where_every_operator_is_checked_for_nans(method: str) -> None:
     unet = tiny.small_unet().apply_tome(ratio=0.5, method=method)
     assert np.isfinite(tiny.run_unet(unet, batch=1, height=8, width=8)).all()
+
+
+@pytest.mark.usefixtures("_check_nans")
+@pytest.mark.parametrize("method", [None, *METHODS])
+def test_a_training_step_runs_where_every_operator_is_checked_for_nans(method: str | None) -> None:
+    """Without ToMe, too, which says that Paddle's check itself stands a backward pass."""
+    unet = tiny.small_unet() if method is None else tiny.small_unet().apply_tome(ratio=0.5, method=method)
+    unet.train()
+    (unet(tiny.latent(1, 8, 8), 500, tiny.text(1)).sample ** 2).mean().backward()
+    gradients = [parameter.grad.numpy() for parameter in unet.parameters() if parameter.grad is not None]
+    assert len(gradients) > 20
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.usefixtures("_check_nans")
+def test_the_check_sees_a_nan_of_a_backward_pass() -> None:
+    x = paddle.zeros([2])
+    x.stop_gradient = False
+    with pytest.raises((RuntimeError, OSError, ValueError), match=r"(?i)nan"):
+        (paddle.sqrt(x) * 0).sum().backward()

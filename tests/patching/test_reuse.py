@@ -49,8 +49,8 @@ class Calls:
     def lookup(self, timestep: float, text: str = "a cat") -> dict:
         step = self.finder.find_step([self.schedule], timestep)
         if step.is_new_step:
-            self.reuse.next_step(continues=step.continues)
-        return self.reuse.lookup((1, 4, 8, 8), [encode(text)])
+            self.reuse.begin_step(continues=step.continues)
+        return self.reuse.find_values((1, 4, 8, 8), [encode(text)]).reductions
 
 
 @pytest.mark.parametrize(
@@ -108,23 +108,23 @@ class TestCallsOfAStep:
 
     def test_a_view_of_text_that_changed_in_place_is_another(self) -> None:
         texts, reuse = paddle.ones([2, 3, 4]), StepMemory(10)
-        reuse.next_step(continues=False)
-        reuse.lookup((1,), [texts[1:]])["matching"] = 1
+        reuse.begin_step(continues=False)
+        reuse.find_values((1,), [texts[1:]]).reductions["matching"] = 1
         texts.multiply_(paddle.to_tensor(0.3))
-        reuse.next_step(continues=True)
-        assert not reuse.lookup((1,), [texts[1:]])
+        reuse.begin_step(continues=True)
+        assert not reuse.find_values((1,), [texts[1:]]).reductions
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
         """As some pipelines do: other objects, equal values; or none. Latents of another shape are another's."""
         reuse = StepMemory(10)
-        reuse.next_step(continues=False)
-        reuse.lookup((1,), [encode("a cat")])["made"] = True
-        reuse.lookup((1,), [])["made without"] = True
-        reuse.next_step(continues=True)
-        assert reuse.lookup((2,), [encode("a cat")]) == {}
-        assert reuse.lookup((1,), [encode("a cat"), encode("and more")]) == {}
-        assert reuse.lookup((1,), [encode("a cat")]) == {"made": True}
-        assert reuse.lookup((1,), []) == {"made without": True}
+        reuse.begin_step(continues=False)
+        reuse.find_values((1,), [encode("a cat")]).reductions["made"] = True
+        reuse.find_values((1,), []).reductions["made without"] = True
+        reuse.begin_step(continues=True)
+        assert reuse.find_values((2,), [encode("a cat")]).reductions == {}
+        assert reuse.find_values((1,), [encode("a cat"), encode("and more")]).reductions == {}
+        assert reuse.find_values((1,), [encode("a cat")]).reductions == {"made": True}
+        assert reuse.find_values((1,), []).reductions == {"made without": True}
 
 
 class TestSteps:
@@ -181,7 +181,7 @@ class TestSteps:
 
         assert count_by_step(unet, run) == [7] * 7
         with count_matchings(unet) as counts:
-            with pytest.warns(UserWarning, match="reuse_steps needs the steps"):
+            with pytest.warns(UserWarning, match="with a scheduler, so reuse_steps has no effect here"):
                 tiny.run_unet(unet, timestep=FALLING[0])
             for timestep in FALLING[1:]:
                 tiny.run_unet(unet, timestep=timestep)

@@ -46,8 +46,10 @@ class DenoiserOverride(Override):
         call = self._begin(args, kwargs)
         if call.records_gradients and not HAS_STATE and getattr(self.layer, "is_gradient_checkpointing", False):
             raise ToMeValueError(
-                f"gradient checkpointing does not go together with ToMe on Paddle {paddle.__version__}, which cannot "
-                "tell the call of a layer that runs again; disable_gradient_checkpointing, or install paddlepaddle 3"
+                f"gradient checkpointing does not go together with ToMe on Paddle {paddle.__version__}: the call of "
+                "a layer that runs again cannot be told before Paddle 3, nor where other code (or another copy of this "
+                "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
+                "or import ppdiffusers_tome first"
             )
         output = self.state.run_call(call, original, args, kwargs)
         call.end()

@@ -73,8 +73,6 @@ class BlockCall:
         """Count the block as one whose tokens merged; tell ``WATCHERS`` once."""
         if not self.has_merged:
             self.has_merged = True
-            if self.call.denoising is not None:
-                self.call.denoising.has_merged = True
             for watch in WATCHERS:
                 watch(self)
 

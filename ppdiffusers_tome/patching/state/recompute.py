@@ -2,53 +2,43 @@
 
 Such a layer belongs to the call in which it first ran, and runs outside its denoiser, maybe in another thread, after
 other calls at other sizes. Paddle's ``recompute`` asks for a state where layers first run, and hands it back around
-their second run (``custom_state_manager``): here the frames of that moment. Paddle 2.6 has no such state.
+their second run (``custom_state_manager``): here the frames of that moment. Paddle 2.6 has no such state, and Paddle 3
+one for all of a process.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from paddle.distributed.fleet import recompute as _recompute
 
-from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 
 _MANAGER: Any = getattr(_recompute, "custom_state_manager", None)
-HAS_STATE = _MANAGER is not None
+HAS_STATE = _MANAGER is not None and _MANAGER.custom_get_state_func is None
 
 
-def _keep_frames() -> None:
-    """Give Paddle the functions for its one state, around others'."""
-    others = {"get": _MANAGER.custom_get_state_func, "set": _MANAGER.custom_set_state_func}
+# Each state has a number, by which the one that ends a second run is known.
+_numbers = itertools.count(1)
 
-    def get_state(*_: Any) -> list[Any]:
-        state = [CALL_STACK.frames, *([] if others["get"] is None else [others["get"]()])]
-        CALL_STACK.last_state = id(state)  # which Paddle keeps
-        return state
 
-    def set_state(state: list[Any]) -> None:
-        frames, *other = state
-        if other and others["set"] is not None:
-            others["set"](*other)  # first, as it may raise
-        for frame in frames:
-            frame.call.state.require_applied()
-        if CALL_STACK.returns[-1:] == [id(state)]:
-            CALL_STACK.returns.pop()
-        else:
-            CALL_STACK.returns.append(CALL_STACK.last_state)  # Paddle asked for it just before
-        CALL_STACK.frames = frames
+def _get_state(*_: Any) -> tuple[int, tuple[Frame, ...]]:
+    CALL_STACK.last_state = next(_numbers)
+    return CALL_STACK.last_state, CALL_STACK.frames
 
-    # Paddle's own refuse a second function, and so whoever comes after this.
-    def set_custom_get_state_func(custom_get_state_func: Any) -> None:
-        others["get"] = custom_get_state_func
 
-    def set_custom_set_state_func(custom_set_state_func: Any) -> None:
-        others["set"] = custom_set_state_func
-
-    _MANAGER.custom_get_state_func, _MANAGER.custom_set_state_func = get_state, set_state
-    _MANAGER.set_custom_get_state_func = set_custom_get_state_func
-    _MANAGER.set_custom_set_state_func = set_custom_set_state_func
+def _set_state(state: tuple[int, tuple[Frame, ...]]) -> None:
+    number, frames = state
+    for frame in frames:
+        frame.call.state.require_applied()
+    if CALL_STACK.returns[-1:] == [number]:
+        CALL_STACK.returns.pop()
+    else:
+        CALL_STACK.returns.append(CALL_STACK.last_state)  # Paddle asked for it just before
+    CALL_STACK.frames = frames
 
 
 if HAS_STATE:
-    _keep_frames()
+    _MANAGER.set_custom_get_state_func(_get_state)
+    _MANAGER.set_custom_set_state_func(_set_state)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 # rounded each time.
 _ROUNDING = 2.0**-7
 _SAME = 1e-5  # of all of a list: those of second order repeat a timestep within a rounding
-_BACK = 0.006  # of all of a list: KDPM2's rounds one of two timesteps to a whole number
 
 
 class Step(NamedTuple):
@@ -48,8 +47,8 @@ class Schedule:
 
     def __init__(self, source: Any, timesteps: Sequence[float]) -> None:
         self.source, self.timesteps = source, timesteps
-        self._whole = timesteps[-1] - timesteps[0] if timesteps else 0.0
-        differs = (abs(later - earlier) > _SAME * abs(self._whole) for earlier, later in pairwise(timesteps))
+        whole = abs(timesteps[-1] - timesteps[0]) if timesteps else 0.0
+        differs = (abs(later - earlier) > _SAME * whole for earlier, later in pairwise(timesteps))
         self.times = list(accumulate(differs, initial=0))
 
     def __len__(self) -> int:
@@ -70,23 +69,6 @@ class Schedule:
         is_second_order = self.times == [(place + 1) // 2 for place in range(len(self))]
         return places[1] if is_second_order and len(places) > 1 else places[0]
 
-    def find_next(self, place: int, timestep: float) -> int | None:
-        """Return the next place of a timestep behind another, or None."""
-        later = [each for each in self.find_places(timestep) if each > place]
-        if later and self.goes_back(place, later[0]):
-            # RePaint lists the way back to more noise, too, and calls no denoiser on it.
-            later.sort(key=lambda each: self.goes_back(each, min(each + 1, len(self) - 1)))
-        return later[0] if later else None
-
-    def goes_back(self, place: int, other: int) -> bool:
-        """Return whether time goes back from one place to another."""
-        back = self.timesteps[place] - self.timesteps[other]
-        return (back if self._whole > 0 else -back) > min(0.6, _BACK * abs(self._whole))
-
-    def end_of_run(self, place: int, end: int) -> int:
-        """Return the place after the last one of a run, at most ``end``."""
-        return next((each + 1 for each in range(place, end - 1) if self.goes_back(each, each + 1)), end)
-
 
 class StepFinder:
     """The steps of one denoiser in a call of its pipeline.
@@ -96,7 +78,7 @@ class StepFinder:
     """
 
     def __init__(self) -> None:
-        self._schedule: Schedule = Schedule(None, ())
+        self._schedule = Schedule(None, ())
         self._is_listed = True
         self._place = -1
         self._timestep: float | None = None
@@ -118,8 +100,9 @@ class StepFinder:
             if self._place == self._first:
                 self._calls_per_step = self._calls
             return self._describe_step(is_new_step=False, continues=False)
-        before, place = self._place, self._find_next(schedules, timestep) if is_set else None
-        continues = place is not None and (not self._is_listed or self._follows(before, place))
+        place = self._find_next(schedules, timestep) if is_set else None
+        times = self._schedule.times
+        continues = place is not None and (not self._is_listed or times[place] <= times[self._place] + 1)
         if place is None:
             listing = [each for each in schedules if each.find_places(timestep)]
             if is_set and self._is_listed and not listing:
@@ -139,20 +122,16 @@ class StepFinder:
         return is_next and self._calls >= self._calls_per_step
 
     def _find_next(self, schedules: Sequence[Schedule], timestep: float) -> int | None:
+        """Return the place of a timestep after the last step, or None."""
         if self._is_listed:
-            return self._schedule.find_next(self._place, timestep)
+            return next((place for place in self._schedule.find_places(timestep) if place > self._place), None)
         # What came before may have been no step, such as a call to warm up.
         return None if any(each.timesteps[0] == timestep for each in schedules) else self._place + 1
 
-    def _follows(self, before: int, place: int) -> bool:
-        is_next = self._schedule.times[place] <= self._schedule.times[before] + 1
-        return is_next and not self._schedule.goes_back(before, place)
-
     def _describe_step(self, *, is_new_step: bool, continues: bool) -> Step:
-        schedule, place = self._schedule, self._place
-        progress = place / max(len(schedule), place + 1)
-        if not self._is_listed:
-            number = place if place < len(schedule) else None
-            return Step(progress, is_new_step, continues, number, len(schedule), time=place)
-        num_steps = schedule.end_of_run(place, self._end) - self._first
-        return Step(progress, is_new_step, continues, place - self._first, num_steps, schedule.times[place])
+        place, length = self._place, len(self._schedule)
+        return Step(
+            place / max(length, place + 1), is_new_step, continues,
+            number=place - self._first if place < length else None, num_steps=self._end - self._first,
+            time=self._schedule.times[place] if self._is_listed else place,
+        )  # fmt: skip

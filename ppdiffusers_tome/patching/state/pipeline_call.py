@@ -1,4 +1,4 @@
-"""The values that each denoiser keeps over the steps of an image.
+"""A call of a pipeline, and the denoising of each of its denoisers.
 
 ``install`` wraps the ``__call__`` of every pipeline class with ``track_call``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
-from ppdiffusers_tome.patching.step_cache import StepCache
+from ppdiffusers_tome.patching.step_cache import StepCache, StepReport, count_bytes
 from ppdiffusers_tome.patching.step_memory import StepMemory
 
 if TYPE_CHECKING:
@@ -27,23 +28,21 @@ _END_IN_LIST = ("DDPMWuerstchenScheduler",)
 
 
 class Denoising:
-    """The state of one denoiser in a call of its pipeline.
+    """The calls of one denoiser in a call of its pipeline.
 
     Attributes:
-        matchings: the reductions that steps share.
+        memory: what these calls share over steps.
         cache: over steps.
-        steps: by progress the steps that ran, where a setting needs it: whether the ratio lets tokens merge in them,
-            None where no block ran.
-        has_merged: True once tokens merged, where a setting needs the step.
+        merging: whether the ratio lets tokens merge, for each of its steps in which blocks ran; one or both of True and
+            False.
     """
 
     def __init__(self, pipe: Any, name: str, config: ToMeConfig) -> None:
         self._pipe, self._name, self._finder = pipe, name, StepFinder()
         self._schedules: list[Schedule] = []
-        self.matchings = StepMemory(config.reuse_steps)
+        self.memory = StepMemory(config.reuse_steps)
         self.cache = StepCache(config, next(list_schedulers(pipe, name), None))
-        self.steps: dict[float, bool | None] = {}
-        self.has_merged = False
+        self.merging: set[bool] = set()
 
     def find_step(self, timestep: float) -> Step | None:
         """Return the step of the next call; None without a list."""
@@ -59,34 +58,10 @@ class Denoising:
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
         return self._finder.find_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
 
-    def add_step(self, progress: float, *, merges: bool | None = None) -> None:
-        """Add a step, and whether tokens of a grid merge in it."""
-        known = self.steps.get(progress)
-        self.steps[progress] = known or merges if merges is not None else known
-
-    def explain_useless_bounds(self, config: ToMeConfig) -> str | None:
-        """Explain a ``start`` or ``end`` without effect, if any."""
-        merges = [each for each in self.steps.values() if each is not None]
-        if (config.start, config.end) == (0, 1) or not merges:
-            return None
-        if not any(merges):
-            return (
-                f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: img2img "
-                "runs only the last part of the denoising, few steps may all lie outside, and a cache may skip those "
-                "inside; choose another start or end"
-            )
-        first, last, is_always_merged = min(self.steps), max(self.steps), self.has_merged and all(merges)
-        if is_always_merged and last < config.end < 1:
-            return (
-                f"end={config.end:g} leaves no step of this image unmerged: the last step begins at {last:.3g} of the "
-                "denoising; choose a smaller end or more steps"
-            )
-        if is_always_merged and 0 < config.start <= first:
-            return (
-                f"start={config.start:g} leaves no step of this image unmerged: the first step begins at {first:.3g} "
-                "of the denoising; choose a greater start"
-            )
-        return None
+    def report(self) -> StepReport:
+        """Report the calls so far, and the memory of the cache now."""
+        histories = (history for kept in self.memory.values for history in kept.histories.values())
+        return replace(self.cache.report, cache_bytes=count_bytes(histories))
 
 
 class PipelineCall:
@@ -115,11 +90,9 @@ class PipelineCall:
         denoisings, self._denoisings = self._denoisings, {}
         for state, denoising in denoisings.items():
             if denoising is not None and state.config.cache:
-                state.last_image = denoising.cache.end()
-            if is_complete and denoising is not None and not vars(self._pipe).get("_interrupt"):
-                message = denoising.explain_useless_bounds(state.config)
-                if message is not None:
-                    state.warn_once("start and end", message)
+                state.last_image = denoising.report()
+            if denoising is not None and is_complete and not vars(self._pipe).get("_interrupt"):
+                _warn_of_useless_bounds(state, denoising.merging)
 
 
 def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,3 +127,21 @@ def _read_timesteps(scheduler: Any) -> list[float]:
     numbers = [float(number) for number in array.reshape(-1)]
     lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
     return numbers[:-1] if lists_the_end else numbers
+
+
+def _warn_of_useless_bounds(state: DenoiserState, merging: set[bool]) -> None:
+    """Warn where no step of an image merged, or none stayed unmerged."""
+    bounds = {"start": state.config.start, "end": state.config.end}
+    given = " and ".join(f"{name}={value:g}" for name, value in bounds.items() if value not in (0, 1))
+    if given and merging == {False}:
+        state.warn_once(
+            "start and end",
+            f"nothing merged in any step of this image with {given}: img2img runs only the last part of the denoising, "
+            "few steps may all lie outside, and a cache may skip those inside; choose another start or end",
+        )
+    if given and merging == {True}:
+        state.warn_once(
+            "start and end",
+            f"no step of this image stays unmerged with {given}: of N steps the last begins at 1 - 1/N of the "
+            "denoising, and those of img2img begin late; choose a smaller end, a greater start, or more steps",
+        )
