@@ -12,9 +12,8 @@ from typing import Any, TypeVar, cast
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, keep_applied, remove_tome
 from ppdiffusers_tome.settings.combine import UNSET, combine_settings
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.ratio import Ratio
 from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 

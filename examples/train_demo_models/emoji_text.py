@@ -39,9 +39,3 @@ class Text(nn.Module):
     def save(self, file: Path) -> None:
         weights = {name: weight.cpu().numpy() for name, weight in self.state_dict().items()}
         np.savez(file, words=np.array(self.words), **weights)
-
-    def load(self, file: Path) -> None:
-        with np.load(file) as saved:
-            if saved["words"].tolist() != self.words:
-                raise ValueError(f"{file} was trained for other classes")
-            self.load_state_dict({name: torch.from_numpy(saved[name]) for name in saved if name != "words"})

@@ -5,9 +5,7 @@
     python examples/train_demo_models/train_emoji.py unet --images runs/emoji.npz --output runs/emoji --minutes 6
 
 It needs an accelerator, PyTorch, diffusers' model classes, numpy and the file of ``emoji.py``. It resumes from its
-checkpoint: more minutes than before continue a training, whose learning rate then falls a second time. At its end, and
-without ``--minutes`` at once, a denoiser generates images at several strengths of guidance into ``generated-KIND.npz``,
-which ``judge_emoji.py`` reads.
+checkpoint: more minutes than before continue a training, whose learning rate then falls a second time.
 """
 
 from __future__ import annotations
@@ -62,7 +60,6 @@ SCHEDULES = {  # of DiT-XL/2 and of Stable Diffusion 1.5
 UNPROMPTED = 0.1  # fraction of the examples
 VIEWS = 16  # of each image; the first is the image itself
 UNTURNED = ("clock", "button", "digit", "zodiac", "flag", "book", "mail")  # their mirror images would be wrong
-GUIDANCES = 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0
 
 
 class Training:
@@ -295,34 +292,6 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
         denoiser.text.save(args.output / "text.npz")
 
 
-def load_denoiser(args: argparse.Namespace) -> Denoiser:
-    """Load the weights that a training saved."""
-    denoiser = Denoiser(args.part, args.classes)
-    denoiser.model = type(denoiser.model).from_pretrained(args.output / args.part)
-    if denoiser.text is not None:
-        denoiser.text.load(args.output / "text.npz")
-    return denoiser.to(args.device).eval()
-
-
-@torch.no_grad()
-def generate(args: argparse.Namespace, denoiser: Denoiser, guidance: float, steps: int = 25) -> np.ndarray:
-    """Generate images of every class: uint8 ``[classes, per_class, 128, 128, 3]``, the same noise at each guidance."""
-    vae = AutoencoderKL.from_pretrained(args.output / "vae").eval().to(args.device)
-    labels = torch.arange(denoiser.none, device=args.device).repeat_interleave(args.per_class)
-    none, scheduler = torch.full_like(labels, denoiser.none), DDIMScheduler(**SCHEDULES[args.part])
-    generator = torch.Generator().manual_seed(0)
-    latents = torch.randn(len(labels), 4, 32, 32, generator=generator).to(args.device)
-    scheduler.set_timesteps(steps)
-    for timestep in scheduler.timesteps:
-        time_of_each = timestep.to(args.device).expand(len(labels))
-        with torch.autocast(args.device.type, torch.bfloat16, enabled=args.device.type != "cpu"):
-            prompted, unprompted = (denoiser(latents, time_of_each, some).float() for some in (labels, none))
-        latents = scheduler.step(unprompted + guidance * (prompted - unprompted), timestep, latents).prev_sample
-    decoded = torch.cat([vae.decode(some / vae.config.scaling_factor).sample for some in latents.split(64)])
-    images = ((decoded + 1) * 127.5).round().clamp(0, 255).byte().permute(0, 2, 3, 1)
-    return images.reshape(denoiser.none, args.per_class, *images.shape[1:]).cpu().numpy()
-
-
 def save(model: Any, folder: Path) -> None:
     """Save weights in float16, as the exported model has them."""
     from safetensors.torch import save_file
@@ -337,11 +306,9 @@ def main() -> None:
     parser.add_argument("part", choices=("vae", "dit", "unet"))
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, help="of training, those of earlier runs included")
+    parser.add_argument("--minutes", type=float, required=True, help="of training, those of earlier runs included")
     parser.add_argument("--batch", type=int, default=256, help="of a denoiser")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="the denoiser's peak learning rate")
-    parser.add_argument("--per-class", type=int, default=4, help="images of each class that a denoiser generates")
-    parser.add_argument("--guidances", type=float, nargs="+", default=GUIDANCES)
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     args = parser.parse_args()
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -353,16 +320,10 @@ def main() -> None:
         images = torch.from_numpy(file["images"][is_trained]).to(args.device)
         labels = torch.from_numpy(file["labels"][is_trained].astype(np.int64)).to(args.device)
         args.classes = file["classes"].tolist()
-    if args.part == "vae" and args.minutes is None:
-        parser.error("an autoencoder needs --minutes")
     if args.part == "vae":
         train_vae(args, images)
-        return
-    if args.minutes is not None:
+    else:
         train_denoiser(args, make_latents(args, images, labels).half(), labels)
-    denoiser = load_denoiser(args)
-    generated = {str(guidance): generate(args, denoiser, guidance) for guidance in args.guidances}
-    np.savez_compressed(args.output / f"generated-{args.part}.npz", **generated)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ from ppdiffusers_tome.export.programs import (
     denoiser_component,
 )
 from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
-from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.bounds import Bounds
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -119,18 +118,9 @@ def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_common_config(models: Iterable[Any]) -> ToMeConfig | None:
-    """Find the config that merges exactly the blocks that merge now.
-
-    Ratio 0 means no merging.
-    """
-    models = list(models)
-    config, *others = {entry.config for model in models for entry in _entries(model)} or {ToMeConfig(0)}
-    for model in models:
-        merging = {path for entry in _entries(model) for path in entry.paths}
-        selected = {block.name for block in select_blocks(find_blocks(model), config)}
-        if merging != selected and (merging or config.ratio):
-            return None
-    return None if others else config
+    """Find the config that all models have; ratio 0 means no merging."""
+    configs = {config for model in models for config in [each.config for each in _entries(model)] or [ToMeConfig(0)]}
+    return configs.pop() if len(configs) == 1 else None
 
 
 def _entries(model: Any) -> tuple[AppliedBlocks, ...]:

@@ -16,7 +16,6 @@ from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.bounds import check_type, setting
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.ratio import LEVELS, Ratio
 from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import did_you_mean, format_setting, shorten_repr
 from ppdiffusers_tome.settings.validation import check_settings
@@ -24,6 +23,9 @@ from ppdiffusers_tome.settings.validation import check_settings
 if TYPE_CHECKING:
     from ppdiffusers_tome.merging.grid import Grid
 
+# A number, or a ramp of several, evenly spaced over the denoising and interpolated linearly.
+Ratio = float | Sequence[float]
+LEVELS = (1, 2, 4, 8)
 _STRIDE = "a whole number of tokens, 1 or more, such as 2"
 _PART = "a number, a fraction of the denoising, 0 <= start < end <= 1"
 

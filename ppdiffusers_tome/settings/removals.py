@@ -14,6 +14,7 @@ REMOVED: Mapping[str, str] = {
     "cache_slope": "omit it; a skipped step follows 0.75 of the slope",
     "cache_steps": "omit it; a list in cache ends with the last step, which tells how many there are",
     "cache_scheduler": "omit it; choose the steps with the scheduler that generates",
+    "families": "give candidates=[...] to tune, a list of settings that it orders itself",
     "method='pool'": "give method='todo', or 'keys' for means of similar keys",
     "method='prune'": "give method='tome'",
     "method='tofu'": "give method='tome'",

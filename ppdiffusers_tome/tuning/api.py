@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.bounds import to_python
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import describe_type, shorten_repr
-from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import Steps, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.measurement import Meter, keep_random_state
 from ppdiffusers_tome.tuning.results import MeasuredImage, Target, Trial, Tuned
@@ -26,16 +25,15 @@ from ppdiffusers_tome.tuning.search import Search
 def tune(
     pipe: Any, call: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
     psnr: float | None = None, speedup: float | None = None, memory: float | None = None,
-    config: ToMeConfig | str | Path | None = None, families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+    config: ToMeConfig | str | Path | None = None, candidates: Sequence[ToMeConfig] | None = None,
     on_begin: Callable[[int, float], None] = lambda num_images, seconds: None,
     on_trial: Callable[[Trial], None] = lambda trial: None, **settings: Any,
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
     It generates about 70 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
-    pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. The copy
-    takes the pipeline's place as an argument in ``call``, as the owner of a method there, and as the first argument of
-    ``callback_on_step_end``; a function in ``call`` that reaches the pipeline otherwise sees the idle original.
+    pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. A function
+    in ``call`` that reaches the pipeline sees the idle original.
 
     Candidates merge tokens, skip steps (``cache``), or do both. The steps that a cache computes are chosen to fit the
     model, by two images of seeds 1 and 2 that judge nothing. All candidates are judged by the images of seed 0. A call
@@ -43,13 +41,13 @@ def tune(
     is compared with fewer steps in the same time, unmerged and merged; those are returned where they keep more.
 
     Args:
-        pipe: any ppdiffusers pipeline whose calls return images.
+        pipe: any ppdiffusers pipeline whose calls return PIL images.
         call: the arguments of its call by name, ``{"prompt": "a cat", "height": 768, "width": 768}``; or several calls,
             for settings that hold for all of them.
         psnr, speedup, memory: the requirements, see ``Target``; a PSNR of 30 dB by default. With a PSNR, the fastest
             settings that meet them are chosen; without one, those with the images most similar to the unmerged ones.
         config: settings to keep, as for ``apply_tome``, except the ratio, which is searched.
-        families: candidates to try in place of the default ones, by family from mild to strong.
+        candidates: settings to try in place of the default ones.
         on_begin: called once before the search with the number of images at most and the seconds that they take, both
             estimated.
         on_trial: called with each trial after it.
@@ -60,7 +58,7 @@ def tune(
         The settings to apply, and all trials. If no settings pay, they change nothing, and ``pays`` is False.
 
     Raises:
-        ToMeTypeError: an argument is of the wrong type, a setting is unknown, or the call returns no images.
+        ToMeTypeError: an argument is of the wrong type, a setting is unknown, or the call returns no PIL images.
         ToMeValueError: an argument is out of range, no candidate is possible, or the pipeline cannot be copied, as one
             with a cache of steps.
         NothingToMergeError: nothing merges in this pipeline with any candidate.
@@ -72,9 +70,9 @@ def tune(
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
     for each in calls:
         _check_call(each)
-    target, num_steps = Target(psnr, speedup, memory), _find_num_steps(pipe, calls)
+    target, steps = Target(psnr, speedup, memory), _find_steps(pipe, calls)
     # Before the copy, which takes time.
-    candidates = list_candidates(common_settings(config, settings), families, num_steps=num_steps)
+    families = list_candidates(common_settings(config, settings), candidates, steps=steps)
     try:
         copied_pipe = shared_copy(pipe)
     except ToMeValueError as error:
@@ -90,10 +88,9 @@ def tune(
             seconds, peak_bytes = meter.seconds(), meter.peak_bytes()
         return MeasuredImage(read_first_image(output), seconds, peak_bytes)
 
-    arguments = [{name: _replace_pipeline(value, pipe, copied_pipe) for name, value in each.items()} for each in calls]
     return Search(
-        pipe=copied_pipe, generate=generate, images=[(each, 0) for each in arguments], target=target,
-        candidates=candidates, num_steps=num_steps, on_begin=on_begin, on_trial=on_trial,
+        pipe=copied_pipe, generate=generate, images=[(each, 0) for each in calls], target=target, families=families,
+        steps=steps, on_begin=on_begin, on_trial=on_trial,
     ).run()  # fmt: skip
 
 
@@ -104,21 +101,22 @@ def _check_call(call: Any) -> None:
             f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
             f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
         )
-    if isinstance(call.get("output_type"), str) and call["output_type"] == "latent":
-        raise ToMeTypeError("tune compares images, and output_type='latent' returns none; omit output_type in call")
+    if (output_type := call.get("output_type", "pil")) != "pil":
+        raise ToMeTypeError(
+            f"tune compares PIL images, and output_type={shorten_repr(output_type)} returns others; omit it in call"
+        )
 
 
-def _find_num_steps(pipe: Any, calls: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the number of steps of all calls, if they have one."""
-    parameter = inspect.signature(type(pipe).__call__).parameters.get("num_inference_steps")
-    default = None if parameter is None else parameter.default
-    steps, *others = (to_python(call.get("num_inference_steps", default)) for call in calls)
+def _find_steps(pipe: Any, calls: Iterable[Mapping[str, Any]]) -> Steps | None:
+    """Return the steps of all calls; None if they differ or are listed."""
+    parameters = inspect.signature(type(pipe).__call__).parameters
+
+    def find_common(name: str, default: Any = None) -> Any:
+        default = parameters[name].default if name in parameters else default
+        first, *others = (to_python(call.get(name, default)) for call in calls)
+        return None if any(other != first for other in others) else first
+
+    number, strength = find_common("num_inference_steps"), find_common("strength", 1.0)
     has_list = any(call.get(name) is not None for call in calls for name in ("timesteps", "sigmas"))
-    return None if has_list or not isinstance(steps, int) or any(each != steps for each in others) else steps
-
-
-def _replace_pipeline(value: Any, pipe: Any, copied_pipe: Any) -> Any:
-    """Replace the pipeline, or the owner of a method, by its copy."""
-    if isinstance(value, MethodType) and value.__self__ is pipe:
-        return MethodType(value.__func__, copied_pipe)
-    return copied_pipe if value is pipe else value
+    is_known = isinstance(number, int) and isinstance(strength, int | float) and not has_list
+    return Steps(number, float(strength)) if is_known else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.bounds import check_type
@@ -31,38 +31,57 @@ CANDIDATES = (
 )  # fmt: skip
 
 
+class Steps(NamedTuple):
+    """The steps of a pipeline's calls.
+
+    Attributes:
+        number: of the denoising.
+        strength: the last part of them, which image-to-image runs alone.
+    """
+
+    number: int
+    strength: float = 1.0
+
+    def fit(self, config: ToMeConfig) -> ToMeConfig:
+        """Omit an ``end`` that leaves no step unmerged, or none merged."""
+        num_run = int(self.number * self.strength)
+        has_both = self.number - num_run < config.end * self.number <= self.number - 1
+        return config if has_both else replace(config, end=1.0)
+
+    @property
+    def are_few(self) -> bool:
+        """True where a fraction as ``cache`` skips none of them."""
+        return int(self.number * self.strength) < MIN_STEPS
+
+
 def list_candidates(
-    common: Mapping[str, Any], families: Mapping[str, Sequence[ToMeConfig]] | None = None, *,
-    num_steps: int | None = None,
-) -> dict[str, list[ToMeConfig]]:  # fmt: skip
+    common: Mapping[str, Any], candidates: Sequence[ToMeConfig] | None = None, *, steps: Steps | None = None
+) -> dict[str, list[ToMeConfig]]:
     """List the settings to try by family, from mild to strong.
 
-    All have the common settings; candidates that these make impossible are omitted, and so is the cache over steps of
-    ``CANDIDATES`` where there are too few. It is a ``ToMeTypeError`` if families are no settings by family, and a
-    ``ToMeValueError`` if no candidate is left.
+    All have the common settings. Candidates that these make impossible are omitted; those of ``CANDIDATES`` fit the
+    steps. It is a ``ToMeTypeError`` if candidates are no settings, and a ``ToMeValueError`` if none is left.
     """
-    if families is None:
-        has_few = num_steps is not None and num_steps < MIN_STEPS
-        members = [("", config) for config in CANDIDATES if not (config.cache and has_few)]
-    else:
-        _check_families(families)
-        members = [(name, config) for name, configs in families.items() for config in configs]
+    members = CANDIDATES if candidates is None else candidates
+    for member in members:
+        check_type(member, ToMeConfig, "settings, as in candidates=[ToMeConfig(0.3), ToMeConfig(0.5)]", "candidates: ")
+    if candidates is None and steps is not None:
+        members = [steps.fit(member) for member in members if not (member.cache and steps.are_few)]
     refusal: ToMeValueError | None = None
-    by_family: dict[str, dict[ToMeConfig, None]] = {}
-    for family, member in members:
+    families: dict[str, dict[ToMeConfig, None]] = {}
+    for member in members:
         try:
             candidate = replace(member, **common)
         except ToMeValueError as error:
             refusal = error
-            continue
-        family = _name_family(candidate) if families is None else family
-        by_family.setdefault(family, {})[candidate] = None  # each once, in order
-    if not by_family:
-        reason = "families has no settings"
+        else:
+            families.setdefault(_name_family(candidate), {})[candidate] = None  # each once
+    if not families:
+        reason = "candidates has no settings"
         if refusal is not None:
             reason = f"no settings are possible with {format_settings(common)}; {refusal}"
         raise ToMeValueError(f"there is nothing to try: {reason}")
-    return {name: list(each) if families else sorted(each, key=_strength) for name, each in by_family.items()}
+    return {name: sorted(configs, key=_strength) for name, configs in families.items()}
 
 
 def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,15 +94,6 @@ def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[st
         return dict(settings)
     values = vars(combine_settings(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
-
-
-def _check_families(families: Any) -> None:
-    accepted = "settings by family, as in families={'mild first': [ToMeConfig(0.3), ToMeConfig(0.5)]}"
-    check_type(families, Mapping, accepted, "families=")
-    for configs in families.values():
-        check_type(configs, list | tuple, accepted, "families: ")
-        for config in configs:
-            check_type(config, ToMeConfig, accepted, "families: ")
 
 
 def _strength(config: ToMeConfig) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
 from ppdiffusers_tome.settings.text import format_count
+from ppdiffusers_tome.tuning.candidates import Steps
 from ppdiffusers_tome.tuning.images import compute_psnr
 from ppdiffusers_tome.tuning.measurement import highest_peak
 from ppdiffusers_tome.tuning.results import MeasuredImage, Target, Trial, Tuned, conclude, rank_trials
@@ -38,11 +39,10 @@ class Search:
             those of the call (None); the same at every call.
         images: the calls and numbers of the images that judge; those of the next numbers choose the steps of a cache.
         target, on_begin, on_trial: as for ``tune``.
-        candidates: of ``list_candidates``.
-        num_steps: of the denoising; None if unknown, then fewer steps are not tried, nor are those of a cache chosen.
-        on_chosen: called with a fraction of skipped steps and the steps that were chosen for it.
-        earlier_trials, earlier_chosen: what ``on_trial``, for all steps, and ``on_chosen`` got in an interrupted search
-            with the same images; it is not repeated.
+        families: of ``list_candidates``.
+        steps: of the calls; None if unknown, then fewer steps are not tried, nor are those of a cache chosen.
+        earlier_trials: what ``on_trial`` got, of all steps, in an interrupted search with the same images; they are not
+            repeated.
         unmerged: the unmerged images, once the search has begun.
     """
 
@@ -50,13 +50,11 @@ class Search:
     generate: Callable[[Any, int, int | None], MeasuredImage]
     images: Sequence[tuple[Any, int]]
     target: Target
-    candidates: Mapping[str, Sequence[ToMeConfig]]
-    num_steps: int | None
+    families: Mapping[str, Sequence[ToMeConfig]]
+    steps: Steps | None
     on_begin: Callable[[int, float], None]
     on_trial: Callable[[Trial], None]
-    on_chosen: Callable[[float, tuple[int, ...]], None] = lambda fraction, steps: None
     earlier_trials: Mapping[ToMeConfig, Trial] = field(default_factory=dict)
-    earlier_chosen: Mapping[float, tuple[int, ...]] = field(default_factory=dict)
     unmerged: Sequence[MeasuredImage] = field(default=(), init=False)
 
     def run(self) -> Tuned:
@@ -77,50 +75,44 @@ class Search:
         self.unmerged = [self.generate(*image, None) for image in self.images]
         # The best are repeated beside the unmerged image, and so are three with fewer steps, of two of which the time
         # of a step is measured before.
-        num_pairs = _MAX_REPEATED + (0 if self.num_steps is None else 5)
-        num_trials = sum(map(len, self.candidates.values())) - len(self.earlier_trials) + 2 * num_pairs
-        num_choosing = NUM_CHOOSING * count_images(self.num_steps) if self._new_fractions and self.num_steps else 0
+        num_pairs = _MAX_REPEATED + (5 if self.steps else 0)
+        num_trials = sum(map(len, self.families.values())) - len(self.earlier_trials) + 2 * num_pairs
+        num_choosing = NUM_CHOOSING * count_images(self.steps.number) if self.steps and self._fractions else 0
         num_images = len(self.images) * num_trials + num_choosing
         self.on_begin(num_images, num_images * statistics.median(image.seconds for image in self.unmerged))
 
     @property
-    def _new_fractions(self) -> list[float]:
-        """The fractions of skipped steps for which no steps were chosen earlier."""
-        caches = {config.cache for configs in self.candidates.values() for config in configs if config.cache}
-        return sorted({cache for cache in caches if isinstance(cache, float)} - self.earlier_chosen.keys())
+    def _fractions(self) -> list[float]:
+        """The fractions of skipped steps for which steps are to be chosen."""
+        caches = {config.cache for configs in self.families.values() for config in configs if config.cache}
+        return sorted(cache for cache in caches if isinstance(cache, float))
 
     def fit_candidates(self) -> dict[str, list[ToMeConfig]]:
         """Replace the fractions of skipped steps by steps chosen for the model."""
-        chosen = self.choose_computed_steps()
+        chosen = self.choose_computed_steps() if self._fractions else {}
         return {
             name: [replace(each, cache=chosen.get(each.cache, each.cache)) for each in configs]
-            for name, configs in self.candidates.items()
+            for name, configs in self.families.items()
         }
 
     def choose_computed_steps(self) -> dict[Any, tuple[int, ...]]:
         """Choose the computed steps for each fraction of skipped ones.
 
-        Where these calls cannot tell, there are none but the earlier, with a warning.
+        Where these calls cannot tell, there are none, with a warning.
         """
-        chosen: dict[Any, tuple[int, ...]] = dict(self.earlier_chosen)
-        if not self._new_fractions:
-            return chosen
         number = 1 + max(number for _, number in self.images)
         choosing = [(self.images[i % len(self.images)][0], number + i) for i in range(NUM_CHOOSING)]
         try:
-            if self.num_steps is None:
+            if self.steps is None:
                 raise ToMeValueError("the calls differ in their steps, or list them")
             errors = [measure_step_errors(self.pipe, partial(self.generate, *image, None)) for image in choosing]
         except (NothingToMergeError, ToMeValueError) as error:
             rule = "tune goes on with the rule of the model's family for the steps of a cache"
             warnings.warn(f"ToMe: {error}; {rule}", stacklevel=2)
-            return chosen
+            return {}
         num_steps = len(errors[0].damage)  # those that run, which may be fewer than the call's
-        for fraction in self._new_fractions:
-            if (num_computed := count_computed_steps(num_steps, fraction)) < num_steps:
-                chosen[fraction] = choose_steps(errors, num_computed)
-                self.on_chosen(fraction, chosen[fraction])
-        return chosen
+        counts = {fraction: count_computed_steps(num_steps, fraction) for fraction in self._fractions}
+        return {fraction: choose_steps(errors, count) for fraction, count in counts.items() if count < num_steps}
 
     def try_families(self, families: Mapping[str, Sequence[ToMeConfig]]) -> list[Trial]:
         """Try the candidates of each family until it is left.
@@ -128,7 +120,7 @@ class Search:
         Raises:
             NothingToMergeError: nothing merges with any of them.
         """
-        trials: dict[ToMeConfig, Trial] = {}  # two families may have the same candidate
+        trials: dict[ToMeConfig, Trial] = {}  # two fractions may have the same steps
         refusal: NothingToMergeError | None = None
         for family, configs in families.items():
             for config in configs:
@@ -163,7 +155,7 @@ class Search:
         They are unmerged, with the best trial's merging, and with the best merging that has no cache.
         """
         best = next((trial for trial in repeated.values() if trial.meets(self.target)), None)
-        if best is None or self.num_steps is None or self.num_steps < 2:
+        if best is None or self.steps is None or self.steps.number < 2:
             return []
         uncached = [trial.config for trial in rank_trials(trials, self.target) if not trial.config.cache]
         merging = [best.config.without_cache, *uncached[:1]]
@@ -172,11 +164,13 @@ class Search:
             if config == best.config:
                 continue
             speed_up = 1.0 if config == _UNMERGED else self.try_settings(family, config, beside_unmerged=True).speed_up
-            num_steps = min(self.num_steps - 1, max(1, round(self.num_steps * speed_up / best.speed_up)))
+            steps = self.steps.number
+            steps = min(steps - 1, max(1, round(steps * speed_up / best.speed_up)))
+            fitted = self.steps._replace(number=steps).fit(config)
             try:
-                fewer_steps.append(self.try_settings(family, config, num_steps, beside_unmerged=True))
+                fewer_steps.append(self.try_settings(family, fitted, steps, beside_unmerged=True))
             except Exception as error:  # some schedulers need several steps, and fail in their own ways
-                count = format_count(num_steps, "step")
+                count = format_count(steps, "step")
                 warnings.warn(f"ToMe: {count} cannot be generated ({error}), so they are not tried", stacklevel=2)
             else:
                 self.on_trial(fewer_steps[-1])
@@ -196,10 +190,7 @@ class Search:
                 unmerged = self.generate(*image, None)
             if config.ratio != 0 or config.cache:
                 apply_config(self.pipe, config)
-            with warnings.catch_warnings():
-                # Of a trial nobody chose them; who applies what was found is told.
-                warnings.filterwarnings("ignore", message="ToMe: (start|end)=")
-                pairs.append((unmerged, self.generate(*image, num_steps)))
+            pairs.append((unmerged, self.generate(*image, num_steps)))
         speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
         psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
         return Trial(family, config, speed_up, psnr, highest_peak(after.peak_bytes for _, after in pairs), num_steps)

@@ -3,16 +3,13 @@
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches choose photographs guided --scheduler ddim
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images photographs guided --scheduler ddim
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches costs photographs
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches samples emoji guided --output samples.npz
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches skipped
     PYTHONPATH=tests python -m benchmarks.step_caches table
 
 ``choose`` lets the model choose the computed steps, as ``tune`` does, by two images of seeds that ``images`` does not
 have. ``images`` adds the PSNR of each setting and image to docs/measured/step_caches/images.jsonl and resumes; other
-work on the machine changes nothing. ``samples`` writes images of every class of emoji, which
-examples/train_demo_models/judge_emoji.py judges by themselves. ``costs`` times the kinds of steps in turn on a quiet
-machine. ``table`` writes regimes.csv: the median and lowest PSNR of each setting in each regime, and that of fewer
-steps at its cost.
+work on the machine changes nothing. ``costs`` times the kinds of steps in turn on a quiet machine. ``table`` writes
+regimes.csv: the median and lowest PSNR of each setting in each regime, and that of fewer steps at its cost.
 """
 
 from __future__ import annotations
@@ -82,7 +79,6 @@ PARTS = {
     "keys 0.5, start 0.3": replace(TOKENS["keys 0.5"], start=0.3),
 }  # fmt: skip
 SHARES = (0.2, 0.3, 0.5)
-SAMPLED = ("cache 0.2", "16 steps", "balanced", "tome 0.5")
 UNMERGED, FEWER = "unmerged", "fewer steps"
 
 
@@ -261,24 +257,6 @@ def measure_images(
                    "likeness": compute_likeness(model, pixels, prompt), "unmerged likeness": likeness,
                    "kinds": count_kinds(variant, model)}  # fmt: skip
             append_row(path, row)
-
-
-def generate_samples(model: str, regime: str, scheduler: str, steps: int, num_images: int, path: Path) -> None:
-    """Write uint8 images ``[classes, num_images, height, width, 3]`` of emoji for each of some settings."""
-    import numpy as np
-
-    loaded, guidance = Model(model, scheduler), REGIMES[regime].guidance[FAMILIES[model]]
-    where = {"guidance": guidance, "size": SIZES[model]}
-    by_name = {variant.name: variant for variant in list_variants(model, steps, {})}
-    samples = {}
-    for variant in [Variant(UNMERGED, UNMERGED, None, steps), *(by_name[name] for name in SAMPLED)]:
-        loaded.apply(variant)
-        samples[variant.name] = np.stack([
-            [np.asarray(loaded.generate(name, variant.steps, seed=seed, **where)) for seed in range(num_images)]
-            for name in list_emoji_classes()
-        ])  # fmt: skip
-        np.savez_compressed(path, **samples)
-        print(variant.name, flush=True)
 
 
 def compute_likeness(model: str, pixels: Any, prompt: str) -> float | None:
@@ -477,7 +455,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("choose", "images", "samples", "costs"):
+    for name in ("choose", "images", "costs"):
         command = commands.add_parser(name)
         command.add_argument("model", choices=list(PROMPTS))
         if name == "costs":
@@ -486,9 +464,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         command.add_argument("regime", choices=list(REGIMES))
         command.add_argument("--steps", type=int, default=20)
         command.add_argument("--scheduler", default="ddim")
-        if name == "samples":
-            command.add_argument("--images", type=int, default=2, help="of each class")
-            command.add_argument("--output", type=Path, required=True)
         if name == "images":
             command.add_argument("--images", type=int, default=NUM_IMAGES)
             command.add_argument("--only", nargs="*", default=[], metavar="NAME", help="groups or names of settings")
@@ -512,8 +487,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         measure_images(
             args.model, args.regime, args.scheduler, args.steps, args.images, variants, path, size=args.size
         )
-    elif args.command == "samples":
-        generate_samples(args.model, args.regime, args.scheduler, args.steps, args.images, args.output)
     elif args.command == "skipped":
         measure_skipped_step()
     else:

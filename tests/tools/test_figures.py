@@ -57,7 +57,7 @@ def test_a_group_has_its_mean_color_and_one_outline():
 @pytest.mark.parametrize(("pixels", "tokens", "covered"), [(264, 17, 16), (40, 3, 16), (64, 8, 8), (60, 7, None)])
 def test_tokens_cover_the_pixels_of_their_level(pixels, tokens, covered):
     frequency = np.linspace(0, 1, tokens)[:, None]
-    drawn = np.asarray(draw_merge_frequency(Image.new("RGB", (8, pixels)), Grid(tokens, 1), frequency))[:, 0]
+    drawn = np.asarray(draw_merge_frequency(Image.new("RGB", (8, pixels)), frequency))[:, 0]
     borders = np.flatnonzero((drawn[1:] != drawn[:-1]).any(axis=-1)) + 1
     assert len(borders) == tokens - 1
     if covered is not None:

@@ -16,7 +16,7 @@ import numpy as np
 import paddle
 import pytest
 from PIL import Image
-from ppdiffusers import StableDiffusionPipeline
+from ppdiffusers import StableDiffusionImg2ImgPipeline
 
 import ppdiffusers_tome
 import tiny
@@ -33,7 +33,7 @@ from ppdiffusers_tome import (
     tune,
 )
 from ppdiffusers_tome.tuning import results
-from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import CANDIDATES, Steps, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.results import MeasuredImage, conclude, rank_trials
 from ppdiffusers_tome.tuning.search import NUM_CHOOSING, Search
@@ -43,13 +43,14 @@ PROMPT = dict(
     prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, height=64, width=64, num_inference_steps=2
 )  # fmt: skip
 MILD, STRONG = ToMeConfig(0.1), ToMeConfig(0.74)
+MILD_KEYS, STRONG_KEYS = (ToMeConfig(ratio, method="keys") for ratio in (0.1, 0.74))
 # A search without known steps, by one image, that nobody follows.
-SEARCH: dict[str, Any] = dict(images=[({}, 0)], num_steps=None, on_begin=lambda *_: None, on_trial=lambda _: None)
+SEARCH: dict[str, Any] = dict(images=[({}, 0)], steps=None, on_begin=lambda *_: None, on_trial=lambda _: None)
 NO_LIMIT = 2**40  # of memory: any settings keep to it, however fast the machine is
 
 
-def tuned(families: dict[str, Any], pipe: Any = None, call: dict[str, Any] | None = None, **given: Any) -> Tuned:
-    return tune(pipe or tiny.pipeline(), call or PROMPT, families=families, **given)
+def tune_with(*candidates: ToMeConfig, pipe: Any = None, call: dict[str, Any] | None = None, **given: Any) -> Tuned:
+    return tune(pipe or tiny.pipeline(), call or PROMPT, candidates=candidates, **given)
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_the_best_meets_the_target_beside_the_unmerged_images_too():
             return replace(tried, speed_up=beside[config])
 
     def repeat_best(target):
-        return Stub(**SEARCH, pipe=None, generate=None, target=target, candidates={}).repeat_best(trials)
+        return Stub(**SEARCH, pipe=None, generate=None, target=target, families={}).repeat_best(trials)
 
     repeated = [replace(trials[number], speed_up=beside[trials[number].config]) for number in (1, 2)]
     assert list(repeat_best(Target(speedup=1.5)).values()) == repeated
@@ -123,29 +124,29 @@ def test_the_best_meets_the_target_beside_the_unmerged_images_too():
 class TestOnAPipeline:
     def test_a_family_is_left_when_it_misses_the_similarity(self):
         # No two images are this similar, so the first of each family is its last.
-        found = tuned({"a": (MILD, STRONG), "b": (STRONG, MILD)}, psnr=100)
-        assert [(one.family, one.config) for one in found.trials] == [("a", MILD), ("b", STRONG)]
+        found = tune_with(STRONG, MILD, STRONG_KEYS, MILD_KEYS, psnr=100)
+        assert [(one.family, one.config) for one in found.trials] == [("tome", MILD), ("keys", MILD_KEYS)]
         assert (found.config, found.pays) == (ToMeConfig(ratio=0), False)
         assert found.verdict.startswith("No settings reach the target here. The fastest tried were ")
 
     def test_a_family_is_left_when_it_is_fast_enough(self, any_speed_pays):
-        found = tuned({"a": (ToMeConfig(0.5, st=2), MILD, STRONG)}, memory=NO_LIMIT)  # the first does not fit
+        found = tune_with(ToMeConfig(0.05, st=2), MILD, STRONG, memory=NO_LIMIT)  # the first does not fit
         assert [one.config for one in list_whole_trials(found)] == [MILD]
         assert (found.config, found.pays, found.steps) == (MILD, True, None)
 
     def test_similarity_is_measured_to_the_unmerged_image(self):
-        nothing, mild, strong = list_whole_trials(tuned({"a": (ToMeConfig(0), MILD, STRONG)}, psnr=1))
+        nothing, mild, strong = list_whole_trials(tune_with(ToMeConfig(0), MILD, STRONG, psnr=1))
         assert math.inf == nothing.psnr > mild.psnr > strong.psnr > 1
 
     def test_without_a_target_it_is_a_psnr_of_30_db(self):
-        found = tuned({"a": (ToMeConfig(0), STRONG)})
+        found = tune_with(ToMeConfig(0), STRONG)
         assert [one.psnr >= 30 for one in found.trials] == [True, False]
         assert not found.pays or found.config == ToMeConfig(0)
 
     def test_a_cache_over_steps_has_steps_of_the_model_and_is_compared_with_fewer(self, any_speed_pays):
         begun: list[tuple[int, float]] = []
-        found = tuned(
-            {"a": (replace(MILD, cache=0.5),)}, call={**PROMPT, "num_inference_steps": 12}, memory=NO_LIMIT,
+        found = tune_with(
+            replace(MILD, cache=0.5), call={**PROMPT, "num_inference_steps": 12}, memory=NO_LIMIT,
             on_begin=lambda *given: begun.append(given),
         )  # fmt: skip
         assert found.config.without_cache == MILD
@@ -160,8 +161,8 @@ class TestOnAPipeline:
         closest = max((unmerged, merged), key=lambda trial: trial.psnr)
         assert f"{closest.steps} steps with" in found.verdict
 
-    def test_what_an_interrupted_search_kept_is_not_repeated(self, any_speed_pays):
-        pipe, trials, chosen = tiny.pipeline(), [], []
+    def test_the_trials_of_an_interrupted_search_are_not_repeated(self, any_speed_pays):
+        pipe, trials = tiny.pipeline(), []
         families = {"a": [replace(MILD, cache=0.5)], "b": [MILD]}
 
         def generate(call: dict[str, Any], number: int, steps: int | None) -> MeasuredImage:
@@ -170,21 +171,16 @@ class TestOnAPipeline:
             return MeasuredImage(image, 1.0, None)
 
         def run(**earlier: Any) -> Tuned:
-            given = dict(pipe=pipe, generate=generate, images=[(PROMPT, 0)], target=Target(psnr=1), candidates=families)
-            kept = dict(on_trial=trials.append, on_chosen=lambda *each: chosen.append(each))
-            return Search(**SEARCH | dict(num_steps=9) | given | kept, **earlier).run()
+            given = dict(pipe=pipe, generate=generate, images=[(PROMPT, 0)], target=Target(psnr=1), families=families)
+            return Search(**SEARCH | dict(steps=Steps(9)) | given | dict(on_trial=trials.append), **earlier).run()
 
         first = run()
         earlier = [Trial.from_dict(json.loads(json.dumps(trial.to_dict()))) for trial in trials]
-        earlier_chosen = {key: tuple(json.loads(json.dumps(each))) for key, each in chosen}
-        assert [key for key, _ in chosen] == [0.5]
         assert earlier == trials
         whole = {trial.config: trial for trial in earlier if trial.steps is None}
         assert len(whole) == 2
         trials.clear()
-        chosen.clear()
-        again = run(earlier_trials=whole, earlier_chosen=earlier_chosen)
-        assert not chosen
+        again = run(earlier_trials=whole)
         assert all(trial.steps is not None for trial in trials)
         assert (again.config, again.trials) == (first.config, first.trials)
 
@@ -220,8 +216,8 @@ class TestOnAPipeline:
                 return MeasuredImage(PIXELS, 1.0 if steps is None else 0.5, None)
             return MeasuredImage(PIXELS // 16 * 16, merged_seconds.pop() if len(merged_seconds) > 1 else 0.5, None)
 
-        given = dict(target=Target(psnr=20), candidates={"a": [MILD]})
-        found = Search(**SEARCH | dict(num_steps=12), pipe=pipe, generate=generate, **given).run()
+        given = dict(target=Target(psnr=20), families={"a": [MILD]})
+        found = Search(**SEARCH | dict(steps=Steps(12)), pipe=pipe, generate=generate, **given).run()
         assert (found.pays, found.config, found.steps) == (True, ToMeConfig(0), 6)
         assert [trial.speed_up for trial in found.trials] == [4.0, 2.0]
         assert "; all steps with ratio 0.1 run at 2.00x with" in found.verdict
@@ -229,30 +225,13 @@ class TestOnAPipeline:
     def test_what_was_found_can_be_applied(self, any_speed_pays):
         pipe = tiny.pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
-        assert found.config in [configs[0] for configs in list_candidates({}, num_steps=2).values()] or found.steps == 1
+        mildest = [configs[0] for configs in list_candidates({}, steps=Steps(2)).values()]
+        assert found.config in mildest or found.steps == 1
         assert pipe.apply_tome(found.config).tome.config == found.config
         plain = tiny.run_pipeline(remove_tome(pipe))
         nothing = tune(pipe, PROMPT, psnr=100)
         assert not nothing.pays
         assert np.array_equal(tiny.run_pipeline(pipe.apply_tome(nothing.config)), plain)
-
-    def test_the_copy_takes_the_pipelines_place_in_the_call(self):
-        seen: list[Any] = []
-
-        class Reporting(StableDiffusionPipeline):
-            def __call__(self, *args: Any, partner: Any, **kwargs: Any) -> Any:
-                seen.append((self, partner))
-                return super().__call__(*args, **kwargs)
-
-            def report(self, step: int, *_: Any) -> None:
-                seen.append((self, self))
-
-        pipe = tiny.pipeline(Reporting)
-        tuned({"a": (MILD,)}, pipe, {**PROMPT, "partner": pipe, "callback": pipe.report, "callback_steps": 1}, psnr=1)
-        runners = {id(runner) for runner, _ in seen}
-        assert len(runners) == 1
-        assert all(runner is partner for runner, partner in seen)
-        assert id(pipe) not in runners
 
     def test_a_replaced_forward_is_refused_before_anything_is_generated(self):
         pipe, steps = tiny.pipeline(), []
@@ -268,13 +247,12 @@ class TestOnAPipeline:
         [
             (dict(call="a cat"), ToMeTypeError, r"call='a cat' must be the arguments .* in call=\{'prompt': 'a cat'\}"),
             (dict(call={1: "a cat"}), ToMeTypeError, "must be the arguments .*; got dict"),
-            (dict(call={"output_type": "latent"}), ToMeTypeError, "output_type='latent' returns none; omit output_typ"),
+            (dict(call={"output_type": "latent"}), ToMeTypeError, "output_type='latent' returns others; omit it in"),
             (dict(speed=2), ToMeTypeError, "unknown setting 'speed'; the settings are ratio, max_downsample"),
             (dict(tile=1), ToMeValueError, "nothing to try: no settings are possible with tile=1; tile=1 must be at"),
-            (dict(families={}), ToMeValueError, "there is nothing to try: families has no settings"),
-            (dict(families=[MILD]), ToMeTypeError, r"families=\[ToMeConfig.* must be settings by family, as in"),
-            (dict(families={"a": MILD}), ToMeTypeError, r"families: ToMeConfig.* must be settings by family"),
-            (dict(families={"a": ["balanced"]}), ToMeTypeError, "families: 'balanced' must be settings.*got str"),
+            (dict(candidates=[]), ToMeValueError, "there is nothing to try: candidates has no settings"),
+            (dict(candidates=["balanced"]), ToMeTypeError, "candidates: 'balanced' must be settings.*got str"),
+            (dict(families={"a": [MILD]}), ToMeValueError, r"families is gone: give candidates=\[...\]"),
             (dict(config="quality", tile=16), ToMeValueError, "tile=16 has no effect with method=.todo."),
         ],
     )
@@ -292,43 +270,31 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
 
 
 class TestImages:
-    @pytest.mark.parametrize(
-        "images",
-        [
-            [Image.fromarray(PIXELS)], Image.fromarray(PIXELS), PIXELS, [PIXELS / 255],
-            (PIXELS[None] / 255).astype(np.float16),
-            np.dstack([PIXELS, np.full((6, 4), 255, np.uint8)])[None],
-            paddle.to_tensor((PIXELS / 255).astype(np.float32)).transpose([2, 0, 1]).unsqueeze(0),
-            paddle.to_tensor(PIXELS).transpose([2, 0, 1]).unsqueeze(0),
-        ],
-        ids=["PIL", "one PIL", "one array", "list", "float16", "RGBA", "tensor", "uint8 tensor"],
-    )  # fmt: skip
-    def test_every_form_is_read(self, images):
-        assert np.array_equal(read_first_image(SimpleNamespace(images=images)), PIXELS)
+    @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+    def test_an_image_and_a_list_of_images_are_read(self, mode):
+        image = Image.fromarray(PIXELS).convert(mode)
+        for images in (image, [image, Image.fromarray(PIXELS // 2)]):
+            assert np.array_equal(read_first_image(SimpleNamespace(images=images)), PIXELS)
 
     def test_a_single_channel_is_grey(self):
-        for images in (PIXELS[None, ..., :1], [PIXELS[..., 0]], [Image.fromarray(PIXELS[..., 0])]):
-            assert np.array_equal(read_first_image(SimpleNamespace(images=images)), PIXELS[..., :1].repeat(3, axis=2))
+        image = Image.fromarray(PIXELS[..., 0])
+        assert np.array_equal(read_first_image(SimpleNamespace(images=[image])), PIXELS[..., :1].repeat(3, axis=2))
 
     @pytest.mark.parametrize(
-        ("images", "words"),
+        ("output", "words"),
         [
-            (tiny.latent(1, 4, 4), "of shape .4, 4, 4., as of latents or videos"),
-            (tiny.latent(1)[:, :3], "numbers of this call are in -.* not 0 to 1"),
-            (np.full((1, 4, 4, 3), np.nan), "are in nan to nan"),
-            (np.zeros((1, 5, 8, 8, 3)), "ndarray of shape .1, 5, 8, 8, 3., as of latents or videos"),
-            ([[Image.fromarray(PIXELS)] * 2], "is a list, as of latents or videos"),
-            (["a word"], "is a str"),
-            ([], "returned none"),
-            (paddle.to_tensor(1.0), "is a Tensor"),
+            (SimpleNamespace(images=tiny.latent(1, 4, 4)), r"a Tensor of shape \[1, 4, 4, 4\]"),
+            (SimpleNamespace(images=np.zeros((1, 8, 8, 3))), r"a ndarray of shape \[1, 8, 8, 3\]"),
+            (SimpleNamespace(images=[[Image.fromarray(PIXELS)] * 2]), "a list"),
+            (SimpleNamespace(images=[]), "a list"),
+            (SimpleNamespace(frames=[Image.fromarray(PIXELS)]), "a SimpleNamespace"),
+            ((np.zeros((1, 8, 8, 3)),), "a ndarray"),
         ],
+        ids=["tensor", "array", "video", "none", "frames", "tuple"],
     )
-    def test_anything_else_is_refused_in_words(self, images, words):
-        with pytest.raises(ToMeTypeError, match=words):
-            read_first_image(SimpleNamespace(images=images))
-
-        with pytest.raises(ToMeTypeError, match="returned SimpleNamespace without images; choose settings by hand"):
-            read_first_image(SimpleNamespace(frames=images))
+    def test_anything_else_is_refused_in_words(self, output, words):
+        with pytest.raises(ToMeTypeError, match=f"this call returned {words}.*; let the call return images"):
+            read_first_image(output)
 
 
 def everything_held(pipe: Any) -> list[Any]:
@@ -383,7 +349,7 @@ class TestWhatIsLeftBehind:
             (lambda: dict(psnr=1), None),
             (lambda: dict(call=failing(RuntimeError, 2)), RuntimeError),
             (lambda: dict(call=failing(KeyboardInterrupt, 1)), KeyboardInterrupt),
-            (lambda: dict(families={"a": (ToMeConfig(0.5, st=2),)}), NothingToMergeError),
+            (lambda: dict(candidates=[ToMeConfig(0.5, st=2)]), NothingToMergeError),
         ],
         ids=["found", "while merged", "interrupt", "nothing to merge"],
     )
@@ -392,7 +358,7 @@ class TestWhatIsLeftBehind:
         user_hooks(pipe)
         tome, before, states = pipe.tome, everything_held(pipe), tiny.random_states()
         with contextlib.nullcontext() if error is None else pytest.raises(error):
-            tune(pipe, **{"call": PROMPT, "families": {"a": (MILD, STRONG)}, "psnr": 1, **given()})
+            tune(pipe, **{"call": PROMPT, "candidates": [MILD, STRONG], "psnr": 1, **given()})
         assert everything_held(pipe) == before
         assert pipe.tome == tome
         assert tiny.random_states() == states
@@ -407,7 +373,7 @@ class TestWhatIsLeftBehind:
             return tiny.run_pipeline(pipe)
 
         before = drawn()
-        tuned({"a": (STRONG,)}, pipe, psnr=1)
+        tune_with(STRONG, pipe=pipe, psnr=1)
         assert np.array_equal(drawn(), before)
 
     def test_a_named_generator_starts_anew_for_every_image(self):
@@ -420,7 +386,7 @@ class TestWhatIsLeftBehind:
 
         states["mine"] = 0
         try:
-            tuned({"a": (MILD,)}, call=watched(callback), psnr=1)
+            tune_with(MILD, call=watched(callback), psnr=1)
             # Every image has the states 0 and 1, or 0 alone with fewer steps.
             assert seen[0] == 0
             assert set(seen) == {0, 1}
@@ -450,8 +416,21 @@ class TestCandidates:
         assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)
 
     def test_few_steps_have_no_cache(self):
-        assert not [config for config in flat(list_candidates({}, num_steps=8)) if config.cache]
-        assert flat(list_candidates({}, num_steps=9)) == flat(list_candidates({}))
+        for steps in (Steps(8), Steps(20, strength=0.4)):
+            assert not [config for config in flat(list_candidates({}, steps=steps)) if config.cache]
+        assert flat(list_candidates({}, steps=Steps(10))) == flat(list_candidates({}))
+
+    @pytest.mark.parametrize(
+        ("steps", "ends"),
+        [
+            (Steps(10), {0.5, 0.9, 1.0}), (Steps(9), {0.5, 1.0}), (Steps(2), {0.5, 1.0}), (Steps(1), {1.0}),
+            (Steps(20, 0.6), {0.5, 0.9, 1.0}), (Steps(20, 0.5), {0.9, 1.0}), (Steps(20, 0.1), {1.0}),
+        ],
+    )  # fmt: skip
+    def test_an_end_is_tried_where_steps_are_on_both_of_its_sides(self, steps, ends):
+        assert {config.end for config in flat(list_candidates({}, steps=steps))} == ends
+        assert flat(list_candidates(dict(end=0.95), steps=steps))  # what is given stays
+        assert {config.end for config in flat(list_candidates(dict(end=0.95), steps=steps))} == {0.95}
 
     @pytest.mark.parametrize("given", GIVEN, ids=str)
     def test_all_have_what_is_given(self, given):
@@ -488,8 +467,17 @@ class TestCandidates:
         assert common_settings("fast", dict(ratio=0.5))["ratio"] == 0.5
 
 
-def test_trials_warn_of_no_settings_that_nobody_gave() -> None:
-    pipe = tiny.pipeline(unet=tiny.small_unet())
+@pytest.mark.parametrize(
+    ("num_steps", "strength"), [(10, None), (5, None), (20, 0.5)], ids=["ten", "five", "image to image"]
+)
+def test_trials_warn_of_no_settings_that_nobody_gave(num_steps, strength):
+    call = {**tiny.PROMPT, "num_inference_steps": num_steps}
+    if strength is None:
+        pipe = tiny.pipeline(unet=tiny.small_unet())
+        call |= {"height": 32, "width": 32}
+    else:
+        pipe = tiny.pipeline(StableDiffusionImg2ImgPipeline, unet=tiny.small_unet())
+        call |= {"image": tiny.array((1, 3, 32, 32)).clip(0, 1), "strength": strength}
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="ToMe")
-        ppdiffusers_tome.tune(pipe, call={**tiny.PROMPT, "num_inference_steps": 10, "height": 32, "width": 32}, psnr=20)
+        tune(pipe, call=call, psnr=20)

@@ -71,4 +71,4 @@ def _make_groups_cell(image: Image.Image, record: MergeRecord | None) -> Cell:
 def _make_frequency_cell(image: Image.Image, records: Sequence[MergeRecord], num_calls: int) -> Cell:
     frequency = compute_merge_frequency(records, num_calls)
     caption = f"{frequency.mean():.0%} of the tokens on average"
-    return Cell(draw_merge_frequency(image, records[0].grid, frequency), caption)
+    return Cell(draw_merge_frequency(image, frequency), caption)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.recorder import MergeRecord
 
 _HUE_STEP = (5**0.5 - 1) / 2  # of the color wheel, from one group to the next; the golden ratio keeps neighbors apart
@@ -34,7 +33,7 @@ def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
     return Image.fromarray(np.rint(pixels).astype(np.uint8))
 
 
-def draw_merge_frequency(image: Image.Image, grid: Grid, frequency: np.ndarray) -> Image.Image:
+def draw_merge_frequency(image: Image.Image, frequency: np.ndarray) -> Image.Image:
     """Draw how often each token merged, in red over the pale image.
 
     The frequency is ``[height, width]`` of the grid, 0 to 1.

@@ -39,7 +39,7 @@ class ModelSource:
 
     @property
     def default_prompts(self) -> tuple[str, ...]:
-        """What commands generate without a prompt."""
+        """The prompts of commands that are given none."""
         return self.prompts[:3] or _ANY_PROMPTS
 
     @property

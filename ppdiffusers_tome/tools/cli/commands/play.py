@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     ):
         # Read as Gradio is imported: its uploads, and that it must not call anybody.
         os.environ.update(GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
-        with _without_proxies():
+        with _hide_proxies():
             from ppdiffusers_tome.tools.play.page import make_pages
         from ppdiffusers_tome.tools.play.server import make_server
         from ppdiffusers_tome.tools.play.studio import Studio
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _without_proxies() -> Iterator[None]:
+def _hide_proxies() -> Iterator[None]:
     """Hide proxies from Gradio, which fails on those of SOCKS as it is imported.
 
     A model may be downloaded through them later.

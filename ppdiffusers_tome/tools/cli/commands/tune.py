@@ -30,7 +30,7 @@ from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import find_frontier
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
-from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import Steps, common_settings, list_candidates
 from ppdiffusers_tome.tuning.measurement import explain_peak
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
@@ -40,8 +40,9 @@ trials), and tune.jsonl trial by trial: stopped, the same command resumes. The d
 a PSNR it chooses the fastest settings that meet the target; without one, those with the images most similar to the
 unmerged ones. If none pay, it says so and writes no tome.json.
 
-The steps that a cache computes are chosen by images of other seeds than those that judge. Fewer steps in the time of
-the best are measured, too; where they keep more, it says how many, and tome.json has what goes with them.
+The steps that a cache computes are chosen by images of other seeds than those that judge, anew at each run. Fewer steps
+in the time of the best are measured, too; where they keep more, it says how many, and tome.json has what goes with
+them.
 
 All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched, and
 the cache over steps without --config.
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:2])
     kept = common_settings(args.config, get_tome_overrides(args))
-    candidates = list_candidates(kept, num_steps=settings.steps)  # an error before anything is loaded
+    families = list_candidates(kept, steps=Steps(settings.steps))  # an error before anything is loaded
     target = Target(args.target_psnr, args.target_speedup, args.max_memory)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
     is_own = _is_own(settings_file, paths[-1])
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
         run = {**loaded.describe_run(), "kept": kept}
-        tuned = _tune(loaded, prompts, target, candidates, run, args)
+        tuned = _tune(loaded, prompts, target, families, run, args)
         run |= {"target": vars(target), "memory": explain_peak()}
         if tuned.pays:
             write_text(settings_file, tuned.config.to_json(), overwrite=True)
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _tune(
-    loaded: LoadedPipeline, prompts: list[str], target: Target, candidates: Mapping[str, Sequence[ToMeConfig]],
+    loaded: LoadedPipeline, prompts: list[str], target: Target, families: Mapping[str, Sequence[ToMeConfig]],
     run: Mapping[str, Any], args: argparse.Namespace,
 ) -> Tuned:  # fmt: skip
     """Search for the settings; trials that the ledger has are not repeated."""
@@ -109,8 +110,7 @@ def _tune(
     }  # fmt: skip
     ledger = Ledger(args.output / "tune.jsonl", identity, overwrite=args.overwrite)
     try:
-        trials = [Trial.from_dict(values) for values in ledger.values() if "computed" not in values]
-        chosen = {values["fraction"]: tuple(values["computed"]) for values in ledger.values() if "computed" in values}
+        trials = [Trial.from_dict(values) for values in ledger.values()]
     except (ToMeError, KeyError, TypeError) as error:
         raise UserError(f"{args.output / 'tune.jsonl'} is of another version; give --overwrite") from error
     with tqdm(desc="images", position=0, disable=None) as bar:
@@ -125,9 +125,6 @@ def _tune(
             bar.update()
             return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
-        def keep_steps(fraction: float, steps: tuple[int, ...]) -> None:
-            ledger.add(["steps", fraction], {"fraction": fraction, "computed": list(steps)})
-
         def report(trial: Trial) -> None:
             content = trial.to_dict()
             ledger.add([content["config"], trial.steps], content)
@@ -136,9 +133,8 @@ def _tune(
 
         return Search(
             pipe=loaded.pipe, generate=generate, images=[(prompt, number) for number, prompt in enumerate(prompts)],
-            target=target, candidates=candidates, num_steps=settings.steps, on_begin=begin, on_trial=report,
-            on_chosen=keep_steps, earlier_trials={trial.config: trial for trial in trials if trial.steps is None},
-            earlier_chosen=chosen,
+            target=target, families=families, steps=Steps(settings.steps), on_begin=begin, on_trial=report,
+            earlier_trials={trial.config: trial for trial in trials if trial.steps is None},
         ).run()  # fmt: skip
 
 
