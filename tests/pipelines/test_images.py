@@ -1,6 +1,6 @@
 """Whole pipelines that draw images: every one merges, sees fewer tokens, and is itself again when ToMe is removed.
 
-The plain text-to-image pipeline and ControlNet for Stable Diffusion are in ``tests/api/test_pipeline.py``.
+ControlNet for Stable Diffusion is in ``tests/api/test_pipeline.py``.
 """
 
 from __future__ import annotations
@@ -220,6 +220,7 @@ def free(name: str, scheduler: str, unet: Any = None, **settings: Any) -> Any:
 
 
 CASES: dict[str, Callable[[], Made]] = {
+    "text_to_image": lambda: (sd("StableDiffusionPipeline"), dict(**TEXT, **LATENT, **SIZE)),
     "img2img": lambda: (sd("StableDiffusionImg2ImgPipeline"), dict(image=rgb(), strength=0.8, **TEXT, **LATENT)),
     "inpaint": lambda: (
         sd("StableDiffusionInpaintPipeline", unet=tiny.unet(in_channels=9)),
