@@ -17,7 +17,6 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
-from ppdiffusers.models.transformer_temporal import TransformerTemporalModel
 
 import tiny
 from ppdiffusers_tome import (
@@ -59,8 +58,10 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=True), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
     (dict(ratio="0.5"), ToMeTypeError, rf"ratio='0\.5' {NUMBER}str"),
     (dict(ratio="mine.json"), ToMeTypeError, rf"{NUMBER}str; pass a file of settings as config='mine\.json'$"),
+    (dict(ratio=Path("mine.json")), ToMeTypeError, r"pass a file of settings as config='mine\.json'$"),
     (dict(ratio=[0.5]), ToMeValueError, r"ratio=\[0\.5\] must be a number, or a ramp of two or more: \(0\.7, 0\.3\)"),
     (dict(ratio=[0.5, 0.8]), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
+    (dict(ratio=[0.5, "0.4"]), ToMeTypeError, rf"ratio\[1\]='0\.4' {NUMBER}str"),
     (dict(method="tom"), ToMeValueError, r"method='tom' must be one of 'keys', 'todo', 'tome'; did you mean tome"),
     (dict(method=3), ToMeTypeError, r"method=3 must be one of 'keys', .*; got int"),
     (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
@@ -203,13 +204,6 @@ NOTHING: dict[str, tuple[Callable[[], Any], str]] = {
             down_block_types=("DownBlock2D",) * 2, up_block_types=("UpBlock2D",) * 2, add_attention=False,
         ),
         f"UNet2DModel has nothing to merge: .*{SUPPORTED}",
-    ),
-    "linear": (lambda: paddle.nn.Linear(2, 2), f"Linear has nothing to merge: .*{SUPPORTED}"),
-    "temporal": (
-        lambda: tiny.build(
-            TransformerTemporalModel, num_attention_heads=2, attention_head_dim=4, in_channels=8, norm_num_groups=4
-        ),
-        f"TransformerTemporalModel has nothing to merge: .*{SUPPORTED}",
     ),
     "prior": (
         PRIOR.build,

@@ -99,13 +99,6 @@ def ip_adapter() -> Made:
     return pipe, dict(ip_adapter_image=photo(), **TEXT, **LATENT, **SIZE)
 
 
-def t2i_adapter() -> Any:
-    return create(
-        ppdiffusers.T2IAdapter, in_channels=3, channels=(8, 16), num_res_blocks=1, downscale_factor=2,
-        adapter_type="full_adapter",
-    )  # fmt: skip
-
-
 def xl(name: str, **parts: Any) -> Any:
     # Its width tells how wide the embeddings are.
     pooled = build_text_encoder("CLIPTextModelWithProjection", sdxl.POOLED_DIM)
@@ -153,40 +146,16 @@ def vqvae(channels: int = 3, **settings: Any) -> Any:
     )  # fmt: skip
 
 
-IMAGE_DIM = added_kv.CROSS_DIM  # Kandinsky 2.1 has one width for both
-EMBEDDED_IMAGE: dict[str, Any] = dict(
-    image_embeds=normal(1, IMAGE_DIM, seed=6), negative_image_embeds=normal(1, IMAGE_DIM, seed=7)
-)
-
-
-def kandinsky_unet(kind: str, **settings: Any) -> Any:
-    return create(
-        ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=4, out_channels=8, addition_embed_type=kind,
-        encoder_hid_dim_type=f"{kind}_proj", **settings,
-    )  # fmt: skip
-
-
-def kandinsky() -> Made:
-    from ppdiffusers.pipelines.kandinsky.text_encoder import MCLIPConfig, MultilingualCLIP
-
-    config = MCLIPConfig(
-        vocab_size=len(load_tokenizer()), hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=100, transformerDimSize=8, imageDimSize=IMAGE_DIM,
-    )  # fmt: skip
-    unet = kandinsky_unet("text_image", encoder_hid_dim=8, cross_attention_norm=None)
-    parts = dict(
-        text_encoder=create(MultilingualCLIP, config=config), tokenizer=load_tokenizer(), unet=unet,
-        scheduler=ppdiffusers.DDIMScheduler(clip_sample=False), movq=vqvae(4, norm_type="spatial"),
-    )  # fmt: skip
-    return pipeline("KandinskyPipeline", **parts), dict(**EMBEDDED_IMAGE, **PROMPT, **SIZE, num_inference_steps=2)
-
-
 def kandinsky_2_2() -> Made:
-    parts = dict(
-        unet=kandinsky_unet("image", encoder_hid_dim=IMAGE_DIM), scheduler=ppdiffusers.DDPMScheduler(),
-        movq=vqvae(4, norm_type="spatial"),
+    unet = create(
+        ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=4, out_channels=8, addition_embed_type="image",
+        encoder_hid_dim_type="image_proj", encoder_hid_dim=added_kv.CROSS_DIM,
     )  # fmt: skip
-    return pipeline("KandinskyV22Pipeline", **parts), dict(**EMBEDDED_IMAGE, **SIZE, **LATENT)
+    pipe = pipeline(
+        "KandinskyV22Pipeline", unet=unet, scheduler=ppdiffusers.DDPMScheduler(), movq=vqvae(4, norm_type="spatial")
+    )
+    image, none = (normal(1, added_kv.CROSS_DIM, seed=seed) for seed in (6, 7))
+    return pipe, dict(image_embeds=image, negative_image_embeds=none, **SIZE, **LATENT)
 
 
 def unclip() -> Made:
@@ -245,10 +214,6 @@ CASES: dict[str, Callable[[], Made]] = {
         dict(gligen_phrases=["a circle"], gligen_boxes=[[0.1, 0.1, 0.6, 0.7]], **PROMPT, **LATENT, **SIZE),
     ),
     "ip_adapter": ip_adapter,
-    "adapter": lambda: (
-        sd("StableDiffusionAdapterPipeline", adapter=t2i_adapter()),
-        dict(image=rgb(), **TEXT, **LATENT, **SIZE),
-    ),
     "controlnet_img2img": lambda: (
         sd("StableDiffusionControlNetImg2ImgPipeline", controlnet=tiny.controlnet()),
         dict(image=rgb(), control_image=rgb(6), **TEXT, **LATENT),
@@ -264,11 +229,9 @@ CASES: dict[str, Callable[[], Made]] = {
         dict(image=rgb(), **XL_TEXT, **LATENT, **SIZE),
     ),
     "deepfloyd_if": deepfloyd_if,
-    "kandinsky": kandinsky,
     "kandinsky_v22": kandinsky_2_2,
     "unclip": unclip,
     "ddpm": lambda: (free("DDPMPipeline", "DDPMScheduler"), ARRAYS),
-    "ddim": lambda: (free("DDIMPipeline", "DDIMScheduler"), ARRAYS),
     "pndm": lambda: (free("PNDMPipeline", "PNDMScheduler"), dict(ARRAYS, num_inference_steps=4)),
     "karras_ve": lambda: (free("KarrasVePipeline", "KarrasVeScheduler"), ARRAYS),
     # With a real sigma_max, two steps leave nothing but black and white.

@@ -35,6 +35,8 @@ generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --xformers --cpu-attention | --cpu-attention: not allowed with argument --xformers
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
 generate --prompt x --model bundled | --model bundled is called photographs now; give a pipeline's folder
+generate --prompt x --model bundled-emoji | --model bundled-emoji is called emoji now; give
+generate --prompt x --controlnet bundled --image PHOTO | --controlnet bundled is called controlnet now; give
 generate --prompt x --model controlnet | --model controlnet has no model_index.json
 generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or dit or
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
