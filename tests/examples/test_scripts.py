@@ -10,10 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import ppdiffusers
 import pytest
-from PIL import Image
 
 import tiny
 from launching import python_path
@@ -31,23 +29,15 @@ def run_example(name: str, folder: Path, *arguments: str) -> subprocess.Complete
     )  # fmt: skip
 
 
-def test_examples_run_offline_and_read_photos_as_people_see_them(tmp_path, photo):
-    """A photo from a camera that was rotated gives the image of the upright photo."""
-    tags = Image.Exif()
-    tags[0x0112] = 6
-    with Image.open(photo) as upright:
-        upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "rotated.png", exif=tags)
-    images = []
-    small, rotated = ["--image", str(photo)], ["--image", str(tmp_path / "rotated.png")]
-    for name, given in (("stable_diffusion", []), ("controlnet_canny", small), ("controlnet_canny", rotated)):
-        output = tmp_path / "image.png"
+def test_examples_run_offline(tmp_path, photo):
+    output = tmp_path / "image.png"
+    for name, given in (("stable_diffusion", []), ("controlnet_canny", ["--image", str(photo)])):
         arguments = ["--offline", "--size", "64", "--steps", "2", "--output", str(output)]
         done = run_example(name, tmp_path, *arguments, *given)
         assert done.returncode == 0, done.stderr
         assert "unet" in done.stdout
-        images.append(pixels_of(output))
-    assert images[0].shape == (64, 64, 3)
-    np.testing.assert_array_equal(*images[1:])
+        assert pixels_of(output).shape == (64, 64, 3)
+        output.unlink()
 
 
 def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, monkeypatch, capsys):

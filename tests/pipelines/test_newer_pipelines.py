@@ -187,7 +187,7 @@ CASES = {
     ),
     "CogVideoXPipeline": Case(
         "cogvideox_rotary", build_without_encoders, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2},
-        dict(specimen="cogvideox_rotary", scheduler=ppdiffusers.CogVideoXDDIMScheduler),
+        dict(specimen="cogvideox_rotary", scheduler=lambda: ppdiffusers.CogVideoXDDIMScheduler()),
     ),
     "CogVideoXVCtrlPipeline": Case("vctrl", build_vctrl, call_vctrl, {"transformer": 2, "vctrl": 2}),
     "MochiPipeline": Case("mochi", build_without_encoders, call_mochi, {"transformer": 2}, dict(specimen="mochi")),
