@@ -162,16 +162,6 @@ class TestNumbersOfOtherLibraries:
             assert type(value) is type(getattr(plain, name))
         assert json.loads(config.to_json()) == json.loads(plain.to_json())
 
-    def test_a_tensor_of_a_program_has_no_value(self) -> None:
-        paddle.enable_static()
-        try:
-            with paddle.static.program_guard(paddle.static.Program()):
-                value = paddle.static.data("ratio", [1], "float32")
-                with pytest.raises(ToMeTypeError, match=NUMBER):
-                    ToMeConfig(value)
-        finally:
-            paddle.disable_static()
-
 
 @pytest.mark.parametrize(
     ("function", "words"),

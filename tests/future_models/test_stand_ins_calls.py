@@ -233,11 +233,17 @@ def test_the_guidance_that_is_embedded_like_a_timestep_is_none() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_cache_around_attention_hands_out_all_tokens(name: str, settings: dict[str, Any]) -> None:
     """Such as Pyramid Attention Broadcast's: every second step gets what attention gave before, merged or not."""
-    family, timesteps = FAMILIES[name], (900, 200, 800, 300)
+    family = FAMILIES[name]
+
+    def steps(model: Model) -> list[list[np.ndarray]]:
+        return [family.run(model, Inputs(timestep=timestep)) for timestep in (900, 200, 800, 300)]
+
     model = apply_tome(family.build(), 0.5, **settings)
-    computed = [family.run(model, Inputs(timestep=timestep)) for timestep in timesteps]
+    computed = steps(model)
     for attention in attentions(model):
         EverySecond.put_on(attention)
-    cached = [family.run(model, Inputs(timestep=timestep)) for timestep in timesteps]
+    cached = steps(model)
     assert list(map(same, cached, computed)) == [True, False, True, False]
     assert all(np.isfinite(each).all() for step in cached for each in step)
+    # The cache stays when ToMe goes.
+    assert list(map(same, steps(remove_tome(model)), steps(family.build()))) == [True, False, True, False]
