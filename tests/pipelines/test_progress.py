@@ -64,14 +64,10 @@ def test_a_scheduler_that_is_replaced_or_that_of_another_pipeline_with_the_unet_
 def test_continuous_timesteps_of_video_diffusion() -> None:
     """They run from 1.64 to -1.55: read as thousandths, all of them would be the end of the denoising."""
     pipe, draw = start(videos.stable_video_diffusion)
-    sigmas = np.geomspace(700, 0.002, 2)
-
-    class Continuous(ppdiffusers.EulerDiscreteScheduler):
-        def set_timesteps(self, num_inference_steps: int, **given: Any) -> None:
-            super().set_timesteps(num_inference_steps, **given)
-            self.timesteps = paddle.to_tensor(0.25 * np.log(sigmas), dtype="float32")
-
-    pipe.scheduler = Continuous(prediction_type="v_prediction")
+    pipe.scheduler = ppdiffusers.EulerDiscreteScheduler(
+        prediction_type="v_prediction", timestep_type="continuous", use_karras_sigmas=True, sigma_min=0.002,
+        sigma_max=700,
+    )  # fmt: skip
     assert calls_that_merge(pipe, draw, end=0.5) == {"unet": [True, False]}
     assert calls_that_merge(pipe, draw, start=0.5) == {"unet": [False, True]}
 

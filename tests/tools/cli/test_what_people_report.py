@@ -125,12 +125,12 @@ def test_images_hold_no_folder_of_the_user(tmp_path, photo):
     model.symlink_to(tiny.PHOTOGRAPHS)
     shutil.copy(photo, own)
     (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": PROMPT, "image": str(own)}))
-    assert main([*GENERATE, "--model", str(model), "--output", str(tmp_path / "one")]) == 0
-    assert main(["generate", *SMALL, "--prompts", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "many")]) == 0
+    many = ["generate", *SMALL, "--prompts", str(tmp_path / "a.jsonl")]
     compared = ["compare", *SMALL, "--ratios", "0.5", "--prompt", PROMPT, "--image", str(own)]
-    assert main([*compared, "--model", str(model), "--output", str(tmp_path / "compared")]) == 0
+    for given in (many, compared):
+        assert main([*given, "--model", str(model), "--output", str(tmp_path / given[0])]) == 0
     images = [file for file in tmp_path.rglob("*.png") if file not in (own, photo)]
-    assert len(images) >= 5
+    assert len(images) >= 3
     for file in images:
         with Image.open(file) as image:
             assert "alice" not in str(image.info)
