@@ -26,7 +26,6 @@ from zoo import (
     st_unet,
     unet_3d,
     unet_spatio_temporal,
-    vid2vid_st_unet,
 )
 from zoo.specimen import attention_anywhere
 
@@ -94,44 +93,24 @@ def hotshot_xl() -> Made:
     return pipe, dict(num_inference_steps=STEPS, output_type="np", **tiny.PROMPT, **pooled, **given)
 
 
-def modelscope_vae(**settings: Any) -> tiny.Model:
-    """Its configuration holds that of the pipeline too."""
+def image_to_video() -> Made:
+    # Its configuration holds that of the pipeline too.
     vae = tiny.build(
         ppdiffusers.AutoencoderKL_imgtovideo, in_channels=3, out_ch=3, ch=32, resolution=32, z_channels=4, embed_dim=4,
         attn_resolutions=[], ch_mult=(1, 1), num_res_blocks=1,
     )  # fmt: skip
     vae.register_to_config(
         seed=0, batch_size=1, target_fps=8, max_frames=FRAMES, latent_hei=16, latent_wid=16, vit_resolution=32,
-        vit_mean=[0.5] * 3, vit_std=[0.5] * 3, **settings,
-    )  # fmt: skip
-    return vae
-
-
-def image_to_video() -> Made:
-    vae = modelscope_vae(
-        resolution_crop=32, beta_type="linear", num_timesteps=1000, init_beta=0.00085, last_beta=0.0120,
-        mean_type="eps", var_type="fixed_small", loss_type="mse", noise_strength=0.0, ddim_timesteps=STEPS,
-        input_dim=st_unet.IMAGE_DIM, guide_scale=6.0, scale_factor=0.18215, decoder_bs=FRAMES,
+        vit_mean=[0.5] * 3, vit_std=[0.5] * 3, resolution_crop=32, beta_type="linear", num_timesteps=1000,
+        init_beta=0.00085, last_beta=0.0120, mean_type="eps", var_type="fixed_small", loss_type="mse",
+        noise_strength=0.0, ddim_timesteps=STEPS, input_dim=st_unet.IMAGE_DIM, guide_scale=6.0, scale_factor=0.18215,
+        decoder_bs=FRAMES,
     )  # fmt: skip
     pipe = ppdiffusers.ImgToVideoSDPipeline(
         vae=vae, img_encoder=image_encoder(32, 8, st_unet.IMAGE_DIM, width=12), unet=st_unet.SPECIMEN.build()
     )
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8))
     return pipe, lambda: pipe(image).frames
-
-
-def modelscope_video_to_video() -> Made:
-    """Its call is fixed to 720x1280 pixels and 30 steps; its loop runs at any size."""
-    vae = modelscope_vae(negative_prompt="", positive_prompt="", solver_mode="fast")
-    pipe = ppdiffusers.VideoToVideoModelscopePipeline(
-        text_encoder=tiny.text_encoder(), tokenizer=None, vae=vae, unet=vid2vid_st_unet.SPECIMEN.build()
-    )
-    texts = [{"y": tiny.array((1, 5, st_unet.CONTEXT_DIM), seed=seed)} for seed in (2, 3)]
-    given = dict(
-        model_kwargs=texts, guide_scale=7.5, guide_rescale=0.2, solver="dpmpp_2m_sde", steps=STEPS, t_max=599,
-        t_min=0, discretization="trailing",
-    )  # fmt: skip
-    return pipe, lambda: pipe.diffusion.sample(tiny.smooth_image(1, 4, FRAMES, 16, 16), pipe.unet, **given)
 
 
 def lvdm_text_to_video() -> Made:
@@ -202,22 +181,16 @@ def audio_ldm_2() -> Made:
     return pipe, dict(num_inference_steps=STEPS, **given)
 
 
-PADDLE_2 = paddle.__version__.startswith("2.")
 # What ppdiffusers cannot run.
 MARKS = {
     hotshot_xl: pytest.mark.xfail(
-        PADDLE_2, raises=ValueError, strict=True,
+        paddle.__version__.startswith("2."), raises=ValueError, strict=True,
         reason="its UNet with Paddle 2.6: device value error ... but the type of device is Place",
-    ),
-    modelscope_video_to_video: pytest.mark.xfail(
-        not PADDLE_2, raises=TypeError, strict=True,
-        reason="GaussianDiffusion_SDEdit._sigma_to_t with Paddle 3: Type promotion only support calculations between "
-        "floating-point numbers ... But got different data type x: float32, y: int64",
     ),
 }  # fmt: skip
 CASES = (
     animatediff, text_to_video, video_to_video, stable_video_diffusion, image_to_video, lvdm_text_to_video, audio_ldm,
-    audio_ldm_2, hotshot_xl, modelscope_video_to_video,
+    audio_ldm_2, hotshot_xl,
 )  # fmt: skip
 
 
