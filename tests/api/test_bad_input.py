@@ -17,7 +17,6 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
-from ppdiffusers.models.transformer_temporal import TransformerTemporalModel
 
 import tiny
 from ppdiffusers_tome import (
@@ -73,7 +72,6 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(start=None), ToMeTypeError, r"start=None must be .*; got NoneType"),
     (dict(start=0.5, end=0.5), ToMeValueError, r"start=0\.5 must be below end=0\.5"),
     (dict(ratio=np.zeros((2, 2))), ToMeTypeError, rf"{NUMBER}ndarray of shape \[2, 2\]"),
-    (dict(ratio=np.array([0.5, 0.8])), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
     (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* lower the ratio"),
     (dict(sx=0), ToMeValueError, rf"sx=0 {STRIDE}"),
     (dict(sx=1.5), ToMeTypeError, rf"sx=1\.5 {STRIDE}; got float"),
@@ -84,21 +82,15 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(max_downsample=1.0), ToMeTypeError, rf"max_downsample=1\.0 {INTEGER_LEVEL}float"),
     (dict(merge_attn=False), ToMeValueError, r"are all False, so nothing would merge; set at least merge_attn=True"),
     (dict(merge_attn=1), ToMeTypeError, r"merge_attn=1 must be True or False; got int"),
-    (dict(use_rand=np.int64(1)), ToMeTypeError, r"use_rand=1 must be True or False"),
-    (dict(sx=paddle.to_tensor(2.0)), ToMeTypeError, rf"sx=2\.0 {STRIDE}; got float"),
-    (dict(seed=10**5000), ToMeValueError, r"seed=<int> must be a whole number from 0 to 2\*\*63 - 1"),
     (dict(seed=2**63), ToMeValueError, r"seed=9223372036854775808 must be"),
     (dict(seed=1.5), ToMeTypeError, rf"seed=1\.5 {SEED}float"),
     (dict(tile=1), ToMeValueError, r"tile=1 must be at least 2 for a 2x2 stride, so that a tile holds a destination"),
     (dict(tile=16.0), ToMeTypeError, r"tile=16\.0 must be a whole number of tokens, such as 16, or None.*got float"),
     (dict(reuse_steps=0), ToMeValueError, r"reuse_steps=0 must be a whole number of .*, 1 \(no reuse\) or more"),
-    (dict(reuse_steps=2.5), ToMeTypeError, r"reuse_steps=2\.5 must be a whole number of denoising steps.*got float"),
     (dict(seed=3, use_rand=False), ToMeValueError, r"seed=3 has no effect with use_rand=False, .*; leave seed=0, or"),
     (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig, the name of a preset .* or .*; got float"),
-    (dict(config=np.zeros(3)), ToMeTypeError, r"config=array.* must be a ToMeConfig, .*; got ndarray of shape \[3\]"),
     (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),
     (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"ratio=ToMeC.* and config=ToMeC.* both hold all"),
-    (dict(ratio="quality", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as"),
 ]  # fmt: skip
 
 
@@ -141,22 +133,18 @@ class TestNumbersOfOtherLibraries:
         ("settings", "same"),
         [
             (dict(ratio=np.array(0.25)), dict(ratio=0.25)),
-            (dict(ratio=np.array([[0.25]])), dict(ratio=0.25)),
             (dict(ratio=np.float16(0.25)), dict(ratio=0.25)),
             (dict(ratio=Fraction(1, 4), method="todo"), dict(ratio=0.25, method="todo")),
-            (dict(ratio=np.longdouble(0.25)), dict(ratio=0.25)),
             (dict(ratio=paddle.to_tensor(0.25)), dict(ratio=0.25)),
             (dict(ratio=paddle.to_tensor([0.25])), dict(ratio=0.25)),
             (dict(ratio=paddle.to_tensor(0.25).astype("bfloat16")), dict(ratio=0.25)),
             (dict(ratio=np.array([0.7, 0.3])), dict(ratio=(0.7, 0.3))),
-            (dict(ratio=paddle.to_tensor([0.5, 0.25])), dict(ratio=(0.5, 0.25))),
             (dict(ratio=paddle.to_tensor([0.5, 0.25]).astype("bfloat16")), dict(ratio=(0.5, 0.25))),
             (dict(ratio=[np.float32(0.5), paddle.to_tensor(0.25)]), dict(ratio=(0.5, 0.25))),
             (dict(max_downsample=np.array(2)), dict(max_downsample=2)),
             (dict(max_downsample=paddle.to_tensor(2)), dict(max_downsample=2)),
             (dict(sx=np.array([4]), sy=paddle.to_tensor([4])), dict(sx=4, sy=4)),
             (dict(seed=np.uint64(2**63 - 1)), dict(seed=2**63 - 1)),
-            (dict(seed=paddle.to_tensor(2**62)), dict(seed=2**62)),
             (dict(tile=np.int16(8), reuse_steps=np.array(3)), dict(tile=8, reuse_steps=3)),
             (dict(use_rand=np.False_, merge_mlp=np.array(True)), dict(use_rand=False, merge_mlp=True)),
             (dict(start=paddle.to_tensor(0.25), end=np.float64(0.5)), dict(start=0.25, end=0.5)),
@@ -173,16 +161,6 @@ class TestNumbersOfOtherLibraries:
         for name, value in vars(config).items():
             assert type(value) is type(getattr(plain, name))
         assert json.loads(config.to_json()) == json.loads(plain.to_json())
-
-    def test_a_tensor_of_a_program_has_no_value(self) -> None:
-        paddle.enable_static()
-        try:
-            with paddle.static.program_guard(paddle.static.Program()):
-                value = paddle.static.data("ratio", [1], "float32")
-                with pytest.raises(ToMeTypeError, match=NUMBER):
-                    ToMeConfig(value)
-        finally:
-            paddle.disable_static()
 
 
 @pytest.mark.parametrize(
@@ -216,13 +194,6 @@ NOTHING: dict[str, tuple[Callable[[], Any], str]] = {
             down_block_types=("DownBlock2D",) * 2, up_block_types=("UpBlock2D",) * 2, add_attention=False,
         ),
         f"UNet2DModel has nothing to merge: .*{SUPPORTED}",
-    ),
-    "linear": (lambda: paddle.nn.Linear(2, 2), f"Linear has nothing to merge: .*{SUPPORTED}"),
-    "temporal": (
-        lambda: tiny.build(
-            TransformerTemporalModel, num_attention_heads=2, attention_head_dim=4, in_channels=8, norm_num_groups=4
-        ),
-        f"TransformerTemporalModel has nothing to merge: .*{SUPPORTED}",
     ),
     "prior": (
         PRIOR.build,
@@ -286,11 +257,8 @@ def test_a_preset_that_is_nearly_right_is_suggested() -> None:
         ToMeConfig.preset("balancd")
     with pytest.raises(ToMeTypeError, match="did you mean quality"):
         ToMeConfig("qualty")
-    for given in (dict(ratio="balancd"), dict(config="balancd")):
-        with pytest.raises(ToMeError, match=r"did you mean balanced\?"):
-            apply_tome(unet(), **given)
-    with pytest.raises(ToMeValueError, match=r"'todo', 'tome'; did you mean keys\?"):
-        ToMeConfig(method="keyss")
+    with pytest.raises(ToMeError, match=r"did you mean balanced\?"):
+        apply_tome(unet(), config="balancd")
 
 
 GONE: dict[str, tuple[dict[str, Any], str]] = {

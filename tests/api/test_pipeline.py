@@ -74,23 +74,6 @@ def test_a_unet_in_two_places_is_attached_once() -> None:
     assert np.array_equal(tiny.run_unet(unet), expected)
 
 
-def test_pipeline_reaches_unet_and_nothing_else(pipe: Any) -> None:
-    others = {name: getattr(pipe, name) for name in ("vae", "text_encoder")}
-    before = {name: tiny.snapshot(layer) for name, layer in others.items()}
-    plain = tiny.run_pipeline(pipe)
-    assert pipe.tome is None
-    pipe.apply_tome(ratio=0.5)
-    assert (pipe.tome.config, pipe.tome.blocks) == (ToMeConfig(ratio=0.5), {"unet": 3})
-    assert (pipe.unet.tome.config, pipe.unet.tome.blocks) == (ToMeConfig(ratio=0.5), {"": 3})
-    assert {name: tiny.snapshot(layer) for name, layer in others.items()} == before
-    merged = tiny.run_pipeline(pipe)
-    assert np.isfinite(merged).all()
-    assert np.abs(merged - plain).max() > 1e-3
-    assert np.array_equal(tiny.run_pipeline(pipe), merged)
-    assert np.array_equal(tiny.run_pipeline(pipe.remove_tome()), plain)
-    assert pipe.tome is None
-
-
 @pytest.mark.parametrize(
     ("controlnet", "blocks"),
     [(tiny.controlnet, 1), (tiny.multi_controlnet, 2), (lambda: [tiny.controlnet(), tiny.controlnet()], 2)],
@@ -136,8 +119,10 @@ class TestDifferentSettings:
         with pytest.raises(ToMeValueError, match=rf"no single config, as settings differ: {words}\. Look at \.entries"):
             _ = pipe.tome.config
         assert (pipe.unet.tome.config, pipe.controlnet.tome.config) == tomes
+        assert str(pipe.tome) == "unet has ratio 0.5 in 3 blocks; controlnet has ratio 0.3, method todo in 1 block"
         remove_tome(pipe.unet)
         assert (pipe.tome.config, pipe.tome.blocks) == (tomes[1], {"controlnet": 1})
+        assert str(pipe.controlnet.apply_tome("balanced").tome).startswith("the model has preset balanced")
 
     def test_of_one_of_two_controlnets(self) -> None:
         pipe = control_pipeline(tiny.multi_controlnet())
@@ -147,16 +132,6 @@ class TestDifferentSettings:
         assert pipe.tome.blocks == {"controlnet": 2}
         with pytest.raises(ToMeValueError, match="there is no single config"):
             _ = pipe.tome.config
-
-
-def test_what_is_applied_prints_as_one_line() -> None:
-    pipe = control_pipeline(tiny.controlnet())
-    pipe.unet.apply_tome("balanced")
-    pipe.controlnet.apply_tome(0.3)
-    of_unet = f"unet has {ToMeConfig.preset('balanced').summary} in 3 blocks"
-    assert "preset balanced" in of_unet
-    assert str(pipe.tome) == f"{of_unet}; controlnet has ratio 0.3 in 1 block"
-    assert str(pipe.controlnet.tome) == "the model has ratio 0.3 in 1 block"
 
 
 def test_mixin_gives_a_class_its_methods() -> None:

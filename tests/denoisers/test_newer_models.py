@@ -14,7 +14,7 @@ import paddle.nn.functional as F
 import pytest
 
 import tiny
-from patching.contract import computing, first_arguments, needs_of, watch_blocks
+from patching.contract import first_arguments, needs_of, watch_blocks
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
@@ -44,16 +44,13 @@ def model(specimen: Specimen) -> Iterator[tiny.Model]:
 
 
 class Attention:
-    """Stands in for both of Paddle's: plain, in float32.
+    """Stands in for both of Paddle's: plain, in float32, to which FLUX casts too.
 
     Of the grid's ``num_tokens`` keys the ``seen`` are seen, all where it is None; a text's stand before or behind them.
-    ``rounds`` tells whether FLUX casts to bfloat16, as it does.
     """
 
-    def __init__(
-        self, seen: np.ndarray | None = None, num_tokens: int = 0, *, text_first: bool = True, rounds: bool = False
-    ) -> None:
-        self.seen, self.num_tokens, self.text_first, self.rounds = seen, num_tokens, text_first, rounds
+    def __init__(self, seen: np.ndarray | None = None, num_tokens: int = 0, *, text_first: bool = True) -> None:
+        self.seen, self.num_tokens, self.text_first = seen, num_tokens, text_first
 
     def __call__(
         self, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, attn_mask: Any = None, **_: Any
@@ -81,14 +78,13 @@ class Attention:
         with pytest.MonkeyPatch.context() as patch, norms_anywhere():
             for name in ("scaled_dot_product_attention", "scaled_dot_product_attention_"):
                 patch.setattr(F, name, self)
-            if not self.rounds:
-                patch.setattr(paddle, "bfloat16", paddle.float32)
+            patch.setattr(paddle, "bfloat16", paddle.float32)
             yield
 
     @paddle.no_grad()
-    def run(self, specimen: Specimen, model: tiny.Model, kind: type[Inputs] = Inputs, **inputs: Any) -> np.ndarray:
+    def run(self, specimen: Specimen, model: tiny.Model, **inputs: Any) -> np.ndarray:
         with specimen.mended(), self.put_in_place():
-            output = specimen.call(model, kind(**inputs))
+            output = specimen.call(model, Inputs(**inputs))
         outputs = output.values() if isinstance(output, dict) else output
         while isinstance(outputs[0] if isinstance(outputs, (list, tuple)) else None, (list, tuple)):
             outputs = [each for several in outputs for each in several]
@@ -138,32 +134,6 @@ def test_todo_is_the_model_with_other_keys_masked(specimen: Specimen, model: tin
     expected = others_masked.run(specimen, remove_tome(model), **size)
     assert np.abs(merged - expected).max() <= 1e-6 * np.abs(expected).max()
     assert change(Attention().run(specimen, model, **size), expected) > 1e-4
-
-
-def give_cells_one_position(rope: tiny.Model, height: int, width: int, frames: int) -> Any:
-    """Two by two tokens of a grid have the position of the first; a text's, which come first, keep theirs."""
-    rows, columns = np.arange(height) // 2 * 2, np.arange(width) // 2 * 2
-    cells = (rows[:, None] * width + columns).ravel()
-    of_grid = (np.arange(frames)[:, None] * height * width + cells).ravel()
-
-    def share(layer: Any, inputs: tuple, output: tuple) -> tuple:
-        num_text = output[0].shape[0] - len(of_grid)
-        index = paddle.to_tensor(np.concatenate([np.arange(num_text), num_text + of_grid]))
-        return tuple(each.index_select(index) for each in output)
-
-    return rope.register_forward_post_hook(share)
-
-
-@parametrize_specimens("flux", "hunyuan_video")
-def test_equal_tokens_lose_nothing_with_sizes(specimen: Specimen, model: tiny.Model) -> None:
-    rope, frames = (model.pos_embed, 1) if specimen.name == "flux" else (model.rope, Inputs().frames)
-    hook = give_cells_one_position(rope, 8, 8, frames)
-    plain = Attention().run(specimen, model, tiny.EqualCells)
-    weighted = Attention().run(specimen, apply_tome(model, 0.6, method="keys"), tiny.EqualCells)
-    merged = Attention().run(specimen, apply_tome(model, 0.6), tiny.EqualCells)
-    hook.remove()
-    assert change(plain, weighted) <= 1e-6
-    assert change(plain, merged) >= 1e-3
 
 
 class CalledWith(Exception):  # noqa: N818 - carries what was asked for
@@ -242,74 +212,3 @@ def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: t
     assert not [block for block in find_blocks(model) if block.name.startswith("context_embedder")]
     assert tiny.snapshot(model.context_embedder.token_refiner) == refiner
     assert np.array_equal(tokens_in(model, specimen, path)[path], before[path])
-
-
-class AttentionIn16Bits:
-    """Attention whose layers are given and hand on 16 bits, and compute in 32: CPUs do not even add in 16.
-
-    ToMe, which is applied already, is given what such layers would give.
-
-    Attributes:
-        seen: the types of what each layer of attention was given, and of what attention returned, by their paths.
-    """
-
-    def __init__(self, model: tiny.Model) -> None:
-        self.seen: dict[str, set[str]] = {}
-        self._stack = contextlib.ExitStack()
-        for block in find_blocks(model):
-            for section in block.adapter.points[ATTENTION]:
-                attention = find_layer(block.block, section.layer)
-                if attention is not None:
-                    self._wrap(f"{block.name}.{section.layer}", attention)
-
-    def _wrap(self, path: str, attention: tiny.Model) -> None:
-        for hook in (
-            attention.register_forward_pre_hook(self._enter, with_kwargs=True),
-            attention.register_forward_post_hook(self._leave(path)),
-        ):
-            self._stack.callback(hook.remove)
-        for name, layer in _leaves(attention).items():
-            self._stack.enter_context(computing(layer, self._compute(f"{path}.{name}", layer)))
-
-    def __enter__(self) -> AttentionIn16Bits:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _enter(self, layer: Any, inputs: tuple, keywords: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        tokens = ("hidden_states", "encoder_hidden_states")
-        return inputs, {name: x.astype("bfloat16") if name in tokens else x for name, x in keywords.items()}
-
-    def _compute(self, path: str, layer: tiny.Model) -> Any:
-        def compute(x: paddle.Tensor, *others: Any, **keywords: Any) -> paddle.Tensor:
-            self.seen.setdefault(path, set()).add(str(x.dtype))
-            return type(layer).forward(layer, x.astype("float32"), *others, **keywords).astype("bfloat16")
-
-        return compute
-
-    def _leave(self, path: str) -> Any:
-        def note(layer: Any, inputs: tuple, output: Any) -> Any:
-            outputs = output if isinstance(output, tuple) else (output,)
-            self.seen.setdefault(path, set()).update(str(each.dtype) for each in outputs)
-            outputs = tuple(each.astype("float32") for each in outputs)
-            return outputs if isinstance(output, tuple) else outputs[0]
-
-        return note
-
-
-def _leaves(attention: tiny.Model) -> dict[str, tiny.Model]:
-    return {path: layer for path, layer in attention.named_sublayers() if not layer.sublayers()}
-
-
-@pytest.mark.parametrize("settings", [dict(merge_crossattn=True), dict(method="todo")], ids=["tome", "todo"])
-@parametrize_specimens("cogvideox_rotary", "flux", "hunyuan_video", "sd35", "vctrl", "wan")
-def test_16_bits_stay(specimen: Specimen, model: tiny.Model, settings: dict[str, Any]) -> None:
-    """Those of bfloat16; of float16 a CPU gathers none."""
-    plain = Attention().run(specimen, model)
-    with AttentionIn16Bits(apply_tome(model, 0.5, **settings)) as attention:
-        merged = Attention(rounds=True).run(specimen, model)
-    assert 1e-3 < change(plain, merged) < 0.5
-    assert {"to_q", "to_k"} <= {path.rpartition(".")[2] for path in attention.seen}
-    others = {path: types for path, types in attention.seen.items() if types != {"paddle.bfloat16"}}
-    assert not others

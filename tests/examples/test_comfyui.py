@@ -13,9 +13,9 @@ import numpy as np
 import paddle
 import pytest
 from ppdiffusers import StableDiffusionPipeline
-from ppdiffusers.transformers import CLIPTokenizer
 
 import tiny
+from pipelines.whole import text_parts
 from ppdiffusers_tome import ToMeConfig
 
 pytestmark = pytest.mark.once
@@ -156,15 +156,9 @@ def sample(pipe: Any, **inputs: Any) -> np.ndarray:
     return (image / 2 + 0.5).clip(0, 1).numpy()
 
 
-def make_pipeline() -> StableDiffusionPipeline:
-    tokenizer = CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"))
-    encoder = tiny.text_encoder(vocab_size=len(tokenizer), max_position_embeddings=tokenizer.model_max_length)
-    return tiny.pipeline(tokenizer=tokenizer, text_encoder=encoder)
-
-
 def test_other_branches_stay_unmerged_and_settings_do_not_add_up():
     inputs = dict(seed=0, width=32, height=32, steps=2, cfg=7.5)
-    pipe = make_pipeline()
+    pipe = tiny.pipeline(**text_parts())
     plain = sample(pipe, **inputs)
     for widgets, settings in [
         (("balanced", 0.5, "tome", 0.0, 1.0), dict(ratio="balanced")),
@@ -172,7 +166,7 @@ def test_other_branches_stay_unmerged_and_settings_do_not_add_up():
         (("off", 0.5, "tome", 0.0, 1.0), None),
     ]:
         merged = sample(OURS().merge(pipe, *widgets)[0], **inputs)
-        other = make_pipeline()
+        other = tiny.pipeline(**text_parts())
         expected = plain if settings is None else sample(other.apply_tome(**settings), **inputs)
         assert np.array_equal(merged, expected), widgets
         assert settings is None or np.abs(merged - plain).max() > 1e-3

@@ -72,17 +72,8 @@ def test_saved_images_are_scored(example, tmp_path, monkeypatch):
         example.main()
 
 
-def test_images_are_read_as_people_see_them(example, tmp_path):
-    """Gray of 16 bits, which Pillow alone cuts off to white; a photo that its EXIF data rotates; nothing on white."""
-    tags = Image.Exif()
-    tags[0x0112] = 6
-    Image.fromarray(np.array([[0, 30000, 60000]], np.uint16)).save(tmp_path / "gray.png")
-    Image.new("RGB", (8, 4)).save(tmp_path / "rotated.png", exif=tags)
-    Image.new("RGBA", (4, 4), (0, 0, 0, 0)).save(tmp_path / "transparent.png")
-    gray, rotated, transparent = example._read_images(example.find_images(tmp_path))
-    assert np.asarray(gray)[0, :, 0].tolist() == [0, 127, 255]
-    assert rotated.size == (4, 8)
-    assert transparent.getpixel((0, 0)) == (255, 255, 255)
-    (tmp_path / "half.png").write_bytes((tmp_path / "gray.png").read_bytes()[:40])
+def test_an_image_that_was_cut_off_is_named(example, tmp_path):
+    Image.new("RGB", (64, 64), (9, 99, 199)).save(tmp_path / "half.png")
+    (tmp_path / "half.png").write_bytes((tmp_path / "half.png").read_bytes()[:60])
     with pytest.raises(SystemExit, match=r"half\.png cannot be read as an image"):
-        list(example._read_images([tmp_path / "half.png"]))
+        list(example._read_images(example.find_images(tmp_path)))

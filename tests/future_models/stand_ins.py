@@ -17,6 +17,7 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
+from ppdiffusers.models.embeddings import Timesteps
 
 from ppdiffusers_tome.patching.adapters.adapter import FIRST, LAST
 from zoo.flux import ids
@@ -174,20 +175,8 @@ def plain_norm(x: Tensor) -> Tensor:
     return F.layer_norm(x, [DIM])
 
 
-class FeedForward(nn.Layer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(DIM, 2 * DIM), nn.Linear(2 * DIM, DIM)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(hidden_states)))
-
-
-class Timesteps(nn.Layer):
-    def forward(self, timesteps: Tensor) -> Tensor:
-        frequencies = paddle.to_tensor(np.logspace(0, -3, DIM // 2, dtype=np.float32))
-        angles = timesteps.astype("float32").unsqueeze(1) * frequencies
-        return paddle.concat([paddle.cos(angles), paddle.sin(angles)], axis=1)
+def feed_forward() -> nn.Layer:
+    return nn.Sequential(nn.Linear(DIM, 2 * DIM), nn.GELU(), nn.Linear(2 * DIM, DIM))
 
 
 class TimeEmbedding(nn.Layer):
@@ -195,11 +184,11 @@ class TimeEmbedding(nn.Layer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.time_proj, self.linear, self.linear_of_guidance = Timesteps(), nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+        self.time_proj, self.linear = Timesteps(DIM, True, 0), nn.Linear(DIM, DIM)
 
     def forward(self, timestep: Tensor, guidance: Tensor | None = None) -> Tensor:
         embedded = self.linear(self.time_proj(timestep))
-        return embedded if guidance is None else embedded + self.linear_of_guidance(self.time_proj(guidance))
+        return embedded if guidance is None else embedded + self.linear(self.time_proj(guidance))
 
 
 class RotaryEmbedding(nn.Layer):
@@ -253,7 +242,7 @@ class DualBlock(nn.Layer):
     def __init__(self, attn: Attention) -> None:
         super().__init__()
         self.norm1, self.norm1_context, self.attn = Norm(), Norm(), attn
-        self.ff, self.ff_context = FeedForward(), FeedForward()
+        self.ff, self.ff_context = feed_forward(), feed_forward()
 
     def run(self, image: Tensor, text: Tensor, temb: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
         normed, gate = self.norm1(image, emb=temb)
@@ -329,7 +318,7 @@ class HunyuanVideoSingleTransformerBlock(SingleBlock):
 class CogVideoXBlock(nn.Layer):
     def __init__(self, norms: bool) -> None:
         super().__init__()
-        self.norm1, self.attn1, self.norm2, self.ff = Norm(), Attention(FIRST, norms=norms), Norm(), FeedForward()
+        self.norm1, self.attn1, self.norm2, self.ff = Norm(), Attention(FIRST, norms=norms), Norm(), feed_forward()
 
     def forward(
         self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, image_rotary_emb: Rotary | None
@@ -349,7 +338,7 @@ class WanTransformerBlock(nn.Layer):
     def __init__(self, norms: bool) -> None:
         super().__init__()
         self.norm1, self.attn1 = Norm(), Attention(norms=norms, across_heads=True)
-        self.attn2, self.ffn = Attention(cross=True, across_heads=True), FeedForward()
+        self.attn2, self.ffn = Attention(cross=True, across_heads=True), feed_forward()
 
     def forward(
         self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, rotary_emb: Rotary | None

@@ -17,6 +17,7 @@ from paddle import nn
 import tiny
 from future_models.stand_ins import FAMILIES, HEADS, Model, Norm, Processor, RoundTheNorms
 from future_models.test_stand_ins import attentions, change, same, set_processors
+from patching.contract import EverySecond
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.recorder import record_merging
 from zoo.specimen import Inputs, create
@@ -158,19 +159,6 @@ def test_a_norm_that_is_called_by_keyword_is_seen(monkeypatch: pytest.MonkeyPatc
     assert same(FLUX.run(apply_tome(FLUX.build(), 0.5)), expected)
 
 
-def test_blocks_that_are_called_by_keyword_merge(monkeypatch: pytest.MonkeyPatch) -> None:
-    family, model = FAMILIES["wan"], apply_tome(FAMILIES["wan"].build(), 0.5)
-    expected = family.run(model)
-    blocks = list(model.blocks)
-
-    def calling_by_keyword(self: Any, *inputs: Any) -> Any:
-        names = ("hidden_states", "encoder_hidden_states", "temb", "rotary_emb")
-        return nn.Layer.__call__(self, **dict(zip(names, inputs, strict=True)))
-
-    monkeypatch.setattr(type(blocks[0]), "__call__", calling_by_keyword, raising=False)
-    assert same(family.run(model), expected)
-
-
 class Controlled(FAMILIES["cogvideox"].model_class):  # type: ignore[misc]
     """Takes what a ControlNet of a transformer adds to its blocks: tokens, other ones in every step."""
 
@@ -239,3 +227,23 @@ def test_the_guidance_that_is_embedded_like_a_timestep_is_none() -> None:
             merged.append(records[-1].num_merged / 64)
     assert [record.timestep for record in records] == pytest.approx([900, 900, 100, 100])
     assert merged == pytest.approx([0.64, 0.16], abs=1 / 64)
+
+
+@pytest.mark.parametrize("settings", [dict(end=0.5), dict(start=0.5), dict(method="todo")], ids=str)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_cache_around_attention_hands_out_all_tokens(name: str, settings: dict[str, Any]) -> None:
+    """Such as Pyramid Attention Broadcast's: every second step gets what attention gave before, merged or not."""
+    family = FAMILIES[name]
+
+    def steps(model: Model) -> list[list[np.ndarray]]:
+        return [family.run(model, Inputs(timestep=timestep)) for timestep in (900, 200, 800, 300)]
+
+    model = apply_tome(family.build(), 0.5, **settings)
+    computed = steps(model)
+    for attention in attentions(model):
+        EverySecond.put_on(attention)
+    cached = steps(model)
+    assert list(map(same, cached, computed)) == [True, False, True, False]
+    assert all(np.isfinite(each).all() for step in cached for each in step)
+    # The cache stays when ToMe goes.
+    assert list(map(same, steps(remove_tome(model)), steps(family.build()))) == [True, False, True, False]

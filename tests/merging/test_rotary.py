@@ -44,6 +44,7 @@ def test_each_token_is_turned_by_its_own_row(form: object, text: int) -> None:
     assert rotary.num_text == text
     x = tiny.array((2, HEADS, TOKENS, CHANNELS))
     assert np.abs(rotary.grid_rotation.rotate(x).numpy() - rotate(x.numpy(), angle[text:])).max() <= 1e-5
+    assert rotary.grid_rotation.rotate(x.astype("bfloat16")).dtype == paddle.bfloat16
     if text:
         words = tiny.array((2, HEADS, text, CHANNELS), seed=3)
         assert np.abs(rotary.text_rotation.rotate(words).numpy() - rotate(words.numpy(), angle[:text])).max() <= 1e-5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -33,18 +35,13 @@ class Fuse:
         return {}
 
 
-def calls_of_layers(pipe: Any) -> dict[str, int]:
-    calls: dict[str, int] = {}
-    listeners = []
-    for path, layer in pipe.unet.named_sublayers(include_self=True):
-
-        def count(layer: Any, inputs: tuple, path: str = path) -> None:
-            calls[path] = calls.get(path, 0) + 1
-
-        listeners.append(layer.register_forward_pre_hook(count))
-    draw(pipe, 0, num_inference_steps=STEPS)
-    for listener in listeners:
-        listener.remove()
+def calls_of_layers(pipe: Any) -> Counter[str]:
+    calls: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        for path, layer in pipe.unet.named_sublayers(include_self=True):
+            listener = layer.register_forward_pre_hook(lambda *_, path=path: calls.update([path]))
+            stack.callback(listener.remove)
+        draw(pipe, 0, num_inference_steps=STEPS)
     return calls
 
 

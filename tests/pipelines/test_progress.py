@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,52 +14,11 @@ from patching.contract import count_matchings, count_queries
 from pipelines import test_images as images
 from pipelines import test_transformers as transformers
 from pipelines import test_video_audio as videos
-from pipelines.whole import Draw, count_merged
+from pipelines.whole import calls_that_merge, draw, start
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.recorder import record_merging
-from zoo import sd3, unidiffuser
+from zoo import unidiffuser
 from zoo.specimen import Inputs
-
-PIPELINES: dict[str, Callable[[Path], tuple[Any, Draw]]] = {
-    **{name: partial(images.start, make) for name, make in images.CASES.items()},
-    **{name: case.start for name, case in transformers.CASES.items()},
-    **{name: start for name, start in videos.CASES.items() if name == "spectrograms" or name not in videos.MARKS},
-}
-# Of two steps the second alone: they begin with an image that is noised halfway.
-BEGIN_IN_THE_MIDDLE = (
-    "img2img", "inpaint_legacy", "depth2img", "cycle", "controlnet_img2img", "sdxl_refiner", "sdxl_inpaint",
-    "sdxl_controlnet_img2img", "deepfloyd_if_img2img", "video_to_video",
-)  # fmt: skip
-# Pipelines that have another one's denoiser, scheduler and way to begin, or nearly so. `make test-all` runs them too.
-LIKE_OTHERS = (
-    "inpaint_legacy", "instruct_pix2pix", "depth2img", "latent_consistency_img2img", "gligen_boxes", "ip_adapter",
-    "adapter", "controlnet_inpaint", "sdxl_inpaint", "sdxl_instruct_pix2pix", "sdxl_controlnet_img2img", "sdxl_adapter",
-    "deepfloyd_if_super_resolution", "kandinsky_v22_img2img", "ldm_uncond", "PaintByExamplePipeline",
-    "StableDiffusion3Img2ImgPipeline", "VersatileDiffusionTextToImagePipeline", "WuerstchenDecoderPipeline",
-    "LDMTextToImagePipeline", "animatediff", "image_to_video", "music_ldm", "audio_ldm",
-    "spectrograms",  # and the first time that sound is made of them, code is compiled for half a minute
-)  # fmt: skip
-
-
-def calls_that_merge(pipe: Any, draw: Draw, **settings: Any) -> dict[str, list[bool]]:
-    counts = count_merged(pipe.apply_tome(0.5, **settings), draw)
-    return {name: [count > 0 for count in calls] for name, calls in counts.items()}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[*[pytest.mark.sweep] * (name in LIKE_OTHERS), *transformers.skip_marks(name)])
-        for name in PIPELINES
-    ],
-)
-def test_the_first_and_the_second_half_of_the_steps_are_told_apart(name: str, tmp_path: Path) -> None:
-    pipe, draw = PIPELINES[name](tmp_path)
-    early, late = (calls_that_merge(pipe, draw, **half) for half in (dict(end=0.5), dict(start=0.5)))
-    for denoiser, calls in early.items():
-        assert calls == sorted(calls, reverse=True) == [not merges for merges in late[denoiser]], denoiser
-    assert any(map(any, late.values()))
-    assert any(map(any, early.values())) == (name not in BEGIN_IN_THE_MIDDLE)
 
 
 def tokens_by_step(pipe: Any, steps: int) -> list[int]:
@@ -105,17 +61,13 @@ def test_a_scheduler_that_is_replaced_or_that_of_another_pipeline_with_the_unet_
     assert tokens_by_step(pipe, 2) == ramp(0.7, 0.1, [0, 0.5])
 
 
-def test_continuous_timesteps_of_video_diffusion(tmp_path: Path) -> None:
+def test_continuous_timesteps_of_video_diffusion() -> None:
     """They run from 1.64 to -1.55: read as thousandths, all of them would be the end of the denoising."""
-    pipe, draw = videos.CASES["stable_video_diffusion"](tmp_path)
-    sigmas = np.geomspace(700, 0.002, 2)
-
-    class Continuous(ppdiffusers.EulerDiscreteScheduler):
-        def set_timesteps(self, num_inference_steps: int, **given: Any) -> None:
-            super().set_timesteps(num_inference_steps, **given)
-            self.timesteps = paddle.to_tensor(0.25 * np.log(sigmas), dtype="float32")
-
-    pipe.scheduler = Continuous(prediction_type="v_prediction")
+    pipe, draw = start(videos.stable_video_diffusion)
+    pipe.scheduler = ppdiffusers.EulerDiscreteScheduler(
+        prediction_type="v_prediction", timestep_type="continuous", use_karras_sigmas=True, sigma_min=0.002,
+        sigma_max=700,
+    )  # fmt: skip
     assert calls_that_merge(pipe, draw, end=0.5) == {"unet": [True, False]}
     assert calls_that_merge(pipe, draw, start=0.5) == {"unet": [False, True]}
 
@@ -124,7 +76,7 @@ def test_each_denoiser_of_unclip_is_told_by_the_scheduler_that_is_called_like_it
     """All three begin with the same timestep."""
     pipe, call = images.unclip()
     call |= dict(prior_num_inference_steps=4, decoder_num_inference_steps=4, super_res_num_inference_steps=3)
-    assert calls_that_merge(pipe, lambda: images.run(pipe, call), end=0.7) == {
+    assert calls_that_merge(pipe, lambda: draw(pipe, call), end=0.7) == {
         "decoder": [True] * 3 + [False], "super_res_first": [True] * 2, "super_res_last": [True]
     }  # fmt: skip
 
@@ -153,42 +105,34 @@ def test_unidiffuser_is_told_by_what_it_denoises(is_image: bool, other: int | No
 
 @pytest.mark.filterwarnings("error:ToMe")
 @pytest.mark.parametrize("settings", [dict(start=0.5), dict(end=0.5)])
-def test_an_image_that_a_callback_ends_tells_nothing_of_start_and_end(settings: dict[str, Any], tmp_path: Path) -> None:
-    case = transformers.CASES["StableDiffusion3Pipeline"]
-    pipe = apply_tome(case.build(tmp_path), 0.5, **settings)
+def test_an_image_that_a_callback_ends_tells_nothing_of_start_and_end(settings: dict[str, Any]) -> None:
+    build, call, _ = transformers.CASES["sd3"]
 
     def interrupt(pipe: Any, number: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         pipe._interrupt = number >= 1
         return kwargs
 
-    with sd3.attention_anywhere(), paddle.no_grad():
-        pipe(**case.call, num_inference_steps=8, callback_on_step_end=interrupt)
+    draw(apply_tome(build(), 0.5, **settings), dict(call, num_inference_steps=8, callback_on_step_end=interrupt))
 
 
-class TestABareDenoiser:
-    @pytest.mark.parametrize("timestep", [-1.55, 1500.0])
-    def test_those_that_cannot_tell_are_said_once(self, timestep: float) -> None:
-        unet, plain = apply_tome(tiny.unet(), 0.5, end=0.5), tiny.unet()
-        step = paddle.to_tensor([timestep, timestep])
-        sentence = "outside 0 to 1000.*runs unmerged; call the model through a pipeline.*if you replaced"
-        with pytest.warns(UserWarning, match=sentence) as caught:
-            outputs = [tiny.run_unet(unet, timestep=step) for _ in range(2)]
-        assert len([each for each in caught if "ToMe" in str(each.message)]) == 1
-        assert all(np.array_equal(output, tiny.run_unet(plain, timestep=step)) for output in outputs)
-
-    def test_one_ratio_needs_no_timestep_to_tell(self, recwarn: pytest.WarningsRecorder) -> None:
-        unet = apply_tome(tiny.unet(), 0.5)
-        tiny.run_unet(unet, timestep=paddle.to_tensor([-1.55, -1.55]))
-        assert not [each for each in recwarn if "ToMe" in str(each.message)]
+@pytest.mark.parametrize("timestep", [-1.55, 1500.0])
+def test_timesteps_of_a_bare_denoiser_that_tell_nothing_are_said_once(timestep: float) -> None:
+    unet, plain = apply_tome(tiny.unet(), 0.5, end=0.5), tiny.unet()
+    step = paddle.to_tensor([timestep, timestep])
+    sentence = "outside 0 to 1000.*runs unmerged; call the model through a pipeline.*if you replaced"
+    with pytest.warns(UserWarning, match=sentence) as caught:
+        # The last has one ratio, which needs no timestep to tell.
+        *outputs, _ = [tiny.run_unet(model, timestep=step) for model in (unet, unet, apply_tome(tiny.unet(), 0.5))]
+    assert len([each for each in caught if "ToMe" in str(each.message)]) == 1
+    assert all(np.array_equal(output, tiny.run_unet(plain, timestep=step)) for output in outputs)
 
 
-class TestReuseInAPipeline:
-    @pytest.mark.parametrize("scheduler", ["DDIM", "HeunDiscrete", "PNDM", "LMSDiscrete"])
-    def test_only_the_first_of_n_calls_is_fresh(self, scheduler: str) -> None:
-        """The second call needs no guess here, and calls of second order are steps."""
-        pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, f"{scheduler}Scheduler")())
-        pipe.apply_tome(0.5, reuse_steps=3)
-        with count_matchings(pipe.unet) as counts:
-            tiny.run_pipeline(pipe, steps=7)
-        assert counts == ([3, 0, 0] * 10)[: len(counts)]
-        assert len(counts) >= 7
+@pytest.mark.parametrize("scheduler", ["DDIM", "HeunDiscrete", "PNDM", "LMSDiscrete"])
+def test_only_the_first_of_n_calls_is_fresh(scheduler: str) -> None:
+    """The second call needs no guess here, and calls of second order are steps."""
+    pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, f"{scheduler}Scheduler")())
+    pipe.apply_tome(0.5, reuse_steps=3)
+    with count_matchings(pipe.unet) as counts:
+        tiny.run_pipeline(pipe, steps=7)
+    assert counts == ([3, 0, 0] * 10)[: len(counts)]
+    assert len(counts) >= 7

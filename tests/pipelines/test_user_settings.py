@@ -84,7 +84,6 @@ SETTINGS = {
     "attention-slicing": Setting(
         lambda pipe, _: pipe.enable_attention_slicing(1), lambda pipe: pipe.disable_attention_slicing(), False
     ),
-    "vae-slicing": Setting(lambda pipe, _: pipe.enable_vae_slicing(), lambda pipe: pipe.disable_vae_slicing(), False),
     "vae-tiling": Setting(lambda pipe, _: pipe.enable_vae_tiling(), lambda pipe: pipe.disable_vae_tiling()),
     "lora": Setting(load_lora),
     "textual-inversion": Setting(load_textual_inversion),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ from ppdiffusers import transformers
 from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero import CrossFrameAttnProcessor2_5
 
 import tiny
-from pipelines.whole import Draw, check_merging, image_encoder
+from pipelines.whole import Made, check_merging, image_encoder, start
 from ppdiffusers_tome import apply_tome
 from zoo import (
-    audio_diffusion,
     audioldm,
     audioldm2,
     hotshot,
@@ -28,12 +26,9 @@ from zoo import (
     st_unet,
     unet_3d,
     unet_spatio_temporal,
-    vid2vid_st_unet,
 )
-from zoo.specimen import attention_anywhere, keep_random_state
+from zoo.specimen import attention_anywhere
 
-# A pipeline, and a call of it.
-Ready = tuple[Any, Callable[[], Any]]
 STEPS, FRAMES = 2, 3
 
 
@@ -41,7 +36,7 @@ def stable_diffusion_parts() -> dict[str, Any]:
     return dict(vae=tiny.vae(), text_encoder=tiny.text_encoder(), tokenizer=None, scheduler=tiny.scheduler())
 
 
-def animatediff(tmp_path: Path) -> Ready:
+def animatediff() -> Made:
     adapter = tiny.build(
         ppdiffusers.MotionAdapter, block_out_channels=(8, 16), motion_layers_per_block=1, motion_norm_num_groups=4,
         motion_num_attention_heads=2, motion_max_seq_length=8,
@@ -49,24 +44,24 @@ def animatediff(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.AnimateDiffPipeline(unet=tiny.unet(), motion_adapter=adapter, **stable_diffusion_parts())
     latents = tiny.smooth_image(1, 4, FRAMES, 16, 16)
     given = dict(num_frames=FRAMES, height=32, width=32, latents=latents, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **tiny.PROMPT, **given).frames
+    return pipe, dict(num_inference_steps=STEPS, **tiny.PROMPT, **given)
 
 
-def text_to_video(tmp_path: Path) -> Ready:
+def text_to_video() -> Made:
     pipe = ppdiffusers.TextToVideoSDPipeline(unet=unet_3d.SPECIMEN.build(), **stable_diffusion_parts())
     latents = tiny.smooth_image(1, 4, FRAMES, 16, 16)
     given = dict(num_frames=FRAMES, height=32, width=32, latents=latents, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **tiny.PROMPT, **given).frames
+    return pipe, dict(num_inference_steps=STEPS, **tiny.PROMPT, **given)
 
 
-def video_to_video(tmp_path: Path) -> Ready:
+def video_to_video() -> Made:
     pipe = ppdiffusers.VideoToVideoSDPipeline(unet=unet_3d.SPECIMEN.build(), **stable_diffusion_parts())
     video = [np.full((32, 32, 3), 80 * frame, np.uint8) for frame in range(FRAMES)]
     given = dict(video=video, strength=0.5, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=2 * STEPS, **tiny.PROMPT, **given).frames
+    return pipe, dict(num_inference_steps=2 * STEPS, **tiny.PROMPT, **given)
 
 
-def stable_video_diffusion(tmp_path: Path) -> Ready:
+def stable_video_diffusion() -> Made:
     vae = tiny.build(
         ppdiffusers.AutoencoderKLTemporalDecoder, block_out_channels=(32, 32), latent_channels=4,
         down_block_types=("DownEncoderBlock2D",) * 2,
@@ -80,10 +75,10 @@ def stable_video_diffusion(tmp_path: Path) -> Ready:
     )
     image = tiny.smooth_image(1, 3, 32, 32).clip(-1, 1)
     given = dict(image=image, height=32, width=32, num_frames=FRAMES, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **given).frames
+    return pipe, dict(num_inference_steps=STEPS, **given)
 
 
-def hotshot_xl(tmp_path: Path) -> Ready:
+def hotshot_xl() -> Made:
     from ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline import HotshotXLPipeline
 
     encoder = tiny.text_encoder("CLIPTextModelWithProjection", projection_dim=hotshot.POOLED_DIM)
@@ -95,27 +90,21 @@ def hotshot_xl(tmp_path: Path) -> Ready:
         negative_pooled_prompt_embeds=tiny.array((1, hotshot.POOLED_DIM), seed=6),
     )
     given = dict(video_length=FRAMES, height=32, width=32, latents=tiny.smooth_image(1, 4, FRAMES, 16, 16))
-    return pipe, lambda: pipe(num_inference_steps=STEPS, output_type="np", **tiny.PROMPT, **pooled, **given).videos
+    return pipe, dict(num_inference_steps=STEPS, output_type="np", **tiny.PROMPT, **pooled, **given)
 
 
-def modelscope_vae(**settings: Any) -> tiny.Model:
-    """Its configuration holds that of the pipeline too."""
+def image_to_video() -> Made:
+    # Its configuration holds that of the pipeline too.
     vae = tiny.build(
         ppdiffusers.AutoencoderKL_imgtovideo, in_channels=3, out_ch=3, ch=32, resolution=32, z_channels=4, embed_dim=4,
         attn_resolutions=[], ch_mult=(1, 1), num_res_blocks=1,
     )  # fmt: skip
     vae.register_to_config(
         seed=0, batch_size=1, target_fps=8, max_frames=FRAMES, latent_hei=16, latent_wid=16, vit_resolution=32,
-        vit_mean=[0.5] * 3, vit_std=[0.5] * 3, **settings,
-    )  # fmt: skip
-    return vae
-
-
-def image_to_video(tmp_path: Path) -> Ready:
-    vae = modelscope_vae(
-        resolution_crop=32, beta_type="linear", num_timesteps=1000, init_beta=0.00085, last_beta=0.0120,
-        mean_type="eps", var_type="fixed_small", loss_type="mse", noise_strength=0.0, ddim_timesteps=STEPS,
-        input_dim=st_unet.IMAGE_DIM, guide_scale=6.0, scale_factor=0.18215, decoder_bs=FRAMES,
+        vit_mean=[0.5] * 3, vit_std=[0.5] * 3, resolution_crop=32, beta_type="linear", num_timesteps=1000,
+        init_beta=0.00085, last_beta=0.0120, mean_type="eps", var_type="fixed_small", loss_type="mse",
+        noise_strength=0.0, ddim_timesteps=STEPS, input_dim=st_unet.IMAGE_DIM, guide_scale=6.0, scale_factor=0.18215,
+        decoder_bs=FRAMES,
     )  # fmt: skip
     pipe = ppdiffusers.ImgToVideoSDPipeline(
         vae=vae, img_encoder=image_encoder(32, 8, st_unet.IMAGE_DIM, width=12), unet=st_unet.SPECIMEN.build()
@@ -124,30 +113,16 @@ def image_to_video(tmp_path: Path) -> Ready:
     return pipe, lambda: pipe(image).frames
 
 
-def modelscope_video_to_video(tmp_path: Path) -> Ready:
-    """Its call is fixed to 720x1280 pixels and 30 steps; its loop runs at any size."""
-    vae = modelscope_vae(negative_prompt="", positive_prompt="", solver_mode="fast")
-    pipe = ppdiffusers.VideoToVideoModelscopePipeline(
-        text_encoder=tiny.text_encoder(), tokenizer=None, vae=vae, unet=vid2vid_st_unet.SPECIMEN.build()
-    )
-    texts = [{"y": tiny.array((1, 5, st_unet.CONTEXT_DIM), seed=seed)} for seed in (2, 3)]
-    given = dict(
-        model_kwargs=texts, guide_scale=7.5, guide_rescale=0.2, solver="dpmpp_2m_sde", steps=STEPS, t_max=599,
-        t_min=0, discretization="trailing",
-    )  # fmt: skip
-    return pipe, lambda: pipe.diffusion.sample(tiny.smooth_image(1, 4, FRAMES, 16, 16), pipe.unet, **given)
-
-
-def lvdm_text_to_video(tmp_path: Path) -> Ready:
+def lvdm_text_to_video() -> Made:
     pipe = ppdiffusers.LVDMTextToVideoPipeline(unet=lvdm.SPECIMEN.build(), **stable_diffusion_parts())
     given = dict(num_frames=FRAMES, height=128, width=128, latents=tiny.smooth_image(1, 4, FRAMES, 16, 16))
 
     def call() -> Any:
         steps: list[Any] = []
         # Last of all it writes a file, in a way that PyAV no longer takes: "TypeError: an integer is required".
-        with contextlib.suppress(TypeError):
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(TypeError):
             pipe(
-                num_inference_steps=STEPS, save_dir=str(tmp_path), **tiny.PROMPT, **given,
+                num_inference_steps=STEPS, save_dir=folder, **tiny.PROMPT, **given,
                 callback=lambda step, timestep, latents: steps.append(latents),
             )  # fmt: skip
         assert len(steps) == STEPS
@@ -182,21 +157,13 @@ def sound_prompt(*shape: int) -> dict[str, Any]:
     return dict(prompt_embeds=tiny.array(shape, seed=2), negative_prompt_embeds=tiny.array(shape, seed=3))
 
 
-def audio_ldm(tmp_path: Path) -> Ready:
+def audio_ldm() -> Made:
     pipe = ppdiffusers.AudioLDMPipeline(text_encoder=clap(), unet=audioldm.SPECIMEN.build(), **sound_parts())
     given = dict(**sound_prompt(1, tiny.CROSS_DIM), latents=tiny.smooth_image(1, 4, 16, 8))
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **given).audios
+    return pipe, dict(num_inference_steps=STEPS, **given)
 
 
-def music_ldm(tmp_path: Path) -> Ready:
-    pipe = ppdiffusers.MusicLDMPipeline(
-        text_encoder=clap(), feature_extractor=None, unet=audioldm.SPECIMEN.build(), **sound_parts()
-    )
-    given = dict(**sound_prompt(1, tiny.CROSS_DIM), latents=tiny.smooth_image(1, 4, 16, 8), output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **given).audios
-
-
-def audio_ldm_2(tmp_path: Path) -> Ready:
+def audio_ldm_2() -> Made:
     t5 = transformers.T5Config(d_model=12, d_kv=4, d_ff=16, num_layers=1, num_heads=2, vocab_size=20)
     gpt2 = transformers.GPT2Config(n_embd=10, n_layer=1, n_head=2, n_positions=16, n_ctx=16, vocab_size=20)
     pipe = ppdiffusers.AudioLDM2Pipeline(
@@ -211,60 +178,25 @@ def audio_ldm_2(tmp_path: Path) -> Ready:
         attention_mask=paddle.ones([1, 5], dtype="int64"), negative_attention_mask=paddle.ones([1, 5], dtype="int64"),
         latents=tiny.smooth_image(1, 4, 16, 8), output_type="latent",
     )  # fmt: skip
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **given).audios
+    return pipe, dict(num_inference_steps=STEPS, **given)
 
 
-def spectrograms(tmp_path: Path) -> Ready:
-    from ppdiffusers.pipelines.audio_diffusion import Mel
-
-    mel = Mel(x_res=16, y_res=16, n_fft=64, hop_length=16, n_iter=1)
-    pipe = ppdiffusers.AudioDiffusionPipeline(
-        vqvae=None, unet=audio_diffusion.SPECIMEN.build(), mel=mel, scheduler=tiny.scheduler()
-    )
-    noise = tiny.smooth_image(1, 1, 16, 16)
-    return pipe, lambda: np.stack([np.asarray(image, np.float32) for image in pipe(steps=STEPS, noise=noise).images])
-
-
-def start(builder: Callable[[Path], Ready], folder: Path) -> tuple[Any, Draw]:
-    with keep_random_state():  # some constructors seed the global generators
-        pipe, call = builder(folder)
-
-    @paddle.no_grad()
-    def draw() -> np.ndarray:
-        with keep_random_state(), attention_anywhere():
-            paddle.seed(0)
-            np.random.seed(0)
-            return tiny.to_numpy(call()).astype("float32")
-
-    return pipe, draw
-
-
-CASES: dict[str, Callable[[Path], tuple[Any, Draw]]] = {
-    each.__name__: partial(start, each)
-    for each in (
-        animatediff, text_to_video, video_to_video, stable_video_diffusion, image_to_video, lvdm_text_to_video,
-        audio_ldm, music_ldm, audio_ldm_2, spectrograms, hotshot_xl, modelscope_video_to_video,
-    )
-}  # fmt: skip
-PADDLE_2 = paddle.__version__.startswith("2.")
-# What ppdiffusers cannot run, and the first time that sound is made of spectrograms code is compiled for half a minute.
+# What ppdiffusers cannot run.
 MARKS = {
-    "spectrograms": pytest.mark.sweep,
-    "hotshot_xl": pytest.mark.xfail(
-        PADDLE_2, raises=ValueError, strict=True,
+    hotshot_xl: pytest.mark.xfail(
+        paddle.__version__.startswith("2."), raises=ValueError, strict=True,
         reason="its UNet with Paddle 2.6: device value error ... but the type of device is Place",
     ),
-    "modelscope_video_to_video": pytest.mark.xfail(
-        not PADDLE_2, raises=TypeError, strict=True,
-        reason="GaussianDiffusion_SDEdit._sigma_to_t with Paddle 3: Type promotion only support calculations between "
-        "floating-point numbers ... But got different data type x: float32, y: int64",
-    ),
 }  # fmt: skip
+CASES = (
+    animatediff, text_to_video, video_to_video, stable_video_diffusion, image_to_video, lvdm_text_to_video, audio_ldm,
+    audio_ldm_2, hotshot_xl,
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CASES])
-def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
-    check_merging(*CASES[name](tmp_path))
+@pytest.mark.parametrize("make", [pytest.param(case, marks=MARKS.get(case, ()), id=case.__name__) for case in CASES])
+def test_pipeline_merges_and_comes_back(make: Callable[[], Made]) -> None:
+    check_merging(*start(make), begins_in_the_middle=make is video_to_video)
 
 
 def test_attention_to_the_first_frame_merges() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import paddle
 from ppdiffusers import transformers
 
 import tiny
@@ -17,23 +18,42 @@ from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.recorder import record_merging
+from zoo.specimen import attention_anywhere, keep_random_state
 
+# A pipeline, and what it is called with, or a function that calls it.
+Made = tuple[Any, dict[str, Any] | Callable[[], Any]]
 # Generates with the same noise every time.
 Draw = Callable[[], np.ndarray]
 
 
-def load_tokenizer() -> Any:
-    return transformers.CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"))
+def start(make: Callable[[], Made]) -> tuple[Any, Draw]:
+    """Make a pipeline, and a function that draws with it."""
+    with keep_random_state():  # some constructors seed the global generators
+        pipe, call = make()
+    pipe.set_progress_bar_config(disable=True)
+    return pipe, lambda: draw(pipe, call)
+
+
+def draw(pipe: Any, call: dict[str, Any] | Callable[[], Any]) -> np.ndarray:
+    with keep_random_state(), attention_anywhere():
+        paddle.seed(0)
+        np.random.seed(0)
+        output = call() if callable(call) else pipe(**call, return_dict=False)[0]
+    return tiny.to_numpy(output).astype("float32")
+
+
+def load_tokenizer(**settings: Any) -> Any:
+    return transformers.CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"), **settings)
 
 
 def build_text_encoder(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM, **settings: Any) -> tiny.Model:
     """Build one that goes with ``load_tokenizer``."""
     tokenizer = load_tokenizer()
-    return tiny.text_encoder(
-        kind, vocab_size=len(tokenizer), hidden_size=width, projection_dim=width, num_hidden_layers=2,
+    shape = dict(
+        vocab_size=len(tokenizer), hidden_size=width, projection_dim=width, num_hidden_layers=2,
         max_position_embeddings=32, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-        **settings,
     )  # fmt: skip
+    return tiny.text_encoder(kind, **{**shape, **settings})
 
 
 def text_parts() -> dict[str, Any]:
@@ -61,13 +81,13 @@ def record_warnings() -> Iterator[set[str]]:
     messages |= {str(each.message) for each in caught}
 
 
-def check_merging(pipe: Any, draw: Draw) -> None:
+def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) -> None:
     """Check a pipeline before, with and after ToMe.
 
     Half of the image's tokens merge where ToMe is said to be, nothing else changes, and removing it restores all. None
-    of that warns of anything that the unmerged image does not.
+    of that warns of anything that the unmerged image does not. The first and the second half of the steps are told
+    apart; of two steps an image that ``begins_in_the_middle`` has the second alone.
     """
-    pipe.set_progress_bar_config(disable=True)
     with count_queries(pipe) as unmerged, record_warnings() as known:
         plain = draw()
     assert np.isfinite(plain).all()
@@ -96,10 +116,22 @@ def check_merging(pipe: Any, draw: Draw) -> None:
         halved = [count - int((count - prefix) * 0.5) for count in counts]
         assert merging[path] == (halved if id(blocks[path].block) in attached else counts), path
 
+    early, late = (calls_that_merge(pipe, draw, **half) for half in (dict(end=0.5), dict(start=0.5)))
+    for denoiser, calls in early.items():
+        assert calls == sorted(calls, reverse=True) == [not merges for merges in late[denoiser]], denoiser
+    assert any(map(any, late.values()))
+    assert any(map(any, early.values())) != begins_in_the_middle
+
     with record_warnings() as caused:
         pipe.remove_tome()
     assert caused == set()
     assert np.array_equal(draw(), plain)
+
+
+def calls_that_merge(pipe: Any, draw: Draw, **settings: Any) -> dict[str, list[bool]]:
+    """Tell of each call of each denoiser whether tokens merge in it at ratio 0.5."""
+    counts = count_merged(pipe.apply_tome(0.5, **settings), draw)
+    return {name: [count > 0 for count in calls] for name, calls in counts.items()}
 
 
 def count_merged(pipe: Any, draw: Draw) -> dict[str, list[int]]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from ppdiffusers import StableDiffusionPipeline
-from ppdiffusers.transformers import CLIPTokenizer
 
 import tiny
+from pipelines.whole import text_parts
 
 FILES = [path.relative_to(tiny.ROOT) for path in sorted((tiny.ROOT / "ppdiffusers_tome").rglob("*.py"))
          if any(">>>" in line and "+SKIP" not in line for line in path.read_text().splitlines())]  # fmt: skip
@@ -23,9 +23,7 @@ class TinyPipeline(StableDiffusionPipeline):
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_examples_do_what_they_say(path):
-    tokenizer = CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"))
-    encoder = tiny.text_encoder(vocab_size=len(tokenizer), max_position_embeddings=32)
-    pipe = tiny.pipeline(TinyPipeline, text_encoder=encoder, tokenizer=tokenizer)
+    pipe = tiny.pipeline(TinyPipeline, **text_parts())
     module = importlib.import_module(".".join(path.with_suffix("").parts))
     tested = doctest.testmod(module, extraglobs={"pipe": pipe, "unet": pipe.unet})
     assert tested.attempted

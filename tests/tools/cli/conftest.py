@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ppdiffusers
@@ -13,7 +16,7 @@ from PIL import Image
 import tiny
 from ppdiffusers_tome.tools.cli.program import main
 
-PROMPT = "a photo of a cat"
+PROMPT, ROCKET = "a photo of a cat", "a photo of a rocket"
 SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
 
 
@@ -48,14 +51,34 @@ def generate(tmp_path):
     return run
 
 
-@pytest.fixture
-def photo(tmp_path):
+def draw_square() -> Image.Image:
     """A photo with edges: a bright square on a dark ground."""
     pixels = np.zeros((90, 120, 3), np.uint8)
     pixels[30:60, 40:80] = 220
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def photo(tmp_path):
     path = tmp_path / "photo.png"
-    Image.fromarray(pixels).save(path)
+    draw_square().save(path)
     return path
+
+
+@contextlib.contextmanager
+def interrupting(owner: Any, name: str, calls: int) -> Iterator[None]:
+    """Interrupt the program, as Ctrl-C does, in a call of a function after so many ``calls``."""
+    function, left = getattr(owner, name), [None] * calls
+
+    def stop(*arguments: Any, **keywords: Any) -> Any:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return function(*arguments, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, stop)
+        yield
 
 
 def pixels_of(path: Path) -> np.ndarray:

@@ -14,9 +14,8 @@ import tiny
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.images import read_settings
-from tools.cli.conftest import PROMPT, SMALL, Gone, heard, pixels_of
+from tools.cli.conftest import PROMPT, ROCKET, SMALL, Gone, heard, pixels_of
 
-ROCKET = "a photo of a rocket"
 FILES = ["compare", "compare.json", "compare.jsonl", "compare.md", "compare.png"]
 
 
@@ -72,17 +71,13 @@ def test_a_scheduler_that_cannot_run_one_step(tmp_path, capsys):
     assert compare(tmp_path / "a", *given, "--ratios", "0.5") == 0
     assert compare(tmp_path / "b", *given, "--ratios", "--fewer-steps", "2") == 2
     assert "PNDMScheduler cannot run 2 steps here" in capsys.readouterr().err
-    assert main(["tune", *SMALL, *given, "--max-memory", "64GB", "--output", str(tmp_path / "c")]) == 0
+    tried = ["--method", "keys", "--tile", "16", "--max-memory", "64GB"]  # few
+    assert main(["tune", *SMALL, *given, *tried, "--output", str(tmp_path / "c")]) == 0
     assert re.search(r"[123] steps? cannot be generated .*, so they are not tried", capsys.readouterr().err)
 
 
-def test_nothing_is_lost_when_nobody_reads_the_output_and_more_is_added(tmp_path, monkeypatch):
+def test_nothing_is_lost_when_nobody_reads_the_output(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("sys.stdout", Gone())
         assert compare(tmp_path, "--ratios", "0.5", "--prompt", PROMPT) == 141
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
-    measured = (tmp_path / "compare.jsonl").read_text()
-    assert compare(tmp_path, "--ratios", "0.5", "0.7", "--prompt", PROMPT) == 0
-    assert (tmp_path / "compare.jsonl").read_text().startswith(measured)
-    rows = json.loads((tmp_path / "compare.json").read_text())["configurations"]
-    assert [row["configuration"]["name"] for row in rows] == ["unmerged", "ratio 0.5", "ratio 0.7"]

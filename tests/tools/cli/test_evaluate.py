@@ -18,9 +18,8 @@ from ppdiffusers_tome.tools.evaluate import runner
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import parse_settings
-from tools.cli.conftest import PROMPT, SMALL, pixels_of
+from tools.cli.conftest import PROMPT, ROCKET, SMALL, interrupting, pixels_of
 
-ROCKET = "a photo of a rocket"
 TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
 BOTH = ["--ratios", "0.5", "--configs", "quality"]
 NAMES = ["unmerged", "ratio 0.5", "quality"]
@@ -88,17 +87,8 @@ def test_everything_is_measured_and_written(whole):
     assert len(list((whole / "references").iterdir())) == 2
 
 
-def test_a_stopped_run_resumes(whole, tmp_path, monkeypatch):
-    generate, calls = sampling.generate_image, []
-
-    def stop(*arguments: Any, **keywords: Any) -> Image.Image:
-        if len(calls) == 4:  # a warm-up and an image of two configurations
-            raise KeyboardInterrupt
-        calls.append(keywords)
-        return generate(*arguments, **keywords)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(sampling, "generate_image", stop)
+def test_a_stopped_run_resumes(whole, tmp_path):
+    with interrupting(sampling, "generate_image", 4):  # after a warm-up and an image of two configurations
         assert evaluate(tmp_path, *TWO, *BOTH) == 130
     assert len(read_keys(tmp_path)) == 2
     assert not (tmp_path / "evaluate.json").exists()

@@ -16,9 +16,8 @@ from ppdiffusers_tome.tools.generation import sampling, schedulers
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.images import read_settings
-from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
+from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
 
-ROCKET = "a photo of a rocket"
 CLEAN = 0.8  # a similarity that a noisy rocket does not reach
 NATIVE = ("--height", "512", "--width", "512", "--steps", "6", "--guidance-scale", "1")
 

@@ -13,9 +13,8 @@ import pytest
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.images import read_settings
-from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
+from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
 
-ROCKET = "a photo of a rocket"
 SUBJECTS = ("astronaut", "cat", "rocket", "motorcycle", "retina", "wall", "coins", "photographer")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -12,8 +11,9 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tuning import results
 from ppdiffusers_tome.tuning.candidates import Steps, list_candidates
+from tools.cli.conftest import PROMPT, SMALL, interrupting
 
-SMALL = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
+GIVEN = [*SMALL, "--prompt", PROMPT]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     folder = tmp_path / "tuned"
     # Memory that any settings keep to: the first of each family will do, however fast the machine is.
     given = ["--method", "keys", "--tile", "16", "--tome-seed", "3"]
-    assert main(["tune", *SMALL, "--max-memory", "64GiB", *given, "--output", str(folder)]) == 0
+    assert main(["tune", *GIVEN, "--max-memory", "64GiB", *given, "--output", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "| chosen |" in (folder / "tune.md").read_text()
     assert "target: memory 65,536 MiB\n" in shown
@@ -39,22 +39,13 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     assert ToMeConfig.load(folder / "tome.json").to_dict() == best["config"] == found["config"]
     assert shown.split()[-3:] == [str(folder / name) for name in ("tome.json", "tune.md", "tune.json")]
     drawn = tmp_path / "drawn"
-    assert main(["generate", *SMALL, "--config", str(folder / "tome.json"), "--output", str(drawn)]) == 0
+    assert main(["generate", *GIVEN, "--config", str(folder / "tome.json"), "--output", str(drawn)]) == 0
     assert len(list(drawn.glob("*.png"))) == 1
 
 
-def test_a_stopped_search_resumes_and_another_target_adds_to_it(tmp_path, monkeypatch, capsys):
-    arguments = ["tune", *SMALL, "--max-memory", "64GB", "--output", str(tmp_path)]
-    generate, calls = LoadedPipeline.generate, []
-
-    def stop(*values: Any, **settings: Any) -> Any:
-        if len(calls) == 4:  # the warm-up, the unmerged image and two candidates
-            raise KeyboardInterrupt
-        calls.append(values)
-        return generate(*values, **settings)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LoadedPipeline, "generate", stop)
+def test_a_stopped_search_resumes_and_another_target_adds_to_it(tmp_path, capsys):
+    arguments = ["tune", *GIVEN, "--max-memory", "64GB", "--output", str(tmp_path)]
+    with interrupting(LoadedPipeline, "generate", 4):  # after a warm-up, the unmerged image and two candidates
         assert main(arguments) == 130
     lines = (tmp_path / "tune.jsonl").read_text().splitlines()
     assert not (tmp_path / "tune.json").exists()
@@ -71,13 +62,13 @@ def test_a_stopped_search_resumes_and_another_target_adds_to_it(tmp_path, monkey
     assert "tune.jsonl is of another version; give --overwrite" in capsys.readouterr().err
     ledger.write_text("\n".join(map(json.dumps, results)) + "\n")
     # Another target takes what was tried; without settings that reach it, those of the first go.
-    assert main(["tune", *SMALL, "--target-psnr", "100", "--output", str(tmp_path)]) == 0
+    assert main(["tune", *GIVEN, "--target-psnr", "100", "--output", str(tmp_path)]) == 0
     assert "No settings reach the target here" in capsys.readouterr().out
     assert (tmp_path / "tune.jsonl").read_text().splitlines()[: len(results)] == list(map(json.dumps, results))
     assert not (tmp_path / "tome.json").exists()
     assert json.loads((tmp_path / "tune.json").read_text())["config"] is None
     ToMeConfig(ratio=0.1234).save(tmp_path / "tome.json")  # as export does, too
     before = (tmp_path / "tome.json").read_bytes()
-    assert main(["tune", *SMALL, "--target-psnr", "100", "--output", str(tmp_path)]) == 2
+    assert main(["tune", *GIVEN, "--target-psnr", "100", "--output", str(tmp_path)]) == 2
     assert "tome.json exists already" in capsys.readouterr().err
     assert (tmp_path / "tome.json").read_bytes() == before

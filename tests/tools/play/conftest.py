@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -55,14 +54,6 @@ def studio() -> Iterator[Studio]:
     studio = make_studio(*SMALL)
     yield studio
     studio.close()
-
-
-@pytest.fixture(scope="session")
-def bright_square() -> Image.Image:
-    """A photo with edges."""
-    pixels = np.zeros((90, 120, 3), np.uint8)
-    pixels[30:60, 40:80] = 220
-    return Image.fromarray(pixels)
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from PIL import Image
-
-from tools.play.conftest import encode_image
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -68,34 +65,3 @@ def test_both_images_are_compared_under_a_slider(
         slider.press("ArrowRight")
     assert tab.locator(".tome-pair").evaluate("pair => pair.style.getPropertyValue('--at')") == "52%"
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
-
-
-def test_a_photo_that_the_page_lost_is_asked_for_again(
-    open_page: Callable[..., Any], pages: Any, bright_square: Image.Image
-) -> None:
-    tab = open_page(DESKTOP)
-    tab.locator("#tome-guide .label-wrap").click()
-    file = {"name": "a.png", "mimeType": "image/png", "buffer": encode_image(bright_square)}
-    tab.locator("#tome-guide input[type=file]").set_input_files(file)
-    tab.wait_for_selector("#tome-guide .file-preview", timeout=WAIT)
-    tab.wait_for_timeout(1000)  # it is read
-    pages["en"].state_holder.session_data.clear()  # as Gradio does after an hour without a connection
-    tab.click("#tome-generate")
-    tab.wait_for_selector("text=The page no longer has your image", timeout=WAIT)
-
-
-def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., Any]) -> None:
-    first, second = open_page(DESKTOP), open_page(DESKTOP)
-    first.locator(".label-wrap").first.click()
-    first.get_by_label("Steps", exact=True).fill("200")
-    first.click("#tome-generate")
-    first.wait_for_selector("text=Generating the unmerged image", timeout=WAIT)
-    second.click("#tome-generate")
-    first.click("#tome-cancel")
-    second.wait_for_selector(".tome-pair", timeout=WAIT)
-    first.get_by_label("Steps", exact=True).fill("201")
-    first.click("#tome-generate")
-    first.wait_for_selector("text=greater than maximum value 200", timeout=WAIT)
-    first.get_by_label("Steps", exact=True).fill("1")
-    first.click("#tome-generate")
-    first.wait_for_selector(".tome-pair", timeout=WAIT)

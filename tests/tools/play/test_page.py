@@ -26,7 +26,7 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.play import i18n
 from ppdiffusers_tome.tools.play.studio import Studio, read_photo
-from tools.cli.conftest import SMALL
+from tools.cli.conftest import SMALL, draw_square
 from tools.play.conftest import encode_image, make_form
 
 pytestmark = pytest.mark.once
@@ -154,13 +154,13 @@ def test_failures_are_in_words_and_the_next_comparison_works(
     assert "tome-pair" in me.generate(seed=9)
 
 
-def test_a_photo_guides_its_user_alone(user: Callable[..., User], studio: Studio, bright_square: Image.Image) -> None:
+def test_a_photo_guides_its_user_alone(user: Callable[..., User], studio: Studio) -> None:
     me, you = user(), user()
-    me.upload(encode_image(bright_square))
+    me.upload(encode_image(draw_square()))
     (_, guided, edges), (_, free) = (find_images(each.generate(seed=4)) for each in (me, you))
     assert edges.max() == 255
     assert not np.array_equal(guided, free)
-    cut_off, too_large = encode_image(bright_square)[:-200], encode_image(Image.new("1", (13000, 13000)))
+    cut_off, too_large = encode_image(draw_square())[:-200], encode_image(Image.new("1", (13000, 13000)))
     for content in (b"<svg/>", b"%!PS-Adobe-3.0 EPSF-3.0\n", cut_off, too_large):
         assert "cannot be read; choose an image of at most 89 megapixels, of PNG" in you.upload(content)
     assert read_photo(encode_image(Image.new("L", (4096, 1024)))).size == (2048, 512)

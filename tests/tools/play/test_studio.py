@@ -15,7 +15,7 @@ from PIL import Image
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.play.studio import Comparison, RefusedError, Studio
-from tools.cli.conftest import SMALL, write_dit
+from tools.cli.conftest import SMALL, draw_square, write_dit
 from tools.play.conftest import make_form, make_studio, wait_until
 
 
@@ -80,8 +80,8 @@ def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tm
         make_studio(*SMALL, "--config", str(tmp_path / "nothing.json"))
 
 
-def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio, bright_square: Image.Image) -> None:
-    free, weak = compare(studio), compare(studio, photo=bright_square, has_photo=True, strength=0)
+def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio) -> None:
+    free, weak = compare(studio), compare(studio, photo=draw_square(), has_photo=True, strength=0)
     difference = np.asarray(weak.unmerged.image).astype(int) - np.asarray(free.unmerged.image)
     assert np.abs(difference).max() <= 1
     assert "no_edges" in compare(studio, photo=Image.new("RGB", (64, 64))).notes
