@@ -12,11 +12,8 @@ from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch, use_tome
-    from ppdiffusers_tome.cpu.attention import (
-        CPUAttnProcessor,
-        disable_cpu_attention,
-        enable_cpu_attention,
-    )
+    from ppdiffusers_tome.cpu.api import disable_cpu_kernels, enable_cpu_kernels
+    from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
     from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
     from ppdiffusers_tome.patching.shared_copy import shared_copy
     from ppdiffusers_tome.tuning.api import tune
@@ -25,7 +22,8 @@ if TYPE_CHECKING:
 _LAZY = {
     "patching.apply": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
     "patching.shared_copy": ("shared_copy",),
-    "cpu.attention": ("CPUAttnProcessor", "disable_cpu_attention", "enable_cpu_attention"),
+    "cpu.api": ("disable_cpu_kernels", "enable_cpu_kernels"),
+    "cpu.attention": ("CPUAttnProcessor",),
     "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch", "use_tome"),
     "tuning.results": ("Target", "Trial", "Tuned"),
     "tuning.api": ("tune",),
@@ -48,8 +46,8 @@ __all__ = [
     "applied_tome",
     "apply_patch",
     "apply_tome",
-    "disable_cpu_attention",
-    "enable_cpu_attention",
+    "disable_cpu_kernels",
+    "enable_cpu_kernels",
     "install",
     "keep_freed_memory",
     "let_mkl_use_avx2",

@@ -20,7 +20,7 @@ import paddle
 from paddle.nn import functional as F
 from tqdm import tqdm
 
-from ppdiffusers_tome.cpu.attention import enable_cpu_attention
+from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from ppdiffusers_tome.cpu.process import prepare_cpu
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
@@ -294,7 +294,7 @@ def main() -> None:
     labels = sampling.get_class_labels(pipe)
     prompts = list(find_model(args.model).default_prompts) if labels is None else labels.list_names()
     height, width = sampling.get_native_size(pipe)
-    enable_cpu_attention(pipe)
+    enable_cpu_kernels(pipe)
     layers = find_finest_self_attention(pipe)
 
     def generate(prompt: str, seed: int, steps: int) -> np.ndarray:

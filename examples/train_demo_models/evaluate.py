@@ -31,7 +31,7 @@ from tqdm import tqdm
 from views import WIDTH, make_held_out_views, render_view
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
-from ppdiffusers_tome.cpu.attention import enable_cpu_attention
+from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import PHOTOGRAPHS, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
@@ -107,7 +107,7 @@ def main() -> None:
     controlnet = find_controlnet("controlnet") if args.controlnet else None
     pipe = load_pipeline(find_model(args.model), controlnet, generates=True)
     pipe.set_progress_bar_config(disable=True)
-    enable_cpu_attention(pipe)  # the same images except for rounding, in half the time on a CPU
+    enable_cpu_kernels(pipe)  # the same images except for rounding, in half the time on a CPU
     height, width = get_native_size(pipe)
     kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "images"
     rows = []

@@ -1,23 +1,19 @@
 """Exact attention for CPUs, faster and lighter than ppdiffusers' own.
 
 ppdiffusers has no memory efficient attention for CPUs. Its plain processor holds the scores of all queries and keys of
-all heads and images at once, a gigabyte for two images at Stable Diffusion 1.5's finest level. CPU attention is off by
-default and independent of ToMe.
+all heads and images at once, a gigabyte for two images at Stable Diffusion 1.5's finest level.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import paddle
+from paddle.nn import Layer
 from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFormersAttnProcessor
 from ppdiffusers.utils import USE_PEFT_BACKEND
 
-from ppdiffusers_tome.cpu.kernel import compute_attention, has_kernel
-from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.models import list_models
-
-T = TypeVar("T")
+from ppdiffusers_tome.cpu.kernel import compute_attention
 
 
 class CPUAttnProcessor:
@@ -134,49 +130,19 @@ def _append_mask_channel(
     return query.flatten(2), paddle.concat([key, bias], axis=-1).flatten(2)
 
 
-def enable_cpu_attention(model_or_pipe: T) -> T:
-    """Compute attention on a CPU with onnxruntime in pipelines or models.
-
-    Only layers with ppdiffusers' plain ``AttnProcessor`` change. The user's processors, and ppdiffusers' other ones
-    (xformers, sliced, LoRA, IP-Adapter, ...), stay. It works before and after ``apply_tome``.
-
-    Args:
-        model_or_pipe: a ppdiffusers pipeline (its VAE stays as it is; ``pipe.vae`` changes it), a model, or a part of
-            a model.
-
-    Returns:
-        ``model_or_pipe``, so that calls chain.
-
-    Raises:
-        ToMeTypeError, ToMeValueError: ``model_or_pipe`` is neither a pipeline nor a model, or none of its attention
-            layers has a plain processor.
-
-    Example:
-        >>> pipe = enable_cpu_attention(pipe).apply_tome(ratio=0.5)
-    """
-    layers = [layer for _, model in list_models(model_or_pipe) for layer in _attention_layers(model)]
-    replaceable = [layer for layer in layers if _is_replaceable(layer.processor)]
-    if not replaceable:
-        processors = ", ".join(sorted({type(layer.processor).__name__ for layer in layers})) or "none"
-        raise ToMeValueError(
-            f"{type(model_or_pipe).__name__} has no attention to compute on a CPU: only ppdiffusers' plain "
-            f"AttnProcessor is replaced, and its processors are {processors}; set AttnProcessor() first with "
-            "set_attn_processor, or give a model with attention, such as a Stable Diffusion UNet"
-        )
-    has_kernel()  # advises now rather than at the first image
-    for layer in replaceable:
+def replace_processors(model: Layer) -> int:
+    """Replace plain processors by the kernel's; return how many layers have it."""
+    layers = [layer for layer in _attention_layers(model) if _is_replaceable(layer.processor)]
+    for layer in layers:
         layer.set_processor(CPUAttnProcessor())
-    return model_or_pipe
+    return len(layers)
 
 
-def disable_cpu_attention(model_or_pipe: T) -> T:
-    """Restore ppdiffusers' plain ``AttnProcessor`` in place of CPU attention."""
-    # The VAE may have it too, if it was given by itself.
-    for _, model in list_models(model_or_pipe, denoisers_only=False):
-        for layer in _attention_layers(model):
-            if type(layer.processor) is CPUAttnProcessor:
-                layer.set_processor(AttnProcessor())
-    return model_or_pipe
+def restore_processors(model: Layer) -> None:
+    """Restore plain processors in place of the kernel's."""
+    for layer in _attention_layers(model):
+        if type(layer.processor) is CPUAttnProcessor:
+            layer.set_processor(AttnProcessor())
 
 
 def _is_replaceable(processor: Any) -> bool:
@@ -186,5 +152,5 @@ def _is_replaceable(processor: Any) -> bool:
     return type(processor) in (AttnProcessor, CPUAttnProcessor)
 
 
-def _attention_layers(model: Any) -> list[Any]:
+def _attention_layers(model: Layer) -> list[Any]:
     return [layer for layer in model.sublayers(include_self=True) if hasattr(layer, "set_processor")]

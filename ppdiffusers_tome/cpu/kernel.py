@@ -1,7 +1,8 @@
-"""Attention of float32 tensors on a CPU by onnxruntime's kernel.
+"""Attention and convolutions of float32 tensors on a CPU by onnxruntime's kernels.
 
 Its ``MultiHeadAttention`` keeps the scores of a few queries and keys in the cache, as in FlashAttention-2 (Dao 2023),
-and takes heads side by side, as linear layers give them. It reads and writes the memory of Paddle's tensors.
+and takes heads side by side, as linear layers give them. Its ``Conv`` unfolds a few pixels at a time, where Paddle
+unfolds the whole image. They read and write the memory of Paddle's tensors.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -16,7 +18,8 @@ import numpy as np
 import paddle
 
 OLDEST = "1.20"  # onnxruntime 1.19 was the first with the kernel
-_FLOAT, _WHOLE = 1, 2  # types of attributes in onnx.proto
+_ATTENTION = "com.microsoft.MultiHeadAttention"
+_Attribute = int | float | tuple[int, ...]
 
 
 def compute_attention(
@@ -34,14 +37,54 @@ def compute_attention(
     Returns:
         ``[batch, tokens, heads * own channels]``.
     """
-    session = _make_session(heads, float(scale), _count_threads())
+    shape = [query.shape[0], query.shape[1], value.shape[2]]
+    return _compute(_ATTENTION, (query, key, value), shape, num_heads=heads, scale=float(scale))
+
+
+def compute_convolution(
+    x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor | None, *,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+) -> paddle.Tensor | None:  # fmt: skip
+    """Compute a convolution without gradients; return None where that fails.
+
+    Args:
+        x: ``[batch, channels, height, width]``, float32 on a CPU, as the others.
+        weight: ``[output channels, channels / groups, height, width]`` of the kernel.
+        bias: ``[output channels]`` or None.
+        stride, padding, dilation: of height and width; zeros are padded on both sides.
+        groups: of channels.
+
+    Returns:
+        ``[batch, output channels, height, width]``.
+    """
+    sides = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    size = [(side + 2 * pad - gap * (kernel - 1) - 1) // step + 1 for side, kernel, step, pad, gap in sides]
+    if min(size) < 1:
+        return None
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    return _compute(
+        "Conv", inputs, [x.shape[0], weight.shape[0], *size],
+        strides=tuple(stride), pads=(*padding, *padding), dilations=tuple(dilation), group=groups,
+    )  # fmt: skip
+
+
+def has_kernels() -> bool:
+    """Return whether onnxruntime works here; if not, log the remedy once."""
+    return _make_session(_ATTENTION, 3, (("num_heads", 1),), 1) is not None
+
+
+def _compute(
+    operator: str, inputs: Sequence[paddle.Tensor], shape: list[int], **attributes: _Attribute
+) -> paddle.Tensor | None:
+    """Compute a tensor of this shape by an operator, or return None."""
+    session = _make_session(operator, len(inputs), tuple(attributes.items()), _count_threads())
     if session is None:
         return None
-    output = paddle.empty([query.shape[0], query.shape[1], value.shape[2]], dtype="float32")
-    inputs = [x.contiguous() for x in (query, key, value)]  # which live until the kernel has read them
+    output = paddle.empty(shape, dtype="float32")
+    inputs = [x.contiguous() for x in inputs]  # which live until the kernel has read them
     binding = session.io_binding()
-    for name, x in zip(("query", "key", "value"), inputs, strict=True):
-        binding.bind_input(name, "cpu", 0, np.float32, x.shape, x.data_ptr())
+    for number, x in enumerate(inputs):
+        binding.bind_input(str(number), "cpu", 0, np.float32, x.shape, x.data_ptr())
     binding.bind_output("output", "cpu", 0, np.float32, output.shape, output.data_ptr())
     try:
         session.run_with_iobinding(binding)
@@ -51,14 +94,9 @@ def compute_attention(
     return output
 
 
-def has_kernel() -> bool:
-    """Return whether onnxruntime works here; if not, log the remedy once."""
-    return _make_session(1, 1.0, 1) is not None
-
-
 @cache
-def _make_session(heads: int, scale: float, threads: int) -> Any:
-    """Return the session that all layers of these heads share, or None."""
+def _make_session(operator: str, num_inputs: int, attributes: tuple[tuple[str, _Attribute], ...], threads: int) -> Any:
+    """Return the session that all layers of this kind share, or None."""
     try:
         import onnxruntime
 
@@ -68,7 +106,8 @@ def _make_session(heads: int, scale: float, threads: int) -> Any:
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that wait would rob Paddle's
         options.enable_cpu_mem_arena = False  # an arena of its own beside Paddle's freed memory
-        return onnxruntime.InferenceSession(_write_model(heads, scale), options, providers=["CPUExecutionProvider"])
+        model = _write_model(operator, [str(number) for number in range(num_inputs)], attributes)
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of a broken installation, anything
         _advise(f"{type(error).__name__}: {error}")
         return None
@@ -77,8 +116,9 @@ def _make_session(heads: int, scale: float, threads: int) -> Any:
 @cache
 def _advise(reason: str) -> None:
     logging.getLogger("ppdiffusers_tome").warning(
-        "ToMe: onnxruntime cannot compute attention (%s), so ppdiffusers' plain attention runs, which is slower and "
-        "takes more memory; pip install 'onnxruntime>=%s'", " ".join(reason.split())[:200], OLDEST,
+        "ToMe: onnxruntime cannot compute attention and convolutions (%s), so ppdiffusers' plain attention and "
+        "Paddle's convolutions run, which are slower and take more memory; pip install 'onnxruntime>=%s'",
+        " ".join(reason.split())[:200], OLDEST,
     )  # fmt: skip
 
 
@@ -88,24 +128,28 @@ def _count_threads() -> int:
     return int(given) if given.isdecimal() and int(given) else 1
 
 
-def _write_model(heads: int, scale: float) -> bytes:
-    """Write a model of one layer of attention, as onnx.proto describes it."""
+def _write_model(operator: str, inputs: list[str], attributes: tuple[tuple[str, _Attribute], ...]) -> bytes:
+    """Write a model of one operator, as onnx.proto describes it."""
+    domain, _, name = operator.rpartition(".")
     node = b"".join([
-        *(_field(1, name) for name in ("query", "key", "value")), _field(2, "output"),
-        _field(4, "MultiHeadAttention"), _field(7, "com.microsoft"),
-        _field(5, _field(1, "num_heads") + _field(3, heads) + _field(20, _WHOLE)),
-        _field(5, _field(1, "scale") + _field(2, scale) + _field(20, _FLOAT)),
+        *(_field(1, each) for each in inputs), _field(2, "output"), _field(4, name), _field(7, domain),
+        *(_field(5, _write_attribute(*attribute)) for attribute in attributes),
     ])  # fmt: skip
     of_floats = _field(2, _field(1, _field(1, 1)))  # a tensor of float32, of any shape
     graph = b"".join([
-        _field(1, node), _field(2, "attention"),
-        *(_field(11, _field(1, name) + of_floats) for name in ("query", "key", "value")),
+        _field(1, node), _field(2, name), *(_field(11, _field(1, each) + of_floats) for each in inputs),
         _field(12, _field(1, "output") + of_floats),
     ])  # fmt: skip
     versions = [("", 17), ("com.microsoft", 1)]  # of operators
     return b"".join([
-        _field(1, 8), _field(7, graph), *(_field(8, _field(1, name) + _field(2, number)) for name, number in versions)
+        _field(1, 8), _field(7, graph), *(_field(8, _field(1, each) + _field(2, number)) for each, number in versions)
     ])  # fmt: skip
+
+
+def _write_attribute(name: str, value: _Attribute) -> bytes:
+    number, kind = {float: (2, 1), int: (3, 2), tuple: (8, 7)}[type(value)]  # its field and type in onnx.proto
+    values = value if isinstance(value, tuple) else (value,)
+    return _field(1, name) + b"".join(_field(number, each) for each in values) + _field(20, kind)
 
 
 def _field(number: int, value: int | float | str | bytes) -> bytes:

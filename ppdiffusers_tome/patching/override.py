@@ -137,6 +137,24 @@ def list_functions(layer: Layer) -> list[Any]:
     return [each for each in (vars(layer).get("forward"), *functions) if each is not None]
 
 
+def replace_inside(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
+    """Replace the ``forward`` inside of a layer's overrides if it is the one given.
+
+    Args:
+        layer: with overrides or without.
+        found: the function to replace; None for the method of the class.
+        function: to run instead; None for the method of the class.
+    """
+    attributes, places = vars(layer), vars(layer).get(_PLACES, {}).get("forward")
+    if places:
+        if places[0].inside == found:
+            places[0].inside = function
+    elif attributes.get("forward") == found:
+        attributes["forward"] = function
+        if function is None:
+            del attributes["forward"]
+
+
 def restore_functions(layer: Layer) -> None:
     """Put back what stood in a layer's places that have no override any more."""
     attributes = vars(layer)

@@ -13,6 +13,7 @@ REMOVED: Mapping[str, str] = {
     "proportional": "omit it; method='keys' weights merged keys by itself",
     "cache_slope": "omit it; a skipped step follows 0.75 of the slope",
     "cache_steps": "omit it; a list in cache ends with the last step, which tells how many there are",
+    "cpu_attention": "give --cpu-kernels, which computes convolutions too",
     "cache_scheduler": "omit it; choose the steps with the scheduler that generates",
     "families": "give candidates=[...] to tune, a list of settings that it orders itself",
     "method='pool'": "give method='todo', or 'keys' for means of similar keys",

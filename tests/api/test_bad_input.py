@@ -28,8 +28,8 @@ from ppdiffusers_tome import (
     applied_tome,
     apply_patch,
     apply_tome,
-    disable_cpu_attention,
-    enable_cpu_attention,
+    disable_cpu_kernels,
+    enable_cpu_kernels,
     remove_tome,
     shared_copy,
 )
@@ -230,7 +230,7 @@ def test_flags_without_their_sublayer_are_named() -> None:
 
 NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusionPipeline, [1]]
 FUNCTIONS = [
-    apply_tome, remove_tome, applied_tome, shared_copy, enable_cpu_attention, disable_cpu_attention
+    apply_tome, remove_tome, applied_tome, shared_copy, enable_cpu_kernels, disable_cpu_kernels
 ]  # fmt: skip
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -35,8 +36,8 @@ from ppdiffusers_tome import (
     CPUAttnProcessor,
     ToMeValueError,
     apply_tome,
-    disable_cpu_attention,
-    enable_cpu_attention,
+    disable_cpu_kernels,
+    enable_cpu_kernels,
     remove_tome,
 )
 from ppdiffusers_tome.cpu import attention, kernel
@@ -52,6 +53,13 @@ def plain(model: Any) -> Any:
     """With the processors that are the default on a CPU, also where a GPU has others."""
     for layer in attention_layers(model):
         layer.set_processor(AttnProcessor())
+    return model
+
+
+def set_kernel(model: Any) -> Any:
+    """Attention alone by the kernel."""
+    for layer in attention_layers(model):
+        layer.set_processor(CPUAttnProcessor())
     return model
 
 
@@ -110,11 +118,11 @@ def test_output_is_the_plain_processors(name: str, computed: list[tuple[int, ...
     build, run = MODELS[name]
     model = plain(build())
     expected = run(model)
-    enable_cpu_attention(model)
+    enable_cpu_kernels(model)
     assert kinds(model) == {CPUAttnProcessor}
     assert differ(run(model), expected) <= 2e-6
     assert computed
-    assert np.array_equal(run(disable_cpu_attention(model)), expected)
+    assert np.array_equal(run(disable_cpu_kernels(model)), expected)
     assert kinds(model) == {AttnProcessor}
 
 
@@ -159,13 +167,13 @@ def test_masks_of_every_shape_that_ppdiffusers_takes(
     x, mask = tiny.array((3, 35, 8), seed=1), 3 * tiny.array(mask_shape, seed=2)
     expected = run_eagerly(plain(layer), x, attention_mask=mask)
     assert np.abs(expected - run_eagerly(layer, x)).max() > 1e-2
-    assert differ(run_eagerly(enable_cpu_attention(layer), x, attention_mask=mask), expected) <= 2e-6
+    assert differ(run_eagerly(enable_cpu_kernels(layer), x, attention_mask=mask), expected) <= 2e-6
     assert len(computed) == (mask_shape[1] == 1)  # others differ by query
 
 
 @pytest.mark.parametrize("lowest", [-1e4, float(np.finfo(np.float32).min), -np.inf])
 def test_masked_keys_have_no_part(lowest: float, computed: list[tuple[int, ...]]) -> None:
-    layer = enable_cpu_attention(plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4)))
+    layer = enable_cpu_kernels(plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4)))
     x, mask = tiny.array((2, 35, 8), seed=1), np.zeros((2, 1, 35), np.float32)
     mask[:, :, 20:] = lowest
     given = dict(encoder_hidden_states=x, attention_mask=paddle.to_tensor(mask))
@@ -186,7 +194,7 @@ def test_heads_of_every_size_and_few_and_many_keys(
             given["attention_mask"] = tiny.array((2, 1, keys), seed=3)
         x = tiny.array((2, 301, 8), seed=1)
         expected = run_eagerly(plain(layer), x, **given)
-        assert differ(run_eagerly(enable_cpu_attention(layer), x, **given), expected) <= 2e-6
+        assert differ(run_eagerly(enable_cpu_kernels(layer), x, **given), expected) <= 2e-6
     assert len(computed) == 3
 
 
@@ -203,7 +211,7 @@ def test_projections_that_are_views_are_read_in_their_order(computed: list[tuple
         setattr(layer, name, Unchanged())
     x = tiny.array((2, 8, 35), seed=1)
     expected = run_eagerly(layer, x)
-    assert differ(run_eagerly(enable_cpu_attention(layer), x), expected) <= 2e-6
+    assert differ(run_eagerly(enable_cpu_kernels(layer), x), expected) <= 2e-6
     assert computed == [(2, 35, 8)]
 
 
@@ -213,17 +221,17 @@ def test_one_text_for_several_images_is_broadcast_and_the_other_way(images: int,
     given = tiny.array((images, 35, 8), seed=1), tiny.array((texts, 6, 12), seed=2)
     expected = run_eagerly(plain(layer), *given)
     assert expected.shape == (3, 35, 8)
-    assert differ(run_eagerly(enable_cpu_attention(layer), *given), expected) <= 2e-6
+    assert differ(run_eagerly(enable_cpu_kernels(layer), *given), expected) <= 2e-6
 
 
 def test_scores_and_types_of_another_kind_are_computed_plainly(computed: list[tuple[int, ...]]) -> None:
     layer, x = plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4)), tiny.array((2, 35, 8), seed=1)
     layer.get_attention_scores = MethodType(cosine_scores, layer)
     expected = run_eagerly(layer, x)
-    assert np.array_equal(run_eagerly(enable_cpu_attention(layer), x), expected)
+    assert np.array_equal(run_eagerly(enable_cpu_kernels(layer), x), expected)
     del layer.get_attention_scores
     expected = run_eagerly(plain(layer.to(dtype="float64")), x.astype("float64"))
-    assert np.array_equal(run_eagerly(enable_cpu_attention(layer), x.astype("float64")), expected)
+    assert np.array_equal(run_eagerly(enable_cpu_kernels(layer), x.astype("float64")), expected)
     assert computed == []
 
 
@@ -243,13 +251,9 @@ class FailingSession:
         raise RuntimeError("bad allocation")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_onnxruntime_is_one_line_and_the_plain_result(
-    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    place, value, reason = FAULTS[fault]
-    unet = plain(tiny.unet())
-    expected = tiny.run_unet(unet)
+@contextmanager
+def break_onnxruntime(fault: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    place, value, _ = FAULTS[fault]
     kernel._make_session.cache_clear()
     kernel._advise.cache_clear()
     if place == "onnxruntime":
@@ -257,13 +261,23 @@ def test_a_fault_of_onnxruntime_is_one_line_and_the_plain_result(
     else:
         monkeypatch.setattr(place, value)
     try:
-        assert np.array_equal(tiny.run_unet(enable_cpu_attention(unet)), expected)
-        assert np.array_equal(tiny.run_unet(unet), expected)
+        yield
     finally:
         kernel._make_session.cache_clear()
         kernel._advise.cache_clear()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_onnxruntime_is_one_line_and_the_plain_result(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unet = plain(tiny.unet())
+    expected = tiny.run_unet(unet)
+    with break_onnxruntime(fault, monkeypatch):
+        assert np.array_equal(tiny.run_unet(enable_cpu_kernels(unet)), expected)
+        assert np.array_equal(tiny.run_unet(unet), expected)
     (line,) = (record.getMessage() for record in caplog.records if record.name == "ppdiffusers_tome")
-    assert reason in line
+    assert FAULTS[fault][2] in line
     assert "plain attention runs" in line
     assert "pip install 'onnxruntime>=1.20'" in line
 
@@ -271,12 +285,15 @@ def test_a_fault_of_onnxruntime_is_one_line_and_the_plain_result(
 def test_layers_share_sessions_with_as_many_threads_as_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     kernel._make_session.cache_clear()
-    unet = enable_cpu_attention(plain(tiny.unet()))
+    unet = set_kernel(tiny.unet())
     tiny.run_unet(unet)
     scales = {(layer.heads, layer.scale) for layer in attention_layers(unet)}
     assert len(attention_layers(unet)) > len(scales)
-    assert kernel._make_session.cache_info().currsize == 1 + len(scales)  # the first one says whether there is a kernel
-    options = kernel._make_session(*scales.pop(), 3).get_session_options()
+    assert kernel._make_session.cache_info().currsize == len(scales)
+    heads, scale = scales.pop()
+    session = kernel._make_session(kernel._ATTENTION, 3, (("num_heads", heads), ("scale", scale)), 3)
+    assert kernel._make_session.cache_info().currsize == len(scales) + 1  # it was there
+    options = session.get_session_options()
     assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     kernel._make_session.cache_clear()
@@ -290,12 +307,12 @@ def test_every_method_merges_as_with_the_plain_processor(
 ) -> None:
     unet = apply_tome(plain(tiny.unet()), **settings)
     expected = tiny.run_unet(unet)
-    assert np.abs(tiny.run_unet(enable_cpu_attention(unet)) - expected).max() <= 1e-5
+    assert np.abs(tiny.run_unet(enable_cpu_kernels(unet)) - expected).max() <= 1e-5
     assert len(computed) == len(attention_layers(unet))
 
 
 def test_two_threads_generate_at_once() -> None:
-    unets = [enable_cpu_attention(plain(tiny.unet())) for _ in range(2)]
+    unets = [enable_cpu_kernels(plain(tiny.unet())) for _ in range(2)]
     calls = [lambda unet=unet, n=n: tiny.run_unet(unet, timestep=100 + 800 * n) for n, unet in enumerate(unets)]
     expected = [call() for call in calls]
     assert np.abs(expected[0] - expected[1]).max() > 1e-2
@@ -309,7 +326,7 @@ def test_two_threads_generate_at_once() -> None:
 def test_traced_programs_have_plain_operators(full_graph: bool) -> None:
     if not full_graph and paddle.__version__.startswith("2."):
         pytest.skip("Paddle 2.6 traces bytecode otherwise")
-    layer = enable_cpu_attention(plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4)))
+    layer = enable_cpu_kernels(plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4)))
     x = tiny.array((2, 35, 8))
     expected = run_eagerly(layer, x)
     found = run_eagerly(paddle.jit.to_static(layer, full_graph=full_graph), x)
@@ -332,7 +349,7 @@ def test_gradients_are_the_plain_processors(build: Callable[[], Any], run: Calla
     if merge:
         apply_tome(model, **tiny.MERGE_ALL)
     expected = gradients(model, run(model))
-    found = gradients(model, run(enable_cpu_attention(model)))
+    found = gradients(model, run(enable_cpu_kernels(model)))
     assert difference(found, expected) <= 1e-5
     assert max(float(np.abs(gradient).max()) for gradient in expected.values()) > 1e-2
 
@@ -346,29 +363,27 @@ def test_tome_before_and_after(call: dict[str, Any]) -> None:
     assert np.abs(expected - unmerged).max() > 1e-3
     remove_tome(before)
 
-    merged = tiny.run_unet(apply_tome(enable_cpu_attention(before), **tiny.MERGE_ALL), **call)
+    merged = tiny.run_unet(apply_tome(enable_cpu_kernels(before), **tiny.MERGE_ALL), **call)
     assert np.abs(merged - expected).max() <= 1e-5
-    enable_cpu_attention(apply_tome(after, **tiny.MERGE_ALL))
+    enable_cpu_kernels(apply_tome(after, **tiny.MERGE_ALL))
     assert np.array_equal(tiny.run_unet(after, **call), merged)
 
     assert kinds(remove_tome(before)) == {CPUAttnProcessor}
     assert np.abs(tiny.run_unet(before, **call) - unmerged).max() <= 1e-5
-    assert np.array_equal(tiny.run_unet(disable_cpu_attention(after), **call), expected)
+    assert np.array_equal(tiny.run_unet(disable_cpu_kernels(after), **call), expected)
     assert np.array_equal(tiny.run_unet(remove_tome(after), **call), unmerged)
 
 
-def test_every_denoiser_of_a_pipeline_is_reached_and_nothing_else() -> None:
+def test_every_model_of_a_pipeline_is_reached_and_a_part_alone() -> None:
     controlnets = tiny.multi_controlnet()
     pipe = tiny.pipeline(StableDiffusionControlNetPipeline, controlnet=controlnets)
     for model in (pipe.unet, controlnets, pipe.vae):
         plain(model)
-    assert enable_cpu_attention(enable_cpu_attention(pipe)) is pipe
-    assert kinds(pipe.unet) == kinds(controlnets) == {CPUAttnProcessor}
-    assert kinds(pipe.vae) == {AttnProcessor}
-    enable_cpu_attention(pipe.vae)
-    assert disable_cpu_attention(pipe) is pipe
+    assert enable_cpu_kernels(enable_cpu_kernels(pipe)) is pipe
+    assert kinds(pipe.unet) == kinds(controlnets) == kinds(pipe.vae) == {CPUAttnProcessor}
+    assert disable_cpu_kernels(pipe) is pipe
     assert kinds(pipe.unet) == kinds(controlnets) == kinds(pipe.vae) == {AttnProcessor}
-    enable_cpu_attention(pipe.unet.mid_block)
+    enable_cpu_kernels(pipe.unet.mid_block)
     assert kinds(pipe.unet.mid_block) == {CPUAttnProcessor}
     assert kinds(pipe.unet.down_blocks) == {AttnProcessor}
 
@@ -381,10 +396,10 @@ def test_processors_of_the_users_stay(prepare: Callable[[Any, Path], None], tmp_
     kept = attention_layers(unet)[0]
     for layer in attention_layers(unet)[1:]:
         layer.set_processor(AttnProcessor())
-    enable_cpu_attention(unet)
+    enable_cpu_kernels(unet)
     assert kept.processor is own[id(kept)]
     assert {type(layer.processor) for layer in attention_layers(unet)[1:]} == {CPUAttnProcessor}
-    disable_cpu_attention(unet)
+    disable_cpu_kernels(unet)
     assert kept.processor is own[id(kept)]
     assert {type(layer.processor) for layer in attention_layers(unet)[1:]} == {AttnProcessor}
 
@@ -397,7 +412,7 @@ def test_ip_adapter_stays_and_works(tmp_path: Path) -> None:
         if type(layer.processor) not in adapters:
             layer.set_processor(AttnProcessor())
     expected = tiny.run_unet(unet, **call)
-    enable_cpu_attention(unet)
+    enable_cpu_kernels(unet)
     assert len(adapters) == 1
     assert kinds(unet) == {CPUAttnProcessor, *adapters}
     assert np.abs(tiny.run_unet(unet, **call) - expected).max() <= 1e-5
@@ -414,8 +429,8 @@ def test_lora_works_before_and_after(load: Callable[[Any, Path], None], scale: f
     plain(unet)
     expected = tiny.run_unet(unet, **call)
     assert np.abs(expected - without).max() > 1e-3
-    assert np.abs(tiny.run_unet(enable_cpu_attention(unet), **call) - expected).max() <= 1e-4
-    load(enable_cpu_attention(after), tmp_path)
+    assert np.abs(tiny.run_unet(enable_cpu_kernels(unet), **call) - expected).max() <= 1e-4
+    load(enable_cpu_kernels(after), tmp_path)
     assert np.abs(tiny.run_unet(after, **call) - expected).max() <= 1e-4
 
 
@@ -428,37 +443,35 @@ def test_lora_is_saved_as_without(tmp_path: Path) -> None:
         unet.save_attn_procs(str(tmp_path / name), to_diffusers=False)
         (file,) = (tmp_path / name).iterdir()
         saved[name] = file.read_bytes()
-        enable_cpu_attention(unet)
+        enable_cpu_kernels(unet)
     assert saved["plain"] == saved["cpu"]
 
 
 def test_ppdiffusers_own_ways_of_setting_processors_go_on() -> None:
-    unet = enable_cpu_attention(plain(tiny.unet()))
+    unet = enable_cpu_kernels(plain(tiny.unet()))
     listed = unet.attn_processors
     unet.set_attn_processor(dict(listed))
     assert unet.attn_processors == listed
     unet.set_default_attn_processor()
     assert kinds(unet) == {AttnProcessor}
     unet.set_attn_processor(XFormersAttnProcessor())  # the default of newer versions
-    assert kinds(enable_cpu_attention(unet)) == {CPUAttnProcessor}
+    assert kinds(enable_cpu_kernels(unet)) == {CPUAttnProcessor}
     unet.set_attn_processor(CPUAttnProcessor())
     assert kinds(unet) == {CPUAttnProcessor}
 
 
 def test_copy_and_pickle() -> None:
-    unet = enable_cpu_attention(plain(tiny.unet()))
+    unet = enable_cpu_kernels(plain(tiny.unet()))
     twin, pickled = copy.deepcopy(unet), pickle.loads(pickle.dumps(CPUAttnProcessor()))
-    disable_cpu_attention(unet)
+    disable_cpu_kernels(unet)
     assert kinds(twin) == {type(pickled)} == {CPUAttnProcessor}
     assert np.abs(tiny.run_unet(twin) - tiny.run_unet(unet)).max() <= 1e-5
 
 
 def test_nothing_to_replace_is_refused() -> None:
-    unet, sentence = tiny.unet(), r"has no attention to compute on a CPU: .* its processors are Counting"
-    unet.set_attn_processor(Counting())
-    for given in (unet, tiny.pipeline(unet=unet)):
-        with pytest.raises(ToMeValueError, match=sentence):
-            enable_cpu_attention(given)
-    assert kinds(unet) == {Counting}
-    with pytest.raises(ToMeValueError, match=r"Linear has no attention to compute .* its processors are none"):
-        enable_cpu_attention(paddle.nn.Linear(2, 2))
+    layer = tiny.build(Attention, query_dim=8, heads=2, dim_head=4)
+    layer.set_processor(Counting())
+    for given in (layer, paddle.nn.Linear(2, 2)):
+        with pytest.raises(ToMeValueError, match=r"has nothing that onnxruntime could compute: .* nor a Conv2D"):
+            enable_cpu_kernels(given)
+    assert kinds(layer) == {Counting}

@@ -127,7 +127,7 @@ class Model:
     """A model, ready to generate."""
 
     def __init__(self, name: str, scheduler: str) -> None:
-        from ppdiffusers_tome.cpu.attention import enable_cpu_attention
+        from ppdiffusers_tome.cpu.api import enable_cpu_kernels
         from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
         from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
@@ -135,7 +135,7 @@ class Model:
         self.pipe = load_pipeline(_find_source(name), generates=True)
         self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
         self.pipe.set_progress_bar_config(disable=True)
-        enable_cpu_attention(self.pipe)
+        enable_cpu_kernels(self.pipe)
         self.denoiser = getattr(self.pipe, "unet", None) or self.pipe.transformer
 
     def apply(self, variant: Variant) -> None:

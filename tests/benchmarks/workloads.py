@@ -55,7 +55,7 @@ def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
     """
     import paddle
 
-    from ppdiffusers_tome.cpu.attention import enable_cpu_attention
+    from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 
     check_device(case.dtype, xformers=False)
     if case.attention in _PADDLE_NAMES and not paddle.get_device().startswith("gpu"):
@@ -64,7 +64,7 @@ def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
     if case.model != RANDOM_SD3:  # which computes attention in its own way: in half precision, flash attention
         denoiser.set_default_attn_processor()
         if case.attention == CPU:
-            enable_cpu_attention(denoiser)
+            enable_cpu_kernels(denoiser)
         elif case.attention in _PADDLE_NAMES:
             denoiser.enable_xformers_memory_efficient_attention(attention_op=_PADDLE_NAMES[case.attention])
     return denoiser, run

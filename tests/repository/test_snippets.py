@@ -13,7 +13,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome.cpu.attention import enable_cpu_attention
+from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from repository.pages import DOCS, README, ROOT, sections
 
 NAMES = ("DiT", "StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img", "PaddleInferStableDiffusion")
@@ -49,7 +49,7 @@ def offline(monkeypatch, tmp_path):
         pipe = load_pipeline.__func__(cls, str(tiny.PHOTOGRAPHS), **parts)
         pipe.unet.register_to_config(sample_size=8)  # what a pipeline takes its default size from
         pipe.set_progress_bar_config(disable=True)
-        return enable_cpu_attention(pipe)  # 768x768 in 8 GiB
+        return enable_cpu_kernels(pipe)  # 768x768 in 8 GiB
 
     monkeypatch.setattr(ppdiffusers.DiffusionPipeline, "from_pretrained", classmethod(load))
     monkeypatch.setattr(ppdiffusers.ControlNetModel, "from_pretrained", classmethod(load))

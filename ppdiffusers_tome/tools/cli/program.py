@@ -81,8 +81,8 @@ def _explain(error: Exception, args: Any) -> str | None:
         return str(error)
     if is_out_of_memory(error):
         # Where the option may help: of a CPU, and it excludes --xformers.
-        is_possible = not getattr(args, "cpu_attention", True) and not args.xformers and _runs_on_cpu()
-        remedy = ", or give --cpu-attention" if is_possible else ""
+        is_possible = not getattr(args, "cpu_kernels", True) and not args.xformers and _runs_on_cpu()
+        remedy = ", or give --cpu-kernels" if is_possible else ""
         return f"there is not enough memory ({str(error)[:200] or type(error).__name__}); make images smaller{remedy}"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"there is no folder for temporary files ({error.strerror}); set TMPDIR to one that you may write to"

@@ -68,7 +68,7 @@ def add_precision_arguments(group: Any) -> None:
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
-    either.add_argument("--cpu-attention", action="store_true", help="faster exact attention in less memory, for a CPU")
+    either.add_argument("--cpu-kernels", action="store_true", help="faster, in less memory; for a CPU with onnxruntime")
 
 
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:

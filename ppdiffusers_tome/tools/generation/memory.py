@@ -20,17 +20,17 @@ from ppdiffusers_tome.tools.measure.memory import get_free_memory
 from ppdiffusers_tome.tools.measure.system import find_version
 
 _BYTES = 4  # of a float32, the only dtype on a CPU
-_UNET = "the attention of the UNet"
+_VAE, _UNET = "the attention of the VAE", "the attention of the UNet"
 
 
 def check_memory(
     folder: Path | None, tome: ToMeConfig, height: int | None, width: int | None, *, rows: int = 2,
-    cpu_attention: bool | None = False,
+    cpu_kernels: bool | None = False,
 ) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
     Nothing is known of a hub's pipeline, which has no folder, and the model's native size is assumed to fit. The rows
-    are those of the UNet's batch, two for each image with guidance. Of a command without ``--cpu-attention`` that
+    are those of the UNet's batch, two for each image with guidance. Of a command without ``--cpu-kernels`` that
     is None.
     """
     sizes = {"height": height, "width": width}
@@ -43,9 +43,9 @@ def check_memory(
     except (KeyError, TypeError, ValueError, OSError):  # of an odd config, on which loading has its say
         return
     for part, size in needs.items():
-        has_scores = part == _UNET and cpu_attention is not None
-        if size > free and not (has_scores and cpu_attention and find_version("onnxruntime")):
-            remedy = f", or {'install onnxruntime' if cpu_attention else 'give --cpu-attention'}" if has_scores else ""
+        has_scores = part in (_VAE, _UNET) and cpu_kernels is not None
+        if size > free and not (has_scores and cpu_kernels and find_version("onnxruntime")):
+            remedy = f", or {'install onnxruntime' if cpu_kernels else 'give --cpu-kernels'}" if has_scores else ""
             raise UserError(
                 f"{names}: {part} alone takes at least {size / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB "
                 f"are free; choose a smaller image{remedy}"
@@ -60,7 +60,10 @@ def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: in
     scale, native = compute_vae_scale(vae), unet.get("sample_size", 0)
     latent_height, latent_width = ((pixels // scale) if pixels else native for pixels in (height, width))
     latent = latent_height * latent_width
-    needs = {"the attention of the VAE": 2 * _BYTES * latent**2} if vae.get("mid_block_add_attention", True) else {}
+    # An image of channels, and what the next layer makes of it.
+    needs = {"the VAE": 2 * _BYTES * vae["block_out_channels"][0] * latent * scale**2}
+    if vae.get("mid_block_add_attention", True):
+        needs[_VAE] = 2 * _BYTES * latent**2
     finest = next((level for level, block in enumerate(unet.get("down_block_types", ())) if "CrossAttn" in block), None)
     if finest is not None and not unet.get("only_cross_attention"):
         heads = unet.get("num_attention_heads") or unet["attention_head_dim"]

@@ -98,13 +98,13 @@ def check_device(dtype: str, *, xformers: bool) -> None:
 
 
 def set_attention(pipe: Any, *, xformers: bool, cpu: bool) -> None:
-    """Choose how a pipeline computes attention."""
-    from ppdiffusers_tome.cpu.attention import enable_cpu_attention
+    """Choose how a pipeline computes attention, and convolutions on a CPU."""
+    from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 
     if xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if cpu:
-        enable_cpu_attention(pipe)
+        enable_cpu_kernels(pipe)
 
 
 def drop_controlnet(pipe: Any) -> Any:

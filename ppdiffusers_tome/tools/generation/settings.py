@@ -53,7 +53,7 @@ class Settings:
     controlnet_scale: float
     dtype: str
     xformers: bool
-    cpu_attention: bool
+    cpu_kernels: bool
 
     @property
     def defaults(self) -> list[str]:
@@ -63,8 +63,8 @@ class Settings:
     def check_memory(self) -> None:
         """Refuse an image whose size cannot fit into memory."""
         rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2
-        efficient = self.cpu_attention or self.xformers
-        check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, cpu_attention=efficient)
+        efficient = self.cpu_kernels or self.xformers
+        check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, cpu_kernels=efficient)
 
     def describe_control(self) -> dict[str, Any] | None:
         """Return the ControlNet and its edges as plain values, if any."""

@@ -32,7 +32,7 @@ generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite
 generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 for a 2x2 stride
 generate --prompt x --cache x | cache='x' must be the fraction of steps
 generate --prompt x --config balance | did you mean balanced?
-generate --prompt x --xformers --cpu-attention | --cpu-attention: not allowed with argument --xformers
+generate --prompt x --xformers --cpu-kernels | --cpu-kernels: not allowed with argument --xformers
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
 generate --prompt x --model bundled | --model bundled is called photographs now; give a pipeline's folder
 generate --prompt x --model bundled-emoji | --model bundled-emoji is called emoji now; give

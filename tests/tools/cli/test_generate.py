@@ -30,7 +30,7 @@ def test_files_have_names_and_settings(generate, capsys):
     expected = dict(
         prompt=PROMPT, negative_prompt=ROCKET, seed=7, ratio=0.25, model="photographs", controlnet=None, height=64,
         width=64, steps=1, guidance_scale=1.5, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
-        cpu_attention=False, tome=ToMeConfig(ratio=0.25, use_rand=False).to_dict(),
+        cpu_kernels=False, tome=ToMeConfig(ratio=0.25, use_rand=False).to_dict(),
     )  # fmt: skip
     assert {name: settings[name] for name in expected} == expected
     assert settings["versions"]["ppdiffusers_tome"] == ppdiffusers_tome.__version__
@@ -69,7 +69,7 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     assert read_settings(by_photo)["controlnet"]["edges"] == {
         "option": "--image", "file": "photo.png", "canny_low": 100, "canny_high": 200,
     }  # fmt: skip
-    (by_kernel,) = generate("--image", str(photo), "--cpu-attention", folder="c")
+    (by_kernel,) = generate("--image", str(photo), "--cpu-kernels", folder="c")
     capsys.readouterr()
     generate("--image", str(photo), "--cache", "0,2", "--steps", "3", folder="d")
     assert "; 1 of 3 calls of unet skipped; 1 of 3 calls of controlnet skipped" in capsys.readouterr().out

@@ -101,9 +101,9 @@ def _print_estimates(args: argparse.Namespace) -> None:
     source = find_model(args.model, trusts_code=args.trust_model_code)
     config = parse_tome_config(args, args.ratio)
     refuse_without_merging(args, [config])
-    efficient = args.xformers or args.cpu_attention
-    check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, cpu_attention=efficient)
-    attention = "xformers" if args.xformers else "CPU" if args.cpu_attention else "plain"
+    efficient = args.xformers or args.cpu_kernels
+    check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, cpu_kernels=efficient)
+    attention = "xformers attention" if args.xformers else "CPU kernels" if args.cpu_kernels else "plain attention"
     with quiet_libraries():
         from ppdiffusers_tome.api import apply_tome
         from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging, find_latent_size
@@ -111,13 +111,13 @@ def _print_estimates(args: argparse.Namespace) -> None:
         model_loader.check_device(args.dtype, xformers=args.xformers)
         pipe = model_loader.load_pipeline(source, dtype=args.dtype, any_kind=True)
         pipe.set_progress_bar_config(disable=True)
-        model_loader.set_attention(pipe, xformers=args.xformers, cpu=args.cpu_attention)
+        model_loader.set_attention(pipe, xformers=args.xformers, cpu=args.cpu_kernels)
         latent, scale = find_latent_size(pipe, args.height, args.width)
         height, width = latent[0] * scale, latent[1] * scale
         levels = estimate_merging(pipe, config, *latent)
         print_line(
-            f"{source.label}: {type(pipe).__name__}, {height}x{width}, {config.summary}, {args.dtype}, {attention} "
-            f"attention, on {get_device_name()}"
+            f"{source.label}: {type(pipe).__name__}, {height}x{width}, {config.summary}, {args.dtype}, {attention}, "
+            f"on {get_device_name()}"
         )
         if not levels:
             try:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     config = parse_tome_config(args, args.ratio)
     refuse_without_merging(args, [config])
     require_exportable(config)
-    check_memory(model.folder, config, args.height, args.width, rows=args.rows or 1, cpu_attention=None)
+    check_memory(model.folder, config, args.height, args.width, rows=args.rows or 1, cpu_kernels=None)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     require_folder(args.output, overwrite=args.overwrite)
     with quiet_libraries():

@@ -1,0 +1,75 @@
+"""Convolutions on a CPU, faster and lighter than Paddle's own."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import paddle
+from paddle.jit.sot import psdb
+from paddle.nn import Conv2D, Layer
+from ppdiffusers.models.lora import LoRACompatibleConv
+
+from ppdiffusers_tome.cpu.kernel import compute_convolution
+from ppdiffusers_tome.patching.override import replace_inside
+from ppdiffusers_tome.patching.paddle_compat import FALLBACK
+
+# What the kernel computes; a subclass may have a ``forward`` of its own.
+_FORWARDS = (Conv2D.forward, LoRACompatibleConv.forward)
+
+
+def replace_convolutions(model: Layer) -> int:
+    """Put the kernel in place of convolutions; return how many there are.
+
+    A function that stands in place of a layer's ``forward``, other than ToMe's, stays.
+    """
+    layers = [layer for layer in model.sublayers(include_self=True) if type(layer).forward in _FORWARDS]
+    for layer in layers:
+        replace_inside(layer, None, MethodType(forward, layer))
+    return len(layers)
+
+
+def restore_convolutions(model: Layer) -> None:
+    """Restore Paddle's convolutions in place of the kernel's."""
+    for layer in model.sublayers(include_self=True):
+        replace_inside(layer, MethodType(forward, layer), None)
+
+
+# Of this name, so that an unpickled model has its class's.
+@paddle.jit.not_to_static
+def forward(layer: Any, *args: Any, **kwargs: Any) -> paddle.Tensor:
+    """Compute a convolution by the kernel where its class computes the same.
+
+    Args:
+        layer: a ``Conv2D``.
+        args: ``[batch, channels, height, width]``, and maybe the scale of a LoRA.
+        kwargs: of the class's ``forward``.
+    """
+    psdb.fallback(**FALLBACK)
+    if args and _fits_kernel(layer, args[0]):
+        result = compute_convolution(
+            args[0], layer.weight, layer.bias, stride=layer._stride, padding=layer._updated_padding,
+            dilation=layer._dilation, groups=layer._groups,
+        )  # fmt: skip
+        if result is not None:
+            return result
+    return type(layer).forward(layer, *args, **kwargs)
+
+
+def _fits_kernel(layer: Any, x: Any) -> bool:
+    """Return whether the kernel computes what the layer's class would."""
+    if not paddle.in_dynamic_mode() or type(layer).forward not in _FORWARDS:
+        return False
+    tensors = [each for each in (x, layer.weight, layer.bias) if each is not None]
+    padding = layer._padding  # a LoRACompatibleConv reads it, and a Conv2D what was made of it
+    return (
+        all(isinstance(x, paddle.Tensor) and x.dtype == paddle.float32 and x.place.is_cpu_place() for x in tensors)
+        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in tensors))
+        and getattr(layer, "lora_layer", None) is None
+        and (layer._padding_mode, layer._data_format) == ("zeros", "NCHW")
+        and layer._updated_padding == ([padding] * 2 if isinstance(padding, int) else list(padding))
+        and len(layer._updated_padding) == 2  # not of each side
+        and x.ndim == 4
+        and x.shape[0] > 0
+        and x.shape[1] == layer.weight.shape[1] * layer._groups
+    )
