@@ -40,7 +40,7 @@ def test_limits_of_containers_count(kind, tmp_path, monkeypatch):
 def test_image_that_does_not_fit_is_refused_with_its_cause(monkeypatch):
     monkeypatch.setattr(needed, "get_free_bytes", lambda: 8 * GIB)
     monkeypatch.setattr(needed, "find_version", lambda package: None)
-    with pytest.raises(UserError, match=r"^width 16000: .* alone takes at least .* choose a smaller image$"):
+    with pytest.raises(UserError, match=r"^width 16000: .* of the VAE alone .* smaller image, or give --cpu-kernels$"):
         check_memory(MODEL, UNMERGED, None, 16_000)
     # 180 * 180 tokens, two rows, two heads: 2 * 2 * 2 * 4 * 180**4 bytes.
     with pytest.raises(UserError, match=r"of the UNet alone .* 31\.3 GiB .*, or give --cpu-kernels$"):
@@ -51,5 +51,7 @@ def test_image_that_does_not_fit_is_refused_with_its_cause(monkeypatch):
     check_memory(None, UNMERGED, 8192, 8192)  # a hub's
     monkeypatch.setattr(needed, "find_version", {"onnxruntime": "1.23.2"}.get)
     check_memory(MODEL, UNMERGED, 1440, 1440, cpu_kernels=True)
+    with pytest.raises(UserError, match=r"16000: the VAE alone takes at least .* choose a smaller image$"):
+        check_memory(MODEL, UNMERGED, 16_000, 16_000, cpu_kernels=True)
     monkeypatch.setattr(needed, "find_version", lambda package: "3.3.1")  # the rest is in the memory of a GPU
     check_memory(MODEL, UNMERGED, 8192, 8192)

@@ -80,7 +80,7 @@ def test_every_setting_is_an_option():
     [
         ("--min-similarity 0.9", "min_similarity is gone: omit it; a lower ratio"),
         ("--no-reuse-blocks", "reuse_blocks is gone"), ("--proportional", "proportional is gone"),
-        ("--cache-slope=1", "cache_slope is gone"),
+        ("--cache-slope=1", "cache_slope is gone"), ("--cpu-attention", "cpu_attention is gone: give --cpu-kernels"),
         ("--method pool", "method='pool' is gone: give method='todo'"),
     ],
 )  # fmt: skip
