@@ -6,7 +6,6 @@ and takes heads side by side, as linear layers give them. It reads and writes th
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 from functools import cache
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import paddle
+
+from ppdiffusers_tome.messages import warn_user
 
 OLDEST = "1.20"  # onnxruntime 1.19 was the first with the kernel
 _FLOAT, _WHOLE = 1, 2  # types of attributes in onnx.proto
@@ -52,7 +53,7 @@ def compute_attention(
 
 
 def has_kernel() -> bool:
-    """Return whether onnxruntime works here; if not, log the remedy once."""
+    """Return whether onnxruntime works here; if not, warn with the remedy once."""
     return _make_session(1, 1.0, 1) is not None
 
 
@@ -76,10 +77,10 @@ def _make_session(heads: int, scale: float, threads: int) -> Any:
 
 @cache
 def _advise(reason: str) -> None:
-    logging.getLogger("ppdiffusers_tome").warning(
-        "ToMe: onnxruntime cannot compute attention (%s), so ppdiffusers' plain attention runs, which is slower and "
-        "takes more memory; pip install 'onnxruntime>=%s'", " ".join(reason.split())[:200], OLDEST,
-    )  # fmt: skip
+    warn_user(
+        f"onnxruntime cannot compute attention ({' '.join(reason.split())[:200]}), so ppdiffusers' plain attention "
+        f"runs, which is slower and takes more memory; pip install 'onnxruntime>={OLDEST}'"
+    )
 
 
 def _count_threads() -> int:

@@ -8,21 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
-from ppdiffusers_tome.patching.attach import (
-    attach,
-    detach,
-    list_applied,
-    list_attached_blocks,
-    require_unused,
-)
+from ppdiffusers_tome.patching.attach import attach, detach, list_applied, list_attached_blocks, require_unused
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.call_stack import CHANGES
 from ppdiffusers_tome.patching.checks import (
-    check_settings,
     explain_no_block,
-    log_advice,
+    require_frames,
     require_no_foreign_cache,
     require_whole,
+    warn_of_settings,
 )
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
@@ -116,8 +110,8 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
         for layer in denoiser.sublayers(include_self=True):
             require_untraced(layer)
     require_no_foreign_cache(blocks, config)
-    check_settings(blocks, config)
-    log_advice(blocks, config)
+    require_frames(blocks, config)
+    warn_of_settings(blocks, config)
     with CHANGES:
         for _, layer in denoisers:
             require_unused(layer)
@@ -174,17 +168,15 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
-        paths: dict[ToMeConfig, list[str]] = {}
-        states: dict[ToMeConfig, dict[DenoiserState, None]] = {}  # several ControlNets may have one config
+        found: dict[ToMeConfig, list[tuple[str, DenoiserState]]] = {}
         for path, block, override in list_attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
-                config = override.state.config
-                paths.setdefault(config, []).append(path)
-                states.setdefault(config, {})[override.state] = None
-        for config, found in paths.items():
-            reports = [report for report in (each.last_image for each in states[config]) if report is not None]
+                found.setdefault(override.state.config, []).append((path, override.state))
+        for config, blocks in found.items():
+            states = dict.fromkeys(state for _, state in blocks)  # several ControlNets may have one config
+            reports = [state.last_image for state in states if state.last_image is not None]
             last_image = sum(reports[1:], reports[0]) if reports else None
-            entries.append(AppliedBlocks(name, config, tuple(found), last_image))
+            entries.append(AppliedBlocks(name, config, tuple(path for path, _ in blocks), last_image))
     return AppliedToMe(tuple(entries)) if entries else None

@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, cast
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
-from ppdiffusers_tome.patching.blocks import (
-    MergeableBlock,
-    execution_order,
-    find_layer,
-    find_timestep_layer,
-    is_a,
-)
-from ppdiffusers_tome.patching.override import (
-    Override,
-    list_overrides,
-    restore_functions,
-    walk_overrides,
-)
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer, find_timestep_layer, is_a
+from ppdiffusers_tome.patching.override import Override, list_overrides, restore_functions, walk_overrides
 from ppdiffusers_tome.patching.overrides.attention import MaskPreparation
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride, TokensOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
@@ -51,7 +40,7 @@ def attach(blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
     for block in blocks:
         by_denoiser.setdefault(id(block.denoiser), []).append(block)
     for blocks_of_denoiser in by_denoiser.values():
-        _attach_denoiser(execution_order(blocks_of_denoiser), config)
+        _attach_denoiser(blocks_of_denoiser, config)
 
 
 def detach(model: Layer) -> None:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
 
 
+# The places of the calls in a ``Frame``.
+DENOISER, BLOCK, POINT = range(3)
+
+
 class Frame(NamedTuple):
     """Running calls: of a denoiser, maybe a block, maybe a merge point."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import math
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -33,7 +33,6 @@ from ppdiffusers_tome import (
     remove_tome,
     shared_copy,
 )
-from ppdiffusers_tome.patching import checks
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.settings.text import shorten_repr
 from zoo import specimens
@@ -223,7 +222,7 @@ def test_model_without_blocks_on_a_grid_is_refused(build: Callable[[], Any], sen
 def test_flags_without_their_sublayer_are_named() -> None:
     dit = tiny.dit()
     before = tiny.snapshot(dit)
-    with pytest.raises(NothingToMergeError, match=r"no block of it has the sublayer that merge_crossattn=True merges"):
+    with pytest.raises(NothingToMergeError, match=r"no block of it has the layers that merge_crossattn=True needs"):
         apply_tome(dit, merge_attn=False, merge_crossattn=True)
     assert tiny.snapshot(dit) == before
 
@@ -325,44 +324,44 @@ def test_ratio_as_a_summary_shows_it_is_the_limit_of_a_preset():
 
 
 @pytest.fixture
-def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is logged, as by a new process."""
+def shown() -> Iterator[list[str]]:
+    """Warnings that Python shows, as in a new process."""
     lines: list[str] = []
-    checks._log_once.cache_clear()
-    logger = logging.getLogger("ppdiffusers_tome")
-    monkeypatch.setattr(logger, "warning", lambda *words: lines.append(words[0] % words[1:]))
-    return lines
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.showwarning = lambda message, *_, **__: lines.append(str(message))
+        yield lines
 
 
-def test_preset_that_a_transformer_should_not_have_is_logged_once(log_lines: list[str]) -> None:
+def test_preset_that_a_transformer_should_not_have_is_told_once_a_line(shown: list[str]) -> None:
     for config in ("balanced", "balanced", "quality"):
         apply_tome(tiny.dit(), config)
         apply_tome(tiny.unet(), config)
     apply_tome(tiny.dit(), "balanced", cache=0.2)
-    assert [line.split(",")[0].removeprefix("ToMe: ") for line in log_lines] == [
-        f"the preset {name!r} is not advised for Transformer2DModel" for name in ("balanced", "quality")
+    assert [line.split(",")[0].removeprefix("ToMe: ") for line in shown] == [
+        f"the preset {name!r} is not advised for Transformer2DModel" for name in ("balanced", "quality", "balanced")
     ]
 
 
-def test_settings_with_which_nothing_merges_are_logged_once(log_lines: list[str]) -> None:
+def test_settings_with_which_nothing_merges_are_told_once(shown: list[str]) -> None:
     for _ in range(2):
         assert apply_tome(tiny.unet(), 0).tome.config == ToMeConfig(0)
     apply_tome(tiny.unet(), 0, cache=0.2)
-    assert log_lines == [
+    assert shown == [
         "ToMe: ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2"
     ]
 
 
-def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(log_lines: list[str]) -> None:
+def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(shown: list[str]) -> None:
     for name in ("uvit", "vq_diffusion"):
         apply_tome(next(each for each in specimens() if each.name == name).build(), 0, cache=0.8)
-    assert len(log_lines) == 2
+    assert len(shown) == 2
 
 
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
-def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make: Any, log_lines: list[str]) -> None:
+def test_share_of_skipped_steps_that_loses_to_fewer_is_told_once(make: Any, shown: list[str]) -> None:
     for cache in (0.2, 0.5, 0.5, (0, 9, 19)):
         apply_tome(make(), 0, cache=cache)
-    (line,) = log_lines
+    (line,) = shown
     assert "cache=0.5 skips more than 0.2 of the steps" in line
     assert "ppdiffusers_tome.tune" in line

@@ -64,7 +64,7 @@ class UNetParts:
     """The names of a UNet's parts, and where its resolution changes.
 
     Attributes:
-        down, middle, up: names of the parts, in the order in which they run; the first and last are lists of blocks.
+        down, middle, up: names of the parts; the first and last are lists of blocks.
         halves_at_start: True where a block on the way down halves its input, not its output.
         patch: how many times smaller than its input the UNet's first blocks work, from the UNet.
     """

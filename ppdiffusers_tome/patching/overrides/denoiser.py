@@ -11,8 +11,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.override import Original, Override, list_overrides, walk_overrides
-from ppdiffusers_tome.patching.overrides.block import BlockOverride
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.recompute import HAS_STATE
@@ -21,8 +20,6 @@ from ppdiffusers_tome.patching.state.recompute import HAS_STATE
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
 # Parts of the names of arguments for the output of a ControlNet or VCtrl, which differs in every step.
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
-# The caches over steps of PaddleMIX' examples keep tensors here, in ``joint_attention_kwargs``.
-_FOREIGN_CACHE = "cache_dic"
 
 
 class DenoiserOverride(Override):
@@ -54,24 +51,18 @@ class DenoiserOverride(Override):
         output = self.state.run_call(call, original, args, kwargs)
         call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
-        if not self.state.has_run_blocks:
-            self._warn_of_blocks_that_did_not_run()
+        if not self.state.has_run_blocks and not self.state.is_removed:
+            self.state.warn_once(
+                "no block",
+                f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, or not the layer whose "
+                "input tells their grid, so ToMe has no effect: other layers run in their place; call apply_tome again",
+            )
         return output
 
     def take_off(self) -> None:
         """Remove this; a backward pass cannot run its layers again."""
         self.state.is_removed = True
         super().take_off()
-
-    def _warn_of_blocks_that_did_not_run(self) -> None:
-        # Another thread may have taken this off, and put others in its place.
-        blocks = [each for each in walk_overrides(self.layer) if isinstance(each, BlockOverride)]
-        if self in list_overrides(self.layer) and any(block.state is self.state for block in blocks):
-            self.state.warn_once(
-                "no block",
-                f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
-                "other layers run in their place",
-            )
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
@@ -130,10 +121,6 @@ def _list_conditioning(value: Any) -> Iterator[paddle.Tensor]:
     """
     if isinstance(value, paddle.Tensor) and value.ndim <= 3:
         yield value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            if name != _FOREIGN_CACHE:
-                yield from _list_conditioning(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _list_conditioning(item)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import warnings
 from collections.abc import Callable, Hashable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
-
-# A warning names the first line outside of these files: the user's. Paddle 2.6 wraps functions with ``decorator``.
-_SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp", "decorator"))
-_LIBRARIES = (contextlib.__file__, *(
-    f"{Path(spec.origin).parent}{os.sep}" if spec.submodule_search_locations else spec.origin  # a folder, or one file
-    for spec in _SPECS if spec and spec.origin
-))  # fmt: skip
 
 
 class DenoiserState:
@@ -90,10 +78,6 @@ class DenoiserState:
 
     def warn_once(self, topic: str, message: str) -> None:
         """Warn once per topic while this ToMe is applied."""
-        if topic in self._warned:
-            return
-        self._warned.add(topic)
-        level, frame = 1, sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-            level, frame = level + 1, frame.f_back
-        warnings.warn(f"ToMe: {message}", stacklevel=level + 1)
+        if topic not in self._warned:
+            self._warned.add(topic)
+            warn_user(message)
