@@ -25,9 +25,9 @@ from ppdiffusers_tome.patching.overrides.merge import (
     PointOverride,
     ProjectionOverride,
 )
+from ppdiffusers_tome.patching.overrides.skipped import attach_step_cache
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.step_cache import attach_step_cache
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def require_unused(model: Layer) -> None:
     Raises:
         ToMeValueError: a call of a denoiser in it runs, in any thread.
     """
-    if any(override.state.is_running for override in walk_overrides(model)):
+    if any(override.state.running for override in walk_overrides(model)):
         raise ToMeValueError(
             f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "
             "give each thread a shared_copy of the pipeline"

@@ -20,7 +20,7 @@ from patching.contract import EverySecond
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.blocks import find_layer
 from ppdiffusers_tome.patching.override import list_overrides
-from ppdiffusers_tome.patching.state import denoiser_state
+from ppdiffusers_tome.patching.overrides import denoiser
 
 QUERIES = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
 SETTINGS = [
@@ -189,9 +189,9 @@ def test_a_cache_of_ppdiffusers_that_would_keep_merged_tokens_is_refused() -> No
 
 
 def test_an_interrupt_where_a_call_begins_leaves_nothing_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    unet, lock = apply_tome(tiny.unet(levels=1), 0.5), MagicMock(wraps=denoiser_state.CHANGES)
+    unet, lock = apply_tome(tiny.unet(levels=1), 0.5), MagicMock(wraps=denoiser.CHANGES)
     lock.__exit__.side_effect = KeyboardInterrupt
-    monkeypatch.setattr(denoiser_state, "CHANGES", lock)
+    monkeypatch.setattr(denoiser, "CHANGES", lock)
     with pytest.raises(KeyboardInterrupt):
         tiny.run_unet(unet)
     monkeypatch.undo()

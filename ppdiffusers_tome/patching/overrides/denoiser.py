@@ -11,6 +11,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.blocks import MergeableBlock
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -48,7 +49,15 @@ class DenoiserOverride(Override):
                 "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
                 "or import ppdiffusers_tome first"
             )
-        output = self.state.run_call(call, original, args, kwargs)
+        outer = CALL_STACK.frames
+        try:
+            with CHANGES:
+                self.state.running.add(call)
+            CALL_STACK.frames = (*outer, Frame(call))
+            output = original(*args, **kwargs)
+        finally:
+            CALL_STACK.frames = outer
+            self.state.running.discard(call)
         call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
         if not self.state.has_run_blocks and not self.state.is_removed:
@@ -74,6 +83,8 @@ class DenoiserOverride(Override):
         call = DenoiserCall(
             self.state,
             self.layer,
+            CALL_STACK.pipeline_call,
+            is_recomputing=CALL_STACK.is_recomputing,
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
             conditioning=list(_list_conditioning(lasting)) if self.state.config.shares_steps else (),
         )

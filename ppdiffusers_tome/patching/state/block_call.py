@@ -60,7 +60,7 @@ class BlockCall:
         if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
             tokens = tokens.flatten(2).transpose([0, 2, 1])
         if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
-            self.reduction = self.call.find_reduction(self, tokens)
+            self.reduction = self.call.find_reduction(self.layer, self.layout, tokens)
         else:
             prefix = f" behind {self.layout.prefix} others" if self.layout.prefix else ""
             self.call.state.warn_once(
