@@ -6,7 +6,9 @@ ToMe stores nothing else on a model.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
@@ -29,9 +31,6 @@ from ppdiffusers_tome.patching.overrides.skipped import attach_step_cache
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.settings.config import ToMeConfig
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 
 def attach(blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.messages import warn_user
@@ -11,9 +13,6 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_f
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 
 def require_whole(layer: Layer) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import paddle
 from paddle.jit.dy2static.program_translator import SymbolicStaticFunction
@@ -22,9 +22,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, DENOISER
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_untraced
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # What an override runs in place of: the method, or the override inside.
 Original = Callable[..., Any]

@@ -13,9 +13,9 @@ from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.recompute import HAS_STATE
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")

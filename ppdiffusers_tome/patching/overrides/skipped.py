@@ -14,7 +14,7 @@ from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.step_memory import map_tensors
+from ppdiffusers_tome.patching.state.step_memory import map_tensors
 
 
 class StackOverride(Override):

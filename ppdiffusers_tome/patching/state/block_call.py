@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paddle
 
@@ -13,9 +13,7 @@ from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 # Called with every ``BlockCall`` in which tokens merged, of all denoisers.
 WATCHERS: list[Callable[[BlockCall], None]] = []

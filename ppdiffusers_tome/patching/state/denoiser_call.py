@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.patching.paddle_compat import require_eager
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising, PipelineCall
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
-
-    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.patching.state.pipeline_call import Denoising, PipelineCall
-    from ppdiffusers_tome.patching.state.steps import Step
-    from ppdiffusers_tome.patching.step_cache import CachedCall
+from ppdiffusers_tome.patching.state.step_cache import CachedCall
+from ppdiffusers_tome.patching.state.steps import Step
 
 
 class DenoiserCall:

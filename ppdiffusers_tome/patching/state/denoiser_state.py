@@ -8,7 +8,7 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.messages import warn_user
-from ppdiffusers_tome.patching.step_memory import StepReport
+from ppdiffusers_tome.patching.state.step_memory import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 

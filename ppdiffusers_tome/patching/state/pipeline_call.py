@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.step_cache import StepCache
+from ppdiffusers_tome.patching.state.step_memory import StepMemory, StepReport, count_bytes
 from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
-from ppdiffusers_tome.patching.step_cache import StepCache
-from ppdiffusers_tome.patching.step_memory import StepMemory, StepReport, count_bytes
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
-
-    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Schedulers whose list ends with the finished image, for which no denoiser is called.
 _END_IN_LIST = ("DDPMWuerstchenScheduler",)

@@ -3,7 +3,7 @@
 Merging makes a call cheaper; this makes some calls skip most of their layers. A skipped step adds what those layers
 added in the last computed step, moved along a share of the slope between the last two (TaylorSeer, arXiv 2503.06923,
 has the whole slope). ``settings/step_schedule.py`` chooses the steps, ``overrides/skipped.py`` has the layers that a
-skipped step does not run, and ``step_memory.py`` their values.
+skipped step does not run, ``step_memory.py`` their values.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import find_family
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
-from ppdiffusers_tome.patching.step_memory import History, StepReport
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.step_memory import History, StepReport
+from ppdiffusers_tome.patching.state.steps import Step
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps
 from ppdiffusers_tome.settings.text import format_count, format_setting
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
-
-    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.patching.state.steps import Step
 
 
 @dataclass
