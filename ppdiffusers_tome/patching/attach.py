@@ -27,7 +27,7 @@ from ppdiffusers_tome.patching.overrides.merge import (
     PointOverride,
     ProjectionOverride,
 )
-from ppdiffusers_tome.patching.overrides.skipped import attach_step_cache
+from ppdiffusers_tome.patching.overrides.stacks import attach_step_cache
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.settings.config import ToMeConfig

@@ -2,7 +2,7 @@
 
 Merging makes a call cheaper; this makes some calls skip most of their layers. A skipped step adds what those layers
 added in the last computed step, moved along a share of the slope between the last two (TaylorSeer, arXiv 2503.06923,
-has the whole slope). ``settings/step_schedule.py`` chooses the steps, ``overrides/skipped.py`` has the layers that a
+has the whole slope). ``settings/step_schedule.py`` chooses the steps, ``overrides/stacks.py`` has the layers that a
 skipped step does not run, ``step_memory.py`` their values.
 """
 

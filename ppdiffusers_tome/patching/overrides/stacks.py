@@ -1,4 +1,4 @@
-"""Overrides of the layers that the cache over steps skips."""
+"""Overrides of what the cache over steps skips: stacks of blocks, and coarse levels of a UNet."""
 
 from __future__ import annotations
 
