@@ -17,13 +17,13 @@ if TYPE_CHECKING:
         disable_cpu_attention,
         enable_cpu_attention,
     )
-    from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
+    from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, get_tome, remove_tome
     from ppdiffusers_tome.patching.shared_copy import shared_copy
     from ppdiffusers_tome.tuning.api import tune
     from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
 _LAZY = {
-    "patching.apply": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
+    "patching.apply": ("AppliedBlocks", "AppliedToMe", "get_tome", "remove_tome"),
     "patching.shared_copy": ("shared_copy",),
     "cpu.attention": ("CPUAttnProcessor", "disable_cpu_attention", "enable_cpu_attention"),
     "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch", "use_tome"),
@@ -45,11 +45,11 @@ __all__ = [
     "Trial",
     "Tuned",
     "__version__",
-    "applied_tome",
     "apply_patch",
     "apply_tome",
     "disable_cpu_attention",
     "enable_cpu_attention",
+    "get_tome",
     "install",
     "keep_freed_memory",
     "let_mkl_use_avx2",

@@ -163,7 +163,7 @@ def remove_tome(model_or_pipe: T) -> T:
     return model_or_pipe
 
 
-def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
+def get_tome(model_or_pipe: Any) -> AppliedToMe | None:
     """Return ToMe's settings and blocks on a pipeline or model, or None."""
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()

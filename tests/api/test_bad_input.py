@@ -25,11 +25,11 @@ from ppdiffusers_tome import (
     ToMeError,
     ToMeTypeError,
     ToMeValueError,
-    applied_tome,
     apply_patch,
     apply_tome,
     disable_cpu_attention,
     enable_cpu_attention,
+    get_tome,
     remove_tome,
     shared_copy,
 )
@@ -107,13 +107,13 @@ def unet() -> tiny.Model:
 @pytest.mark.parametrize(("settings", "error", "sentence"), BAD_SETTINGS, ids=[name_of(row[0]) for row in BAD_SETTINGS])
 def test_bad_setting_leaves_the_model_as_it_is(settings: dict[str, Any], error: type[ToMeError], sentence: str) -> None:
     model = apply_tome(unet(), 0.25)
-    applied, before = applied_tome(model), tiny.snapshot(model)
+    applied, before = get_tome(model), tiny.snapshot(model)
     with pytest.raises(error, match=sentence) as raised:
         apply_tome(model, **settings)
     assert isinstance(raised.value, ToMeError)
     assert isinstance(raised.value, TypeError if error is ToMeTypeError else ValueError)
     assert tiny.snapshot(model) == before
-    assert applied_tome(model) == applied
+    assert get_tome(model) == applied
 
 
 @pytest.mark.parametrize("method", [False, True], ids=["function", "method"])
@@ -229,7 +229,7 @@ def test_flags_without_their_sublayer_are_named() -> None:
 
 NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusionPipeline, [1]]
 FUNCTIONS = [
-    apply_tome, remove_tome, applied_tome, shared_copy, enable_cpu_attention, disable_cpu_attention
+    apply_tome, remove_tome, get_tome, shared_copy, enable_cpu_attention, disable_cpu_attention
 ]  # fmt: skip
 
 
@@ -278,7 +278,7 @@ GONE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("settings", "words"), GONE.values(), ids=GONE)
 def test_what_is_gone_names_its_replacement(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     model = apply_tome(unet(), 0.25)
-    applied, before = applied_tome(model), tiny.snapshot(model)
+    applied, before = get_tome(model), tiny.snapshot(model)
     file = tmp_path / "old.json"
     file.write_text(json.dumps(settings))
     for call in (
@@ -288,7 +288,7 @@ def test_what_is_gone_names_its_replacement(settings: dict[str, Any], words: str
         with pytest.raises(ToMeValueError, match=words):
             call()
     assert tiny.snapshot(model) == before
-    assert applied_tome(model) == applied
+    assert get_tome(model) == applied
 
 
 @pytest.mark.parametrize("finest", [1, 2, 4])

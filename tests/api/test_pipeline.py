@@ -15,9 +15,9 @@ from ppdiffusers_tome import (
     ToMeConfig,
     ToMeMixin,
     ToMeValueError,
-    applied_tome,
     apply_patch,
     apply_tome,
+    get_tome,
     remove_patch,
     remove_tome,
     use_tome,
@@ -103,7 +103,7 @@ class TestDifferentSettings:
 
     @staticmethod
     def entries(model_or_pipe: Any) -> list[tuple[str, ToMeConfig, tuple[str, ...]]]:
-        return [(each.denoiser, each.config, each.paths) for each in applied_tome(model_or_pipe).entries]
+        return [(each.denoiser, each.config, each.paths) for each in get_tome(model_or_pipe).entries]
 
     def test_of_denoisers(self) -> None:
         pipe = control_pipeline(tiny.controlnet())
@@ -162,16 +162,16 @@ class TestWaysOfAsking:
     )
     def test_all_agree(self, unet: tiny.Model, apply: Any) -> None:
         assert apply(unet) is unet
-        applied = applied_tome(unet)
+        applied = get_tome(unet)
         assert (applied.config, applied.blocks) == (ToMeConfig(ratio=0.6, sx=4, seed=2), {"": 3})
 
     def test_apply_patch_has_tomesds_defaults(self, unet: tiny.Model) -> None:
         assert apply_patch(unet) is unet
-        assert applied_tome(unet).config == ToMeConfig(ratio=0.5, max_downsample=1)
+        assert get_tome(unet).config == ToMeConfig(ratio=0.5, max_downsample=1)
         apply_patch(unet, 0.6, 2, 4, 4, False, True, True, True)
-        assert applied_tome(unet).config == ToMeConfig(0.6, 2, 4, 4, False, True, True, True)
+        assert get_tome(unet).config == ToMeConfig(0.6, 2, 4, 4, False, True, True, True)
         assert remove_patch(unet) is unet
-        assert applied_tome(unet) is None
+        assert get_tome(unet) is None
 
     def test_every_name_of_the_package_is_there(self) -> None:
         for name in ppdiffusers_tome.__all__:
