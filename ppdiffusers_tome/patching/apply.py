@@ -46,10 +46,6 @@ class AppliedBlocks:
     paths: tuple[str, ...]
     last_image: StepReport | None = field(default=None, compare=False)
 
-    def __str__(self) -> str:
-        several = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return f"{self.denoiser or 'the model'} has {self.config.summary} at {self.paths[0] or 'itself'}{several}"
-
 
 @dataclass(frozen=True)
 class AppliedToMe:
@@ -70,9 +66,8 @@ class AppliedToMe:
         """
         if any(entry.config != self.entries[0].config for entry in self.entries):
             raise ToMeValueError(
-                f"there is no single config, as settings differ: {'; '.join(map(str, self.entries))}. Look at "
-                ".entries, which has the denoiser, the config and the paths of each, or call apply_tome on the whole "
-                "pipeline or model, so that all have one"
+                f"there is no single config, as settings differ: {self}. Look at .entries, which has the denoiser, the "
+                "config and the paths of each, or call apply_tome on the whole pipeline or model, so that all have one"
             )
         return self.entries[0].config
 
