@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch, use_tome
     from ppdiffusers_tome.cpu.api import disable_cpu_kernels, enable_cpu_kernels
     from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
-    from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
+    from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, get_tome, remove_tome
     from ppdiffusers_tome.patching.shared_copy import shared_copy
     from ppdiffusers_tome.tuning.api import tune
     from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
 _LAZY = {
-    "patching.apply": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
+    "patching.apply": ("AppliedBlocks", "AppliedToMe", "get_tome", "remove_tome"),
     "patching.shared_copy": ("shared_copy",),
     "cpu.api": ("disable_cpu_kernels", "enable_cpu_kernels"),
     "cpu.attention": ("CPUAttnProcessor",),
@@ -43,11 +43,11 @@ __all__ = [
     "Trial",
     "Tuned",
     "__version__",
-    "applied_tome",
     "apply_patch",
     "apply_tome",
     "disable_cpu_kernels",
     "enable_cpu_kernels",
+    "get_tome",
     "install",
     "keep_freed_memory",
     "let_mkl_use_avx2",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ppdiffusers_tome.errors import ToMeTypeError
-from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, keep_applied, remove_tome
+from ppdiffusers_tome.patching.apply import AppliedToMe, apply_config, get_tome, keep_applied, remove_tome
 from ppdiffusers_tome.settings.combine import UNSET, combine_settings
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
@@ -208,4 +208,4 @@ class ToMeMixin:
     @property
     def tome(self) -> AppliedToMe | None:
         """The settings and blocks of ToMe by denoiser; None without it."""
-        return applied_tome(self)
+        return get_tome(self)

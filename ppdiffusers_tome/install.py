@@ -6,10 +6,11 @@ ppdiffusers' classes at once where it is imported already, otherwise as soon as 
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -42,11 +43,9 @@ def uninstall() -> None:
     if "ppdiffusers" in sys.modules:
         from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
 
-        from ppdiffusers_tome.patching.state.pipeline_call import is_tracked
-
         for pipeline in _list_subclasses(DiffusionPipeline):
             call: Any = vars(pipeline).get("__call__")
-            if is_tracked(call):
+            if _is_tracked(call):
                 _restore(pipeline, "__call__", call.original)
 
 
@@ -87,15 +86,40 @@ def _restore(cls: type, name: str, original: Any) -> None:
 
 
 def _track_calls(cls: type) -> None:
-    """Track calls of a pipeline class, see ``denoising``."""
-    from ppdiffusers_tome.patching.state.pipeline_call import is_tracked, track_call
-
+    """Track calls of a pipeline class."""
     call: Any = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
     # A call inherited from another pipeline is tracked there; one inherited from a mixin is not.
-    if call is not None and not is_tracked(call):
-        ours: Any = track_call(call)
+    if call is not None and not _is_tracked(call):
+        ours: Any = _track_call(call)
         ours.original = vars(cls).get("__call__", _ABSENT)
         cls.__call__ = ours  # type: ignore[method-assign]
+
+
+def _track_call(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a pipeline's ``__call__`` to make each call current while it runs."""
+    from ppdiffusers_tome.patching.call_stack import CALL_STACK
+    from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
+
+    @functools.wraps(call)
+    def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
+        outer, pipeline_call, is_complete = CALL_STACK.pipeline_call, PipelineCall(pipe), False
+        try:
+            CALL_STACK.pipeline_call = pipeline_call
+            output = call(pipe, *args, **kwargs)
+            is_complete = True
+            return output
+        finally:
+            CALL_STACK.pipeline_call = outer
+            pipeline_call.end(is_complete=is_complete)
+
+    tracked: Any = run_call
+    tracked.itself = run_call  # ``functools.wraps`` copies it to others
+    return tracked
+
+
+def _is_tracked(call: Any) -> bool:
+    """Return whether a ``__call__`` is one that ``_track_call`` made."""
+    return call is not None and getattr(call, "itself", None) is call
 
 
 def _track_new_class(cls: type, **kwargs: Any) -> None:

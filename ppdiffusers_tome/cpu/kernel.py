@@ -7,7 +7,6 @@ unfolds the whole image. They read and write the memory of Paddle's tensors.
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 from collections.abc import Sequence
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import paddle
+
+from ppdiffusers_tome.messages import warn_user
 
 OLDEST = "1.20"  # onnxruntime 1.19 was the first with the kernel
 _ATTENTION = "com.microsoft.MultiHeadAttention"
@@ -115,11 +116,11 @@ def _make_session(operator: str, num_inputs: int, attributes: tuple[tuple[str, _
 
 @cache
 def _advise(reason: str) -> None:
-    logging.getLogger("ppdiffusers_tome").warning(
-        "ToMe: onnxruntime cannot compute attention and convolutions (%s), so ppdiffusers' plain attention and "
-        "Paddle's convolutions run, which are slower and take more memory; pip install 'onnxruntime>=%s'",
-        " ".join(reason.split())[:200], OLDEST,
-    )  # fmt: skip
+    warn_user(
+        f"onnxruntime cannot compute attention and convolutions ({' '.join(reason.split())[:200]}), so ppdiffusers' "
+        "plain attention and Paddle's convolutions run, which are slower and take more memory; pip install "
+        f"'onnxruntime>={OLDEST}'"
+    )
 
 
 def _count_threads() -> int:

@@ -35,7 +35,7 @@ from ppdiffusers_tome.export.programs import (
     VaeEncoder,
     denoiser_component,
 )
-from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
+from ppdiffusers_tome.patching.apply import AppliedBlocks, get_tome
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.bounds import Bounds
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -124,7 +124,7 @@ def find_common_config(models: Iterable[Any]) -> ToMeConfig | None:
 
 
 def _entries(model: Any) -> tuple[AppliedBlocks, ...]:
-    applied = applied_tome(model)
+    applied = get_tome(model)
     return () if applied is None else applied.entries
 
 

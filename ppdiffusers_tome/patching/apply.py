@@ -8,21 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
-from ppdiffusers_tome.patching.attach import (
-    attach,
-    detach,
-    list_applied,
-    list_attached_blocks,
-    require_unused,
-)
+from ppdiffusers_tome.patching.attach import attach, detach, list_applied, list_attached_blocks, require_unused
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.call_stack import CHANGES
 from ppdiffusers_tome.patching.checks import (
-    check_settings,
     explain_no_block,
-    log_advice,
+    require_frames,
     require_no_foreign_cache,
     require_whole,
+    warn_of_settings,
 )
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
@@ -30,7 +24,7 @@ from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
 from ppdiffusers_tome.patching.paddle_compat import require_untraced
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.step_cache import StepReport
+from ppdiffusers_tome.patching.state.step_memory import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 T = TypeVar("T")
@@ -52,10 +46,6 @@ class AppliedBlocks:
     paths: tuple[str, ...]
     last_image: StepReport | None = field(default=None, compare=False)
 
-    def __str__(self) -> str:
-        several = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return f"{self.denoiser or 'the model'} has {self.config.summary} at {self.paths[0] or 'itself'}{several}"
-
 
 @dataclass(frozen=True)
 class AppliedToMe:
@@ -76,9 +66,8 @@ class AppliedToMe:
         """
         if any(entry.config != self.entries[0].config for entry in self.entries):
             raise ToMeValueError(
-                f"there is no single config, as settings differ: {'; '.join(map(str, self.entries))}. Look at "
-                ".entries, which has the denoiser, the config and the paths of each, or call apply_tome on the whole "
-                "pipeline or model, so that all have one"
+                f"there is no single config, as settings differ: {self}. Look at .entries, which has the denoiser, the "
+                "config and the paths of each, or call apply_tome on the whole pipeline or model, so that all have one"
             )
         return self.entries[0].config
 
@@ -116,8 +105,8 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
         for layer in denoiser.sublayers(include_self=True):
             require_untraced(layer)
     require_no_foreign_cache(blocks, config)
-    check_settings(blocks, config)
-    log_advice(blocks, config)
+    require_frames(blocks, config)
+    warn_of_settings(blocks, config)
     with CHANGES:
         for _, layer in denoisers:
             require_unused(layer)
@@ -169,22 +158,20 @@ def remove_tome(model_or_pipe: T) -> T:
     return model_or_pipe
 
 
-def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
+def get_tome(model_or_pipe: Any) -> AppliedToMe | None:
     """Return ToMe's settings and blocks on a pipeline or model, or None."""
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
-        paths: dict[ToMeConfig, list[str]] = {}
-        states: dict[ToMeConfig, dict[DenoiserState, None]] = {}  # several ControlNets may have one config
+        found: dict[ToMeConfig, list[tuple[str, DenoiserState]]] = {}
         for path, block, override in list_attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
-                config = override.state.config
-                paths.setdefault(config, []).append(path)
-                states.setdefault(config, {})[override.state] = None
-        for config, found in paths.items():
-            reports = [report for report in (each.last_image for each in states[config]) if report is not None]
+                found.setdefault(override.state.config, []).append((path, override.state))
+        for config, blocks in found.items():
+            states = dict.fromkeys(state for _, state in blocks)  # several ControlNets may have one config
+            reports = [state.last_image for state in states if state.last_image is not None]
             last_image = sum(reports[1:], reports[0]) if reports else None
-            entries.append(AppliedBlocks(name, config, tuple(found), last_image))
+            entries.append(AppliedBlocks(name, config, tuple(path for path, _ in blocks), last_image))
     return AppliedToMe(tuple(entries)) if entries else None

@@ -6,24 +6,15 @@ ToMe stores nothing else on a model.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
-from ppdiffusers_tome.patching.blocks import (
-    MergeableBlock,
-    execution_order,
-    find_layer,
-    find_timestep_layer,
-    is_a,
-)
-from ppdiffusers_tome.patching.override import (
-    Override,
-    list_overrides,
-    restore_functions,
-    walk_overrides,
-)
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer, find_timestep_layer, is_a
+from ppdiffusers_tome.patching.override import Override, list_overrides, restore_functions, walk_overrides
 from ppdiffusers_tome.patching.overrides.attention import MaskPreparation
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride, TokensOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
@@ -36,13 +27,10 @@ from ppdiffusers_tome.patching.overrides.merge import (
     PointOverride,
     ProjectionOverride,
 )
+from ppdiffusers_tome.patching.overrides.stacks import attach_step_cache
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.step_cache import attach_step_cache
 from ppdiffusers_tome.settings.config import ToMeConfig
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 
 def attach(blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
@@ -51,7 +39,7 @@ def attach(blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
     for block in blocks:
         by_denoiser.setdefault(id(block.denoiser), []).append(block)
     for blocks_of_denoiser in by_denoiser.values():
-        _attach_denoiser(execution_order(blocks_of_denoiser), config)
+        _attach_denoiser(blocks_of_denoiser, config)
 
 
 def detach(model: Layer) -> None:
@@ -71,7 +59,7 @@ def require_unused(model: Layer) -> None:
     Raises:
         ToMeValueError: a call of a denoiser in it runs, in any thread.
     """
-    if any(override.state.is_running for override in walk_overrides(model)):
+    if any(override.state.running for override in walk_overrides(model)):
         raise ToMeValueError(
             f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "
             "give each thread a shared_copy of the pipeline"

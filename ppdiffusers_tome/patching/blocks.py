@@ -16,9 +16,6 @@ from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
 
-# The parts of a UNet, in the order in which they run.
-DOWN, MIDDLE, UP = range(3)
-
 
 @dataclass(frozen=True)
 class MergeableBlock:
@@ -30,7 +27,6 @@ class MergeableBlock:
         denoiser: the model whose calls are those of the block's denoiser: one that embeds a timestep, or the whole.
         adapter: describes the block's class.
         level: how many times smaller than the latent the block's grid is: 1, 2, 4, 8.
-        stage: of a UNet, ``DOWN``, ``MIDDLE`` or ``UP``; None in other models.
     """
 
     name: str
@@ -39,7 +35,6 @@ class MergeableBlock:
     denoiser: Layer
     adapter: BlockAdapter
     level: int
-    stage: int | None = None
 
     def points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
         """Return the roles and points that merge and whose layers exist."""
@@ -85,10 +80,9 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
             block_path = f"{path}.{name}".lstrip(".")
             # A block that is its own parent may be in any part of the layer that contains it.
             around, located = (block, block_path) if adapter.block_is_parent else (parent, path)
-            stage, level = _locate_in_unet(model, located, adapter.unets)
+            level = _find_level(model, located, adapter.unets) * adapter.downsample(around)
             denoiser = denoisers.get(_innermost(path, denoisers), model)
-            level *= adapter.downsample(around)
-            found[id(block)] = MergeableBlock(block_path, block, around, denoiser, adapter, level, stage)
+            found[id(block)] = MergeableBlock(block_path, block, around, denoiser, adapter, level)
     return list(found.values())
 
 
@@ -97,11 +91,6 @@ def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[Merg
     merging = [block for block in blocks if block.points(config)]
     limit = config.max_downsample or min((block.level for block in merging), default=1)
     return [block for block in merging if block.level <= limit]
-
-
-def execution_order(blocks: Iterable[MergeableBlock]) -> list[MergeableBlock]:
-    """Sort a UNet's blocks as they run; keep others as they are."""
-    return sorted(blocks, key=lambda block: block.stage or DOWN)
 
 
 def find_timestep_layer(denoiser: Layer) -> Any | None:
@@ -136,10 +125,10 @@ def _list_adapters(parent_class: type) -> list[BlockAdapter]:
 
 
 def _list_denoisers(model: Layer) -> dict[str, Layer]:
-    """Return the denoisers by path.
+    """Return the innermost models around embeddings of timesteps, by path.
 
-    These are the innermost models around embeddings of timesteps, otherwise the outermost models. A layer may call its
-    denoiser several times, and several ControlNets may be one model, so a call belongs to the denoiser.
+    Several ControlNets may be one model, which calls each, so a call belongs to the denoiser. Of a model that embeds
+    none it is the model.
     """
     models = {path: layer for path, layer in model.named_sublayers(include_self=True) if is_a(layer, "ModelMixin")}
     denoisers = {}
@@ -147,12 +136,6 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
         if path.rpartition(".")[2] == "time_proj" or is_a(layer, "Timesteps"):
             owner = _innermost(path, models)
             denoisers[owner] = models.get(owner, model)
-    if denoisers:
-        return denoisers
-    parents = [name for adapter in adapters() for name in adapter.parent_classes]
-    for path, layer in models.items():  # a model precedes those inside of it
-        if not is_a(layer, *parents) and not any(_is_inside(path, name) for name in denoisers):
-            denoisers[path] = layer
     return denoisers or {"": model}
 
 
@@ -167,42 +150,37 @@ def _is_inside(path: str, ancestor: str) -> bool:
 
 def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
     """Yield paths and layers, the model first, without those in ``REFUSED``."""
-    refused: tuple[str, ...] = ()
+    refused: list[str] = []
     for path, layer in model.named_sublayers(include_self=True):
-        if path.startswith(refused):
-            continue
         if find_refusal(layer):
-            if not path:
-                return
-            refused += (f"{path}.",)
-        else:
+            refused.append(path)
+        elif not any(_is_inside(path, each) for each in refused):
             yield path, layer
 
 
-def _locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> tuple[int | None, int]:
-    """Return a layer's stage and level; None and 1 outside UNets.
+def _find_level(model: Layer, path: str, unets: Sequence[UNetParts]) -> int:
+    """Return a layer's level in a UNet; 1 outside of UNets.
 
-    The level is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
+    It is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
     (33x36 latents crash it at level 8).
     """
     names = path.split(".")
     for index, name in enumerate(names):
         for unet in unets:
-            stages = (unet.down, unet.middle, unet.up)
-            if name not in stages:
+            if name not in (unet.down, unet.middle, unet.up):
                 continue
-            root, within, stage = find_layer(model, ".".join(names[:index])), names[index + 1 :], stages.index(name)
+            root, within = find_layer(model, ".".join(names[:index])), names[index + 1 :]
             # By position, as the blocks of a user's UNet may have names.
             blocks = [child for child, _ in getattr(root, name).named_children()]
             number = blocks.index(within[0]) if within and within[0] in blocks else 0
-            resized = getattr(root, unet.up if stage == UP else unet.down, None)
+            resized = getattr(root, unet.up if name == unet.up else unet.down, None)
             changes = [] if resized is None else [_changes_size(block) for block in resized.children()]
-            if stage == UP:  # the doublings from here on
+            if name == unet.up:  # the doublings from here on
                 changes = changes[number:]
-            elif stage == DOWN:
+            elif name == unet.down:
                 changes = changes[: number + unet.halves_at_start]
-            return stage, 2 ** sum(changes) * unet.patch(root)
-    return None, 1
+            return 2 ** sum(changes) * unet.patch(root)
+    return 1
 
 
 def _changes_size(block: Layer) -> bool:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
-from ppdiffusers_tome.merging.methods import METHODS
+from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
-from ppdiffusers_tome.patching.blocks import (
-    MergeableBlock,
-    find_blocks,
-    find_family,
-    find_layer,
-    is_part,
-)
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer, is_part
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 
 def require_whole(layer: Layer) -> None:
@@ -37,8 +28,8 @@ def require_whole(layer: Layer) -> None:
         )
 
 
-def check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Check that blocks support a stride over frames.
+def require_frames(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
+    """Refuse a stride over frames where attention is within one.
 
     Raises:
         NothingToMergeError: some attention is within one frame.
@@ -66,20 +57,20 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
             )
 
 
-def log_advice(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Log once where settings do nothing, or keep less than fewer steps do (docs/en/results/step-caches.md)."""
+def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
+    """Warn where settings do nothing, or keep less than fewer steps do (docs/en/results/step-caches.md)."""
     preset = config.preset_name
     if config.ratio == 0 and not config.cache:
-        _log_once("ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2")
+        warn_user("ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2")
     for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
         family, name = find_family(denoiser), type(denoiser).__name__
         if family != UNET and preset is not None:
-            _log_once(
+            warn_user(
                 f"the preset {preset!r} is not advised for {name}, a {family}: fewer steps keep more of its images in "
                 "the same time; ratio 0 with cache=0.2 keeps more than they do (docs/en/guides/settings.md)"
             )
         if isinstance(config.cache, float) and config.cache > HIGHEST_SHARE:
-            _log_once(
+            warn_user(
                 f"cache={config.cache:g} skips more than {HIGHEST_SHARE:g} of the steps of {name}, a {family}, where "
                 "some images keep less than with fewer steps; give less, or let ppdiffusers_tome.tune choose the steps"
             )
@@ -104,17 +95,8 @@ def explain_no_block(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], con
             f"{name} has nothing to merge at the levels of max_downsample={config.max_downsample}; its blocks are at "
             f"{levels}, so give one"
         )
-    if METHODS[config.method].keeps_queries and config.merge_attn:
-        return (
-            f"{name} has nothing to merge with method={config.method!r}: no block of it makes keys and values of its "
-            "tokens by layers of their own; choose another method"
-        )
     flags = ", ".join(f"{role}=True" for role in ROLES if getattr(config, role))
     return (
-        f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; try merge_attn=True"
+        f"{name} has nothing to merge with method={config.method!r}: no block of it has the layers that {flags} needs; "
+        "try merge_attn=True and method='tome'"
     )
-
-
-@cache
-def _log_once(message: str) -> None:
-    logging.getLogger("ppdiffusers_tome").warning("ToMe: %s", message)

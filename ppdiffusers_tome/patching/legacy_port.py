@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
+from paddle.nn import Layer
 
 
 def has_legacy_port(model: Layer) -> bool:

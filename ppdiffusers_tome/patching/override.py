@@ -13,18 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import paddle
 from paddle.jit.dy2static.program_translator import SymbolicStaticFunction
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.call_stack import CALL_STACK
-from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, refuse_bytecode
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, DENOISER
+from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_untraced
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # What an override runs in place of: the method, or the override inside.
 Original = Callable[..., Any]
@@ -40,13 +38,13 @@ class Override:
 
     Attributes:
         method: the name of the method.
-        runs_in: whose call ``run`` gets: "call" of the denoiser, or of the "block" or merge "point" around the layer.
+        runs_in: whose call ``run`` gets: of the ``DENOISER``, or of the ``BLOCK`` or merge ``POINT`` around the layer.
         state: of the denoiser.
         layer: the layer.
     """
 
     method: ClassVar[str] = "forward"
-    runs_in: ClassVar[str] = "call"
+    runs_in: ClassVar[int] = DENOISER
     # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
     follows_wrappers: ClassVar[bool] = False
 
@@ -56,7 +54,7 @@ class Override:
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         for frame in reversed(CALL_STACK.frames):
             if frame.call.state is self.state:
-                call = getattr(frame, self.runs_in)
+                call = frame[self.runs_in]
                 return original(*args, **kwargs) if call is None else self.run(call, original, *args, **kwargs)
         self.note_outside()
         return original(*args, **kwargs)
@@ -72,12 +70,12 @@ class Override:
         """Put this on its layer, around what is there."""
         attributes, name = vars(self.layer), self.method
         places = attributes.setdefault(_PLACES, {}).setdefault(name, [])
+        method = places[-1].method if places else None
         # Hooks of ppdiffusers keep what they call in an attribute; any other function is taken to be by itself.
-        if not places or not any(_is_same(each, places[-1].method) for each in attributes.values()):
+        if not any(type(each) is MethodType and each == method for each in attributes.values()):
             cls: Any = type(self.layer)
-            method = MethodType(_run_overrides(cls, name, len(places)), self.layer)
-            places.append(_Place(method, attributes.get(name)))
-            attributes[name] = method
+            places.append(_Place(MethodType(_run_overrides(cls, name, len(places)), self.layer), attributes.get(name)))
+            attributes[name] = places[-1].method
         places[-1].overrides += (self,)
 
     def take_off(self) -> None:
@@ -125,9 +123,9 @@ def walk_overrides(model: Layer) -> Iterator[Override]:
         yield from list_overrides(layer)
 
 
-def find_user_function(layer: Layer, method: str = "forward") -> Any:
+def find_user_function(layer: Layer) -> Any:
     """Return the user's function inside of a layer's overrides, or None."""
-    places = vars(layer).get(_PLACES, {}).get(method)
+    places = vars(layer).get(_PLACES, {}).get("forward")
     return places[-1].inside if places else None
 
 
@@ -186,7 +184,7 @@ def _run_overrides(cls: Any, name: str, number: int) -> Callable[..., Any]:
         if not paddle.in_dynamic_mode():
             run = convert_while_tracing(run)
         if overrides and isinstance(vars(layer).get(name), SymbolicStaticFunction):
-            refuse_bytecode()
+            require_untraced(layer)  # without ``full_graph``
         for override in overrides:
             run = partial(override, run)
         return run(*args, **kwargs)
@@ -195,7 +193,3 @@ def _run_overrides(cls: Any, name: str, number: int) -> Callable[..., Any]:
     marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
     marked.__signature__ = inspect.signature(getattr(cls, name))  # ``to_static`` looks for a first argument ``self``
     return marked
-
-
-def _is_same(attribute: Any, method: MethodType) -> bool:
-    return type(attribute) is MethodType and attribute == method

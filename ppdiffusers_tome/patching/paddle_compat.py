@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import paddle
 from paddle.base.dygraph.base import in_to_static_mode
@@ -28,28 +28,16 @@ def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     return convert_call(function)
 
 
-def refuse_bytecode() -> NoReturn:
-    """Refuse ``paddle.jit.to_static`` without ``full_graph``, a ``SymbolicStaticFunction``.
-
-    Raises:
-        ToMeValueError: always.
-    """
-    raise ToMeValueError(
-        "paddle.jit.to_static without full_graph traces bytecode, which does not go together with ToMe; trace the "
-        "whole model with full_graph=True"
-    )
-
-
 def require_untraced(layer: Layer) -> None:
-    """Refuse a layer that ``paddle.jit.to_static`` traced before ToMe.
+    """Refuse a layer that ``paddle.jit.to_static`` traced before ToMe or as bytecode.
 
     Raises:
         ToMeValueError: the layer is one.
     """
     if isinstance(vars(layer).get("forward"), StaticFunction):
         raise ToMeValueError(
-            f"paddle.jit.to_static came before apply_tome on {type(layer).__name__}; call apply_tome first, and then "
-            "trace the whole model with full_graph=True"
+            f"paddle.jit.to_static came before apply_tome on {type(layer).__name__}, or without full_graph; call "
+            "apply_tome first, and then trace the whole model with full_graph=True"
         )
 
 

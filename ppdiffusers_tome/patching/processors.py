@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES
-from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
 _SELF_CONTAINED = {
@@ -22,18 +22,12 @@ _MAP_STORING = {
 }
 
 
-def accepts_key_bias(attention: Any) -> bool:
-    """Return whether an attention takes a mask for the block's keys alone."""
-    return hasattr(attention, "prepare_attention_mask") and getattr(attention, "add_k_proj", None) is None
+def gets_group_sizes(attention: Any) -> bool:
+    """Return whether an attention's mask is for the block's keys alone.
 
-
-def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
-    """Return whether an attention weights keys by group size.
-
-    Unknown processors do not, as their keys may not be the block's.
+    Unknown processors' may not be.
     """
-    is_known = find_processor(attention).__name__ in _SELF_CONTAINED
-    return config.uses_group_sizes and is_known and accepts_key_bias(attention)
+    return find_processor(attention).__name__ in _SELF_CONTAINED and getattr(attention, "add_k_proj", None) is None
 
 
 def find_processor(layer: Any) -> type:
@@ -41,6 +35,7 @@ def find_processor(layer: Any) -> type:
     return type(getattr(layer, "processor", None))
 
 
+@cache
 def stores_maps(processor: type, role: str) -> bool:
     """Return whether such attention in a role stores maps for its pipeline."""
     return any(role in _MAP_STORING.get(cls.__name__, ()) for cls in processor.__mro__)

@@ -10,7 +10,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.apply import applied_tome, remove_tome
+from ppdiffusers_tome.patching.apply import get_tome, remove_tome
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import is_denoiser_name
 from ppdiffusers_tome.patching.override import list_functions
@@ -64,7 +64,7 @@ def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
     if id(value) not in copies and hasattr(type(value), "components"):
         copies[id(value)] = pipe = copy.copy(value)
         for attribute, component in vars(value).items():
-            has_tome = isinstance(component, Layer) and (applied_tome(component) or has_legacy_port(component))
+            has_tome = isinstance(component, Layer) and (get_tome(component) or has_legacy_port(component))
             if has_tome or is_denoiser_name(attribute):
                 # setattr would write the classes' names into the pipeline's config again.
                 vars(pipe)[attribute] = _copy(component, f"{name}.{attribute}" if name else attribute, copies)

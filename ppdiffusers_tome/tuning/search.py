@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
+from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
@@ -108,7 +109,7 @@ class Search:
             errors = [measure_step_errors(self.pipe, partial(self.generate, *image, None)) for image in choosing]
         except (NothingToMergeError, ToMeValueError) as error:
             rule = "tune goes on with the rule of the model's family for the steps of a cache"
-            warnings.warn(f"ToMe: {error}; {rule}", stacklevel=2)
+            warn_user(f"{error}; {rule}")
             return {}
         num_steps = len(errors[0].damage)  # those that run, which may be fewer than the call's
         counts = {fraction: count_computed_steps(num_steps, fraction) for fraction in self._fractions}
@@ -171,7 +172,7 @@ class Search:
                 fewer_steps.append(self.try_settings(family, fitted, steps, beside_unmerged=True))
             except Exception as error:  # some schedulers need several steps, and fail in their own ways
                 count = format_count(steps, "step")
-                warnings.warn(f"ToMe: {count} cannot be generated ({error}), so they are not tried", stacklevel=2)
+                warn_user(f"{count} cannot be generated ({error}), so they are not tried")
             else:
                 self.on_trial(fewer_steps[-1])
         return fewer_steps
@@ -189,7 +190,9 @@ class Search:
             if beside_unmerged:
                 unmerged = self.generate(*image, None)
             if config.ratio != 0 or config.cache:
-                apply_config(self.pipe, config)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # advice about settings that nobody chose
+                    apply_config(self.pipe, config)
             pairs.append((unmerged, self.generate(*image, num_steps)))
         speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
         psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)

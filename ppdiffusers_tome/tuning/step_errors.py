@@ -20,7 +20,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.step_cache import SLOPE, map_tensors
+from ppdiffusers_tome.patching.state.step_memory import SLOPE, map_tensors
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
 from ppdiffusers_tome.tuning.results import MeasuredImage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import math
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -25,15 +25,14 @@ from ppdiffusers_tome import (
     ToMeError,
     ToMeTypeError,
     ToMeValueError,
-    applied_tome,
     apply_patch,
     apply_tome,
     disable_cpu_kernels,
     enable_cpu_kernels,
+    get_tome,
     remove_tome,
     shared_copy,
 )
-from ppdiffusers_tome.patching import checks
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.settings.text import shorten_repr
 from zoo import specimens
@@ -108,13 +107,13 @@ def unet() -> tiny.Model:
 @pytest.mark.parametrize(("settings", "error", "sentence"), BAD_SETTINGS, ids=[name_of(row[0]) for row in BAD_SETTINGS])
 def test_bad_setting_leaves_the_model_as_it_is(settings: dict[str, Any], error: type[ToMeError], sentence: str) -> None:
     model = apply_tome(unet(), 0.25)
-    applied, before = applied_tome(model), tiny.snapshot(model)
+    applied, before = get_tome(model), tiny.snapshot(model)
     with pytest.raises(error, match=sentence) as raised:
         apply_tome(model, **settings)
     assert isinstance(raised.value, ToMeError)
     assert isinstance(raised.value, TypeError if error is ToMeTypeError else ValueError)
     assert tiny.snapshot(model) == before
-    assert applied_tome(model) == applied
+    assert get_tome(model) == applied
 
 
 @pytest.mark.parametrize("method", [False, True], ids=["function", "method"])
@@ -223,14 +222,14 @@ def test_model_without_blocks_on_a_grid_is_refused(build: Callable[[], Any], sen
 def test_flags_without_their_sublayer_are_named() -> None:
     dit = tiny.dit()
     before = tiny.snapshot(dit)
-    with pytest.raises(NothingToMergeError, match=r"no block of it has the sublayer that merge_crossattn=True merges"):
+    with pytest.raises(NothingToMergeError, match=r"no block of it has the layers that merge_crossattn=True needs"):
         apply_tome(dit, merge_attn=False, merge_crossattn=True)
     assert tiny.snapshot(dit) == before
 
 
 NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusionPipeline, [1]]
 FUNCTIONS = [
-    apply_tome, remove_tome, applied_tome, shared_copy, enable_cpu_kernels, disable_cpu_kernels
+    apply_tome, remove_tome, get_tome, shared_copy, enable_cpu_kernels, disable_cpu_kernels
 ]  # fmt: skip
 
 
@@ -279,7 +278,7 @@ GONE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("settings", "words"), GONE.values(), ids=GONE)
 def test_what_is_gone_names_its_replacement(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     model = apply_tome(unet(), 0.25)
-    applied, before = applied_tome(model), tiny.snapshot(model)
+    applied, before = get_tome(model), tiny.snapshot(model)
     file = tmp_path / "old.json"
     file.write_text(json.dumps(settings))
     for call in (
@@ -289,7 +288,7 @@ def test_what_is_gone_names_its_replacement(settings: dict[str, Any], words: str
         with pytest.raises(ToMeValueError, match=words):
             call()
     assert tiny.snapshot(model) == before
-    assert applied_tome(model) == applied
+    assert get_tome(model) == applied
 
 
 @pytest.mark.parametrize("finest", [1, 2, 4])
@@ -325,44 +324,44 @@ def test_ratio_as_a_summary_shows_it_is_the_limit_of_a_preset():
 
 
 @pytest.fixture
-def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is logged, as by a new process."""
+def shown() -> Iterator[list[str]]:
+    """Warnings that Python shows, as in a new process."""
     lines: list[str] = []
-    checks._log_once.cache_clear()
-    logger = logging.getLogger("ppdiffusers_tome")
-    monkeypatch.setattr(logger, "warning", lambda *words: lines.append(words[0] % words[1:]))
-    return lines
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.showwarning = lambda message, *_, **__: lines.append(str(message))
+        yield lines
 
 
-def test_preset_that_a_transformer_should_not_have_is_logged_once(log_lines: list[str]) -> None:
+def test_preset_that_a_transformer_should_not_have_is_told_once_a_line(shown: list[str]) -> None:
     for config in ("balanced", "balanced", "quality"):
         apply_tome(tiny.dit(), config)
         apply_tome(tiny.unet(), config)
     apply_tome(tiny.dit(), "balanced", cache=0.2)
-    assert [line.split(",")[0].removeprefix("ToMe: ") for line in log_lines] == [
-        f"the preset {name!r} is not advised for Transformer2DModel" for name in ("balanced", "quality")
+    assert [line.split(",")[0].removeprefix("ToMe: ") for line in shown] == [
+        f"the preset {name!r} is not advised for Transformer2DModel" for name in ("balanced", "quality", "balanced")
     ]
 
 
-def test_settings_with_which_nothing_merges_are_logged_once(log_lines: list[str]) -> None:
+def test_settings_with_which_nothing_merges_are_told_once(shown: list[str]) -> None:
     for _ in range(2):
         assert apply_tome(tiny.unet(), 0).tome.config == ToMeConfig(0)
     apply_tome(tiny.unet(), 0, cache=0.2)
-    assert log_lines == [
+    assert shown == [
         "ToMe: ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2"
     ]
 
 
-def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(log_lines: list[str]) -> None:
+def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(shown: list[str]) -> None:
     for name in ("uvit", "vq_diffusion"):
         apply_tome(next(each for each in specimens() if each.name == name).build(), 0, cache=0.8)
-    assert len(log_lines) == 2
+    assert len(shown) == 2
 
 
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
-def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make: Any, log_lines: list[str]) -> None:
+def test_share_of_skipped_steps_that_loses_to_fewer_is_told_once(make: Any, shown: list[str]) -> None:
     for cache in (0.2, 0.5, 0.5, (0, 9, 19)):
         apply_tome(make(), 0, cache=cache)
-    (line,) = log_lines
+    (line,) = shown
     assert "cache=0.5 skips more than 0.2 of the steps" in line
     assert "ppdiffusers_tome.tune" in line

@@ -19,13 +19,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", choices=list(RANDOM_UNETS), default="sd15-random", metavar="MODEL")
     parser.add_argument("--repeats", type=int, default=20, metavar="N", help="timed runs (default: 20)")
     args = parser.parse_args(argv)
-    from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
+    from ppdiffusers_tome import apply_tome, get_tome, remove_tome
 
     unet = random_model(args.model)
     seconds: dict[str, list[float]] = {"apply_tome": [], "remove_tome": []}
     for _ in range(args.repeats):
         seconds["apply_tome"].append(measure_seconds(lambda: apply_tome(unet, max_downsample=8)))
-        num_blocks = applied_tome(unet).num_blocks
+        num_blocks = get_tome(unet).num_blocks
         seconds["remove_tome"].append(measure_seconds(lambda: remove_tome(unet)))
     print(f"{args.model}, {num_blocks} blocks; {pages.describe(pages.machine())}")
     for name, values in seconds.items():

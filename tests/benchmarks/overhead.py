@@ -136,7 +136,6 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
     """Time a denoising step on the path that a model's hooks take."""
     import paddle
 
-    from ppdiffusers_tome.patching.call_stack import CALL_STACK
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
     from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 
@@ -148,19 +147,19 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
     timesteps = list(range(5 * config.reuse_steps, 0, -1))
     scheduler = SimpleNamespace(timesteps=timesteps, set_timesteps=None)
     denoising = Denoising(SimpleNamespace(scheduler=scheduler), "", config)
-    pipeline_call: Any = SimpleNamespace(find_denoising=lambda state: denoising)
+    pipeline_call: Any = SimpleNamespace(find_denoising=lambda state, denoiser: denoising)
     tensors = itertools.cycle([paddle.to_tensor([value]) for value in timesteps])
 
     def run_steps(number: int) -> None:
-        CALL_STACK.pipeline_call = pipeline_call
         for _ in range(number):
-            _run_blocks(state, case, x, next(tensors))
-        CALL_STACK.pipeline_call = None
+            _run_blocks(state, case, x, next(tensors), pipeline_call)
 
     return lambda: measure_seconds(lambda: run_steps(config.reuse_steps)) / config.reuse_steps
 
 
-def _run_blocks(state: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> None:
+def _run_blocks(
+    state: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, pipeline_call: Any
+) -> None:
     """Run one call of a denoiser whose blocks do nothing but merge and unmerge."""
     import paddle
 
@@ -168,7 +167,7 @@ def _run_blocks(state: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.
     from ppdiffusers_tome.patching.state.block_call import BlockCall
     from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
-    call, layout = DenoiserCall(state, paddle.nn.Layer()), Layout(case.grid)
+    call, layout = DenoiserCall(state, paddle.nn.Layer(), pipeline_call), Layout(case.grid)
     call.set_timestep(timestep)
     for number in range(case.blocks):
         reduction: Any = BlockCall(call, number, layout, x).match()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tiny
 from future_models.stand_ins import (
     FAMILIES,
     FluxSingleTransformerBlock,
@@ -69,14 +68,3 @@ def test_merging_works_beside_it(cls: type, tome_first: bool, monkeypatch: pytes
     assert not any(same(*pair) for pair in zip(cached, alone, strict=True))
     assert all(map(same, steps(remove_tome(model)), alone))
     assert not [each for layer in model.sublayers(include_self=True) for each in list_overrides(layer)]
-
-
-def test_matchings_are_reused_beside_tensors_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These differ in every step, and are no conditioning."""
-    cache_every_second_call(monkeypatch, FluxTransformer2DModel)
-    model = apply_tome(FLUX.build(), 0.5, reuse_steps=4)
-    given: dict[str, Any] = {}
-    pipe = tiny.Sampler(model, tiny.scheduler())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pipe(lambda model, _, at: FLUX.run(model, Inputs(timestep=int(at)), joint_attention_kwargs=given), steps=7)

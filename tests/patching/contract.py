@@ -19,7 +19,7 @@ import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.blocks import execution_order, find_blocks, find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import list_overrides
@@ -38,8 +38,6 @@ USUAL = {
 
 # Where the layer that makes an attention's queries may be in a block.
 QUERIES = ("attn1.to_q", "attn.to_q", "attention.to_q", "attn.qkv", "to_q")
-# Two transformers work side by side there, and the second runs first.
-SIDE_BY_SIDE = {"versatile"}
 # Its downsampler pads the height by a row more, which is cut off again on the way up.
 PADDED = {"vid2vid_st_unet"}
 
@@ -238,23 +236,6 @@ class ToMeContract:
         merged = self.output(apply_tome(model, 0.5))
         assert np.isfinite(merged).all()
         assert np.abs(merged - plain).max() > 1e-3
-
-    def test_blocks_run_in_the_order_that_methods_count_in(self, model: tiny.Model) -> None:
-        if self.name in SIDE_BY_SIDE:
-            pytest.skip("some blocks work side by side")
-        ran: list[str] = []
-        blocks = execution_order(find_blocks(model))
-        hooks = [
-            block.block.register_forward_pre_hook(lambda block, inputs, name=block.name: ran.append(name))
-            for block in blocks
-        ]
-        try:
-            self.output(model)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        ran = list(dict.fromkeys(ran))
-        assert ran == [block.name for block in blocks if block.name in ran] != []
 
     def test_levels_are_those_of_the_grids(self, model: tiny.Model) -> None:
         """Levels are counted from the layers; grids come from the latent."""

@@ -9,7 +9,7 @@ import paddle
 import pytest
 
 import tiny
-from ppdiffusers_tome import NothingToMergeError, applied_tome, apply_tome
+from ppdiffusers_tome import NothingToMergeError, apply_tome, get_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo import unet_score_sde
@@ -41,7 +41,7 @@ def test_none_picks_the_finest_level_with_attention(build: Callable[[], tiny.Mod
 
 @pytest.mark.parametrize(("max_downsample", "blocks"), [(1, 3), (2, 6), (4, 9), (8, 13), (None, 3)])
 def test_max_downsample_reaches_levels_up_to_it(max_downsample: int | None, blocks: int) -> None:
-    assert applied_tome(apply_tome(tiny.unet(levels=4), 0.5, max_downsample)).num_blocks == blocks
+    assert get_tome(apply_tome(tiny.unet(levels=4), 0.5, max_downsample)).num_blocks == blocks
 
 
 def test_level_above_the_finest_is_named_in_the_error_and_what_was_applied_stays() -> None:

@@ -15,8 +15,8 @@ import tiny
 from patching.contract import count_matchings
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
+from ppdiffusers_tome.patching.state.step_memory import StepMemory
 from ppdiffusers_tome.patching.state.steps import Schedule, StepFinder
-from ppdiffusers_tome.patching.step_memory import StepMemory
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
 # Two levels: three blocks on 16x16 and three on 8x8, and the middle one there.

@@ -12,7 +12,7 @@ from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, St
 
 import tiny
 from patching.port import apply_port, remove_port
-from ppdiffusers_tome import ToMeValueError, applied_tome, apply_tome, shared_copy
+from ppdiffusers_tome import ToMeValueError, apply_tome, get_tome, shared_copy
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 
@@ -108,7 +108,7 @@ def test_what_a_pipeline_holds_twice_the_copy_holds_twice() -> None:
     assert other.decoder_pipe.vae is pipe.decoder_pipe.vae
     assert np.abs(tiny.run_pipeline(apply_tome(other, **MERGED)) - plain).max() > 1e-3
     assert np.array_equal(tiny.run_pipeline(pipe), plain)
-    assert applied_tome(pipe.decoder_pipe) is None
+    assert get_tome(pipe.decoder_pipe) is None
 
 
 def test_a_pipeline_in_a_pipeline_shares_its_weights_too() -> None:

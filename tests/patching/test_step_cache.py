@@ -23,7 +23,8 @@ import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching import step_cache
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.step_cache import SLOPE, History, count_bytes, predicts_noise
+from ppdiffusers_tome.patching.state.step_cache import predicts_noise
+from ppdiffusers_tome.patching.state.step_memory import SLOPE, History, count_bytes
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
     FAMILIES,

@@ -12,7 +12,7 @@ import pytest
 from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
-from ppdiffusers_tome import applied_tome, apply_tome, remove_tome, shared_copy
+from ppdiffusers_tome import apply_tome, get_tome, remove_tome, shared_copy
 
 SETTINGS = {
     "usual": tiny.MERGE_ALL,
@@ -75,14 +75,14 @@ class TestTwoPipelinesOfOneUNet:
         one, other = pipes
         plain = draw(one, 0), draw(other, 1)
         one.apply_tome(**tiny.MERGE_ALL)
-        assert applied_tome(other) == applied_tome(one) is not None
+        assert get_tome(other) == get_tome(one) is not None
         merged = draw(one, 0), draw(other, 1)
         assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(plain, merged, strict=True))
         other.apply_tome(**tiny.MERGE_ALL)  # in place of the first, not around it
         assert np.array_equal(draw(one, 0), merged[0])
         assert np.array_equal(draw(other, 1), merged[1])
         other.remove_tome()
-        assert applied_tome(one) is None
+        assert get_tome(one) is None
         assert np.array_equal(draw(one, 0), plain[0])
         assert np.array_equal(draw(other, 1), plain[1])
 

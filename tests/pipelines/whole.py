@@ -13,7 +13,7 @@ from ppdiffusers import transformers
 
 import tiny
 from patching.contract import count_queries
-from ppdiffusers_tome import applied_tome, shared_copy
+from ppdiffusers_tome import get_tome, shared_copy
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
@@ -100,7 +100,7 @@ def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) 
 
     with record_warnings() as caused:
         assert pipe.apply_tome(ratio=0.5) is pipe
-        assert pipe.tome == applied_tome(shared_copy(pipe).apply_tome(ratio=0.5))
+        assert pipe.tome == get_tome(shared_copy(pipe).apply_tome(ratio=0.5))
     assert caused == set()
     assert [tiny.snapshot(model) for model in beside] == before
     attached = {id(block) for _, model in list_models(pipe) for _, block, _ in list_attached_blocks(model)}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Grid
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 # The roles of merge points, named by the settings that enable them.
 ROLES = ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merge_mlp"
@@ -64,7 +63,7 @@ class UNetParts:
     """The names of a UNet's parts, and where its resolution changes.
 
     Attributes:
-        down, middle, up: names of the parts, in the order in which they run; the first and last are lists of blocks.
+        down, middle, up: names of the parts; the first and last are lists of blocks.
         halves_at_start: True where a block on the way down halves its input, not its output.
         patch: how many times smaller than its input the UNet's first blocks work, from the UNet.
     """

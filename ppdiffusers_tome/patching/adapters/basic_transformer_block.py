@@ -6,14 +6,11 @@ neither is a parent here, so their blocks never merge.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, MLP, BlockAdapter, MergePoint
-
-if TYPE_CHECKING:
-    import paddle
-    from paddle.nn import Layer
 
 
 def _grid(parent: Layer, hidden_states: paddle.Tensor) -> Grid:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, MergePoint
-
-if TYPE_CHECKING:
-    import paddle
-    from paddle.nn import Layer
 
 
 def _grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:

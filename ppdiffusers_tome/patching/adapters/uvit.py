@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MLP, BlockAdapter, MergePoint, patch_size
-
-if TYPE_CHECKING:
-    import paddle
-    from paddle.nn import Layer
 
 
 def _count_extra_tokens(parent: Layer, latent: paddle.Tensor) -> int:

@@ -1,1 +1,1 @@
-"""Overrides, from outside in: ``denoiser``, ``block``, ``merge``, and ``attention`` within."""
+"""Overrides, from outside in: ``denoiser``, ``stacks``, ``block``, ``merge``, and ``attention`` within."""

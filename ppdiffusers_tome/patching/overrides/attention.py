@@ -9,7 +9,8 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
-from ppdiffusers_tome.patching.override import Original, Override, find_user_function
+from ppdiffusers_tome.patching.call_stack import POINT
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import gets_group_sizes
 from ppdiffusers_tome.patching.state.block_call import PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -19,7 +20,7 @@ class MaskPreparation(Override):
     """The override of ``Attention.prepare_attention_mask``, which every processor calls with its mask."""
 
     method = "prepare_attention_mask"
-    runs_in = "point"
+    runs_in = POINT
 
     def __init__(self, state: DenoiserState, layer: Layer) -> None:
         super().__init__(state, layer)
@@ -34,16 +35,12 @@ class MaskPreparation(Override):
         if mask is None and not self._uses_group_sizes:
             return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
         point.block.call.require_one_mode()
-        # Merged tokens have entered when this is called; keys that are reduced have not.
-        num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
-        has_own_keys = target_length == num_keys and (
-            mask is None or mask.shape[-1] in (reduction.num_tokens, num_keys)
-        )
+        has_own_keys = target_length == reduction.num_tokens and (mask is None or mask.shape[-1] == target_length)
         if mask is not None:
             mask, target_length = self._reduce(mask, target_length, point)
-        if has_own_keys and gets_group_sizes(self.layer, self.state.config):
+        if self._uses_group_sizes and has_own_keys and gets_group_sizes(self.layer):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
-            if attention_mask is None and find_user_function(self.layer, self.method) is None:
+            if attention_mask is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.
                 by_head = mask.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)

@@ -8,7 +8,7 @@ from typing import Any
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
+from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.block_call import BlockCall
@@ -19,7 +19,7 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 class TokensOverride(Override):
     """The override of the layer that gets a block's unchanged tokens."""
 
-    runs_in = "block"
+    runs_in = BLOCK
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the tokens of the block's call and run the layer."""
@@ -98,7 +98,6 @@ class BlockOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
-        self.state.has_run_blocks = True
         for names, override in self._inner_names:
             layer: Any = self.layer
             for name in names:
@@ -106,12 +105,7 @@ class BlockOverride(Override):
             if layer is not override.layer and layer is not None:
                 with CHANGES:  # another thread may find the new layer, too
                     override.follow(layer)
-        if self.grid not in call.layouts:
-            self.state.warn_once(
-                "grid layer",
-                f"{type(self.grid.layer).__name__}, whose input tells the grid of tokens, did not run, so blocks run "
-                "unmerged: other code replaced it; call apply_tome again",
-            )
+        self.state.has_run_blocks |= self.grid in call.layouts
         layout, tokens = call.layouts.get(self.grid), None
         if self.gets_tokens:
             tokens = args[0] if args else first_argument(self.layer, args, kwargs)

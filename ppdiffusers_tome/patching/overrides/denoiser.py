@@ -11,18 +11,16 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.override import Original, Override, list_overrides, walk_overrides
-from ppdiffusers_tome.patching.overrides.block import BlockOverride
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
+from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.recompute import HAS_STATE
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
 # Parts of the names of arguments for the output of a ControlNet or VCtrl, which differs in every step.
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
-# The caches over steps of PaddleMIX' examples keep tensors here, in ``joint_attention_kwargs``.
-_FOREIGN_CACHE = "cache_dic"
 
 
 class DenoiserOverride(Override):
@@ -51,27 +49,29 @@ class DenoiserOverride(Override):
                 "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
                 "or import ppdiffusers_tome first"
             )
-        output = self.state.run_call(call, original, args, kwargs)
+        outer = CALL_STACK.frames
+        try:
+            with CHANGES:
+                self.state.running.add(call)
+            CALL_STACK.frames = (*outer, Frame(call))
+            output = original(*args, **kwargs)
+        finally:
+            CALL_STACK.frames = outer
+            self.state.running.discard(call)
         call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
-        if not self.state.has_run_blocks:
-            self._warn_of_blocks_that_did_not_run()
+        if not self.state.has_run_blocks and not self.state.is_removed:
+            self.state.warn_once(
+                "no block",
+                f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, or not the layer whose "
+                "input tells their grid, so ToMe has no effect: other layers run in their place; call apply_tome again",
+            )
         return output
 
     def take_off(self) -> None:
         """Remove this; a backward pass cannot run its layers again."""
         self.state.is_removed = True
         super().take_off()
-
-    def _warn_of_blocks_that_did_not_run(self) -> None:
-        # Another thread may have taken this off, and put others in its place.
-        blocks = [each for each in walk_overrides(self.layer) if isinstance(each, BlockOverride)]
-        if self in list_overrides(self.layer) and any(block.state is self.state for block in blocks):
-            self.state.warn_once(
-                "no block",
-                f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
-                "other layers run in their place",
-            )
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
@@ -83,6 +83,8 @@ class DenoiserOverride(Override):
         call = DenoiserCall(
             self.state,
             self.layer,
+            CALL_STACK.pipeline_call,
+            is_recomputing=CALL_STACK.is_recomputing,
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
             conditioning=list(_list_conditioning(lasting)) if self.state.config.shares_steps else (),
         )
@@ -130,10 +132,6 @@ def _list_conditioning(value: Any) -> Iterator[paddle.Tensor]:
     """
     if isinstance(value, paddle.Tensor) and value.ndim <= 3:
         yield value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            if name != _FOREIGN_CACHE:
-                yield from _list_conditioning(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _list_conditioning(item)

@@ -5,21 +5,18 @@ The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import repeat
-from operator import is_not
+from collections.abc import Mapping
 from typing import Any
 
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
+from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, POINT, Frame
 from ppdiffusers_tome.patching.override import Original, Override, find_user_function
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
@@ -32,20 +29,18 @@ NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 class PointOverride(Override):
     """The override of the attention or feed-forward layer of a merge point."""
 
-    runs_in = "block"
+    runs_in = BLOCK
 
     def __init__(self, state: DenoiserState, layer: Layer, merge_point: MergePoint, role: str) -> None:
         super().__init__(state, layer)
         self.merge_point, self.role = merge_point, role
         # The type of a processor known to bypass required layers.
         self.bypassing: type | None = None
-        self._plain_processor: type | None = None  # that was found to store no maps
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or run it unmerged."""
-        is_nested = CALL_STACK.frames[-1].point is not None
         is_bypassed = self.bypassing is not None and self.bypassing is find_processor(self.layer)
-        reduction = None if is_nested or is_bypassed else block.match()
+        reduction = None if is_bypassed else block.match()
         if reduction is None:
             return original(*args, **kwargs)
         try:
@@ -59,8 +54,22 @@ class PointOverride(Override):
     def _run_merged(self, point: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
         merge_point, reduction = self.merge_point, point.reduction
+        processor = type(getattr(self.layer, "processor", None))
+        if stores_maps(processor, self.role):  # type: ignore[arg-type]
+            raise UnmergeableError(
+                "maps",
+                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
+            )
         tokens = args[0] if args else first_argument(self.layer, args, kwargs)
-        self._require_mergeable(reduction, tokens, kwargs)
+        for name, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
+            is_own = value is tokens or name == "encoder_hidden_states"
+            has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
+            if has_rows and not is_own:  # of a mask of regions
+                raise UnmergeableError(
+                    "rows", f"{type(self.layer).__name__} got {name} with a row for each token, so it runs unmerged"
+                )
+        if not merge_point.merges_inside:
+            require_fit(self.layer, merge_point, reduction, tokens)
         if reduction.keeps_queries:
             point.required.add("to_k")
         if merge_point.rotary or merge_point.mask:
@@ -72,71 +81,15 @@ class PointOverride(Override):
         try:
             CALL_STACK.frames = (*outer, Frame(point.block.call, point.block, point))
             output = original(*args, **kwargs)
-        except ToMeError:
-            raise
-        except ValueError as error:  # of all keys and a mask for fewer, or of the user's own
-            missing = point.required - point.ran
-            if not missing:
-                raise
-            raise UnmergeableError(
-                "bypass", f"{self._describe_bypass(missing)} ({' '.join(str(error).split())[:200]})"
-            ) from error
         finally:
             CALL_STACK.frames = outer
         missing = point.required - point.ran
         if missing:  # the result has other keys, or lacks its positions
             # A function of the user may leave attention out in some calls only.
-            self.bypassing = None if find_user_function(self.layer) else find_processor(self.layer)
+            self.bypassing = None if find_user_function(self.layer) else processor
             raise UnmergeableError("bypass", self._describe_bypass(missing))
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
-
-    def _require_mergeable(
-        self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
-    ) -> None:
-        """Raise an ``UnmergeableError`` where the layer has to run unmerged."""
-        processor = type(getattr(self.layer, "processor", None))
-        if processor is not self._plain_processor:
-            if stores_maps(processor, self.role):
-                raise UnmergeableError(
-                    "maps",
-                    f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
-                )
-            self._plain_processor = processor
-        shape = None if tokens is None else list(tokens.shape)
-        is_whole = shape is not None and len(shape) == 3 and shape[:2] == [reduction.batch, reduction.num_tokens]
-        if not is_whole or any(map(is_not, kwargs.values(), repeat(None))):
-            for obstacle in self._list_obstacles(reduction, tokens, kwargs):
-                raise UnmergeableError(*obstacle)
-
-    def _list_obstacles(
-        self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
-    ) -> Iterator[tuple[str, str]]:
-        """Yield the warnings why the layer runs unmerged."""
-        point, name = self.merge_point, type(self.layer).__name__
-        if tokens is None:
-            yield "arguments", f"{name} was called without its first argument, so it runs unmerged"
-            return
-        if not point.merges_inside:
-            require_fit(self.layer, point, reduction, tokens)
-        context = kwargs.get("encoder_hidden_states") if reduction.keeps_queries else None
-        has_other_keys = context is not None and context.shape[1] != reduction.num_tokens
-        if has_other_keys and point.prepares_mask and not point.merges_inside:
-            yield "keys", f"{name} got keys of other tokens than its block's, so it runs unmerged"
-        for key, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
-            is_own = value is tokens or key == "encoder_hidden_states"
-            has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
-            if has_rows and not is_own:
-                yield "rows", f"{name} got {key} with a row for each token, so it runs unmerged"
-        if kwargs.get(point.rotary) is not None:
-            absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
-            if absent:
-                yield "bypass", self._describe_bypass(absent)
-        mask = kwargs.get(point.mask)
-        if mask is not None and not (mask.ndim == 4 and mask.shape[2] == 1):
-            yield "mask", (
-                f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged"
-            )
 
     def _reduce_keywords(self, point: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
         """Return the keywords for fewer tokens; prepare the rotations."""
@@ -151,6 +104,12 @@ class PointOverride(Override):
         if merge_point.mask:
             mask = kwargs.get(merge_point.mask)
             if mask is not None:
+                if mask.ndim != 4 or mask.shape[2] != 1:
+                    raise UnmergeableError(
+                        "mask",
+                        f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs "
+                        "unmerged",
+                    )
                 mask = reduce_key_mask(mask, reduction, text_first=merge_point.text_first)
             if self.state.config.uses_group_sizes:
                 text = kwargs.get("encoder_hidden_states")
@@ -176,7 +135,7 @@ class PointOverride(Override):
 class InnerOverride(Override):
     """The override of a layer inside of attention, by its name."""
 
-    runs_in = "point"
+    runs_in = POINT
     follows_wrappers = True
 
     def __init__(self, state: DenoiserState, layer: Layer, name: str) -> None:
@@ -241,16 +200,15 @@ class NormOverride(InnerOverride):
         return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
 
 
-def require_fit(layer: Layer, point: MergePoint, reduction: TokenReduction, tokens: paddle.Tensor) -> None:
+def require_fit(layer: Layer, point: MergePoint, reduction: TokenReduction, tokens: paddle.Tensor | None) -> None:
     """Raise an ``UnmergeableError`` where a layer's tokens cannot be reduced."""
-    batch, num_tokens = reduction.batch, reduction.num_tokens
-    if tokens.ndim == 3 and tokens.shape[1] >= num_tokens:
-        has_text, is_batch = tokens.shape[1] > num_tokens, tokens.shape[0] == batch or -1 in (tokens.shape[0], batch)
-        if is_batch and (point.text or not has_text):
-            return
+    batch, num_tokens, shape = reduction.batch, reduction.num_tokens, [] if tokens is None else list(tokens.shape)
+    is_batch = len(shape) == 3 and (shape[0] == batch or -1 in (shape[0], batch))
+    if is_batch and (shape[1] == num_tokens or (point.text and shape[1] > num_tokens)):
+        return
     raise UnmergeableError(
         "sublayer",
-        f"{type(layer).__name__} got tokens of shape {list(tokens.shape)} instead of "
-        f"[{batch}, {num_tokens}, channels], so it runs unmerged: feed-forward chunking, tiles around attention "
-        "(HyperTile) and attention processors that put other tokens beside them do that",
+        f"{type(layer).__name__} got tokens of shape {shape} instead of [{batch}, {num_tokens}, channels], so it runs "
+        "unmerged: feed-forward chunking, tiles around attention (HyperTile) and attention processors that put other "
+        "tokens beside them do that",
     )

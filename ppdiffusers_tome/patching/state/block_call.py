@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paddle
 
@@ -13,9 +13,7 @@ from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 # Called with every ``BlockCall`` in which tokens merged, of all denoisers.
 WATCHERS: list[Callable[[BlockCall], None]] = []
@@ -60,7 +58,7 @@ class BlockCall:
         if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
             tokens = tokens.flatten(2).transpose([0, 2, 1])
         if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
-            self.reduction = self.call.find_reduction(self, tokens)
+            self.reduction = self.call.find_reduction(self.layer, self.layout, tokens)
         else:
             prefix = f" behind {self.layout.prefix} others" if self.layout.prefix else ""
             self.call.state.warn_once(

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
-from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.paddle_compat import require_eager
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising, PipelineCall
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
-
-    from ppdiffusers_tome.patching.state.block_call import BlockCall
-    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.patching.state.pipeline_call import Denoising
-    from ppdiffusers_tome.patching.state.steps import Step
-    from ppdiffusers_tome.patching.step_cache import CachedCall
+from ppdiffusers_tome.patching.state.step_cache import CachedCall
+from ppdiffusers_tome.patching.state.steps import Step
 
 
 class DenoiserCall:
@@ -30,6 +25,8 @@ class DenoiserCall:
     Args:
         state: of the denoiser.
         denoiser: the layer that is called.
+        pipeline_call: in which it is called, or None.
+        is_recomputing: True where a backward pass runs it again.
         latent_shape, conditioning: what identifies the call among those of the previous step.
 
     Attributes:
@@ -44,10 +41,11 @@ class DenoiserCall:
     """
 
     def __init__(
-        self, state: DenoiserState, denoiser: Layer, latent_shape: Sequence[int] = (),
-        conditioning: Sequence[paddle.Tensor] = (),
+        self, state: DenoiserState, denoiser: Layer, pipeline_call: PipelineCall | None = None, *,
+        is_recomputing: bool = False, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (),
     ) -> None:  # fmt: skip
         self.state, self.denoiser, self._config = state, denoiser, state.config
+        self._pipeline_call, self._is_recomputing = pipeline_call, is_recomputing
         self.latent_shape, self.conditioning = latent_shape, conditioning
         self.timestep: paddle.Tensor | None = None
         self.timestep_value = 0.0
@@ -88,7 +86,7 @@ class DenoiserCall:
         if not settings:
             return
         require_eager(settings[0])
-        if CALL_STACK.is_recomputing:
+        if self._is_recomputing:
             raise ToMeValueError(
                 f"{settings[0]} needs the step of each call, which is unknown where a backward pass runs the whole "
                 "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
@@ -112,8 +110,9 @@ class DenoiserCall:
 
     def _begin_step(self) -> None:
         """Find the step of this call, and what it shares with earlier steps."""
-        pipeline_call, timestep, highest = CALL_STACK.pipeline_call, self.timestep_value, self.state.max_timestep
-        self.denoising = denoising = None if pipeline_call is None else pipeline_call.find_denoising(self.state)
+        timestep, highest, denoising = self.timestep_value, self.state.max_timestep, None
+        if self._pipeline_call is not None:
+            self.denoising = denoising = self._pipeline_call.find_denoising(self.state, self.denoiser)
         self.step = step = None if denoising is None else denoising.find_step(timestep)
         if step is not None and step.progress is not None:
             self._progress = step.progress
@@ -135,7 +134,7 @@ class DenoiserCall:
         obstacle = None
         if denoising is not None and step is not None and step.is_new_step:
             denoising.memory.begin_step(continues=step.continues)
-            denoising.cache.begin_step(self, step)
+            denoising.cache.begin_step(self.state, self.denoiser, step)
         if denoising is None or step is None:
             if not self.records_gradients:  # training runs without a pipeline
                 obstacle = "steps are known only in a call of a pipeline with a scheduler"
@@ -152,7 +151,7 @@ class DenoiserCall:
                     "is new in every step, or the same in several calls of one"
                 )
             elif self._config.cache:
-                self.cached_call = denoising.cache.begin_call(self, step, values.histories)
+                self.cached_call = denoising.cache.begin_call(self.state, step, values.histories)
         for setting in self._list_sharing_settings() if obstacle else ():
             self.state.warn_once(f"{setting}: {obstacle}", f"{obstacle}, so {setting} has no effect here")
 
@@ -168,9 +167,8 @@ class DenoiserCall:
         if self._config.cache and self.denoising is not None:
             self.denoising.cache.end_call(self.step, self.cached_call)
 
-    def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Return the reduction of ``[batch, tokens, channels]``; None: run unmerged."""
-        layout = block.layout
+    def find_reduction(self, block: Hashable, layout: Layout, tokens: paddle.Tensor) -> TokenReduction | None:
+        """Return the reduction of a block's tokens; None: run unmerged."""
         if layout not in self._num_merged:
             self._num_merged[layout] = self._count_merged(layout)
         if self._num_merged[layout] == 0:
@@ -179,7 +177,7 @@ class DenoiserCall:
             self.require_one_mode()
         # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
-        key = (block.layer, layout, batch)
+        key = (block, layout, batch)
         shared = {} if self._shared_reductions is None else self._shared_reductions
         if key not in shared:
             if layout not in self._reducers:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import warnings
 from collections.abc import Callable, Hashable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
-from ppdiffusers_tome.patching.step_cache import StepReport
+from ppdiffusers_tome.messages import warn_user
+from ppdiffusers_tome.patching.state.step_memory import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
-
-# A warning names the first line outside of these files: the user's. Paddle 2.6 wraps functions with ``decorator``.
-_SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp", "decorator"))
-_LIBRARIES = (contextlib.__file__, *(
-    f"{Path(spec.origin).parent}{os.sep}" if spec.submodule_search_locations else spec.origin  # a folder, or one file
-    for spec in _SPECS if spec and spec.origin
-))  # fmt: skip
 
 
 class DenoiserState:
@@ -38,6 +24,7 @@ class DenoiserState:
         record: called with the step, key and value of each layer that the cache over steps stores; None except in
             tuning.
         is_removed: True once this ToMe is removed.
+        running: the calls that run in any thread.
     """
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
@@ -48,7 +35,7 @@ class DenoiserState:
         self.has_run_blocks = False
         self.is_removed = False
         self._warned: set[str] = set()
-        self._running: set[DenoiserCall] = set()  # in any thread
+        self.running: set[object] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DenoiserState:
         return DenoiserState(self.config, self.max_timestep)
@@ -58,23 +45,6 @@ class DenoiserState:
             "a model with ToMe cannot be pickled; remove_tome first, and save its settings by "
             "model.tome.config.save('tome.json')"
         )
-
-    def run_call(self, call: DenoiserCall, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a function in a call, which ends with it, also if it raises."""
-        outer = CALL_STACK.frames
-        try:
-            with CHANGES:
-                self._running.add(call)
-            CALL_STACK.frames = (*outer, Frame(call))
-            return function(*args, **kwargs)
-        finally:
-            CALL_STACK.frames = outer
-            self._running.discard(call)
-
-    @property
-    def is_running(self) -> bool:
-        """True while a call of the denoiser runs in any thread."""
-        return bool(self._running)
 
     def require_applied(self) -> None:
         """Refuse to run layers again in a backward pass whose ToMe is gone.
@@ -90,10 +60,6 @@ class DenoiserState:
 
     def warn_once(self, topic: str, message: str) -> None:
         """Warn once per topic while this ToMe is applied."""
-        if topic in self._warned:
-            return
-        self._warned.add(topic)
-        level, frame = 1, sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-            level, frame = level + 1, frame.f_back
-        warnings.warn(f"ToMe: {message}", stacklevel=level + 1)
+        if topic not in self._warned:
+            self._warned.add(topic)
+            warn_user(message)

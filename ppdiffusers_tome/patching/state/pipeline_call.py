@@ -1,27 +1,19 @@
-"""A call of a pipeline, and the denoising of each of its denoisers.
-
-``install`` wraps the ``__call__`` of every pipeline class with ``track_call``.
-"""
+"""A call of a pipeline, and the denoising of each of its denoisers."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
-from ppdiffusers_tome.patching.override import walk_overrides
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.step_cache import StepCache
+from ppdiffusers_tome.patching.state.step_memory import StepMemory, StepReport, count_bytes
 from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
-from ppdiffusers_tome.patching.step_cache import StepCache, StepReport, count_bytes
-from ppdiffusers_tome.patching.step_memory import StepMemory
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Schedulers whose list ends with the finished image, for which no denoiser is called.
 _END_IN_LIST = ("DDPMWuerstchenScheduler",)
@@ -71,7 +63,7 @@ class PipelineCall:
         self._pipe = pipe
         self._denoisings: dict[DenoiserState, Denoising | None] = {}
 
-    def find_denoising(self, state: DenoiserState) -> Denoising | None:
+    def find_denoising(self, state: DenoiserState, denoiser: Layer) -> Denoising | None:
         """Return a denoiser's denoising in this call; None of another pipeline's.
 
         A callback may call another model, to which the pipeline's steps do not apply.
@@ -79,7 +71,7 @@ class PipelineCall:
         if state not in self._denoisings:
             names = (
                 name for name, model in list_models(self._pipe)
-                if any(override.state is state for override in walk_overrides(model))
+                if any(layer is denoiser for layer in model.sublayers(include_self=True))
             )  # fmt: skip
             name = next(names, None)
             self._denoisings[state] = None if name is None else Denoising(self._pipe, name, state.config)
@@ -93,31 +85,6 @@ class PipelineCall:
                 state.last_image = denoising.report()
             if denoising is not None and is_complete and not vars(self._pipe).get("_interrupt"):
                 _warn_of_useless_bounds(state, denoising.merging)
-
-
-def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a pipeline's ``__call__`` to make each call current while it runs."""
-
-    @functools.wraps(call)
-    def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
-        outer, pipeline_call, is_complete = CALL_STACK.pipeline_call, PipelineCall(pipe), False
-        try:
-            CALL_STACK.pipeline_call = pipeline_call
-            output = call(pipe, *args, **kwargs)
-            is_complete = True
-            return output
-        finally:
-            CALL_STACK.pipeline_call = outer
-            pipeline_call.end(is_complete=is_complete)
-
-    tracked: Any = run_call
-    tracked.itself = run_call  # ``functools.wraps`` copies it to others
-    return tracked
-
-
-def is_tracked(call: Any) -> bool:
-    """Return whether a ``__call__`` is one that ``track_call`` made."""
-    return call is not None and getattr(call, "itself", None) is call
 
 
 def _read_timesteps(scheduler: Any) -> list[float]:

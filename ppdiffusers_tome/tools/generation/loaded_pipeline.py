@@ -68,9 +68,9 @@ class LoadedPipeline:
 
     def describe_merging(self) -> str:
         """Say what merges now, and what the last image skipped."""
-        from ppdiffusers_tome.api import applied_tome
+        from ppdiffusers_tome.api import get_tome
 
-        applied = applied_tome(self.pipe)
+        applied = get_tome(self.pipe)
         if applied is None:
             return "no token merging"
         reports = {entry.denoiser: entry.last_image for entry in applied.entries if entry.last_image is not None}

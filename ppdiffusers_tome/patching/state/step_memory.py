@@ -2,23 +2,79 @@
 
 They are reductions to reuse, or histories of layers.
 
-Calls that are not known to belong together share nothing: they are slower then, never wrong. This module does not
-import Paddle.
+Calls that are not known to belong together share nothing: they are slower then, never wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import paddle
+import paddle
 
-    from ppdiffusers_tome.merging.kv_reduction import TokenReduction
-    from ppdiffusers_tome.patching.step_cache import History
+from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 
 _PATIENCE = 3  # consecutive calls without a match before this is logged
+# The share of the slope that a skipped step follows; all of it overshoots where values curve.
+SLOPE = 0.75
+
+
+@dataclass
+class History:
+    """The value of a layer in the computed steps, extrapolated to others.
+
+    Attributes:
+        time: of the last computed step, see ``Step.time``.
+        value: a tensor, or tuples and lists of tensors.
+        slope: its change over time between the last two computed times; None before the second.
+        is_repeated: True where the layer ran several times in one call, so that it cannot be predicted.
+    """
+
+    time: int | None = None
+    value: Any = None
+    slope: Any = None
+    is_repeated: bool = False
+
+    def add(self, time: int | None, value: Any) -> None:
+        """Store a computed step's value, without a slope where time is None."""
+        # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
+        if time is not None and self.time is not None and time != self.time:
+            distance = time - self.time
+            self.slope = map_tensors(lambda new, old: (new - old) / distance, value, self.value)
+        self.time, self.value = time, value
+
+    def predict(self, time: int) -> Any:
+        """Return a skipped step's value, along ``SLOPE`` of the slope."""
+        if self.slope is None or self.time is None:
+            return self.value
+        distance = SLOPE * (time - self.time)
+        return map_tensors(lambda value, slope: value + slope * distance, self.value, self.slope)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """The calls of a denoiser in one image.
+
+    There is one a step or, with guidance in calls of its own, two; several ControlNets with one config add up theirs.
+
+    Attributes:
+        num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
+        cache_bytes: the memory of the cache over steps at the end of the image.
+        computed_steps: the steps that ran all layers, by number in their run of steps, where the pipeline's scheduler
+            tells them.
+    """
+
+    num_computed: int = 0
+    num_skipped: int = 0
+    cache_bytes: int = 0
+    computed_steps: tuple[int, ...] = ()
+
+    def __add__(self, report: StepReport) -> StepReport:
+        return StepReport(
+            self.num_computed + report.num_computed, self.num_skipped + report.num_skipped,
+            self.cache_bytes + report.cache_bytes, tuple(sorted({*self.computed_steps, *report.computed_steps})),
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -98,3 +154,22 @@ def _is_same(earlier: SharedValues, conditioning: Sequence[paddle.Tensor]) -> bo
 def _are_equal(one: paddle.Tensor, another: paddle.Tensor) -> bool:
     """Compare two tensors by their values, which waits for the device."""
     return one.shape == another.shape and one.dtype == another.dtype and bool((one == another).all())
+
+
+def count_bytes(histories: Iterable[History]) -> int:
+    """Count the memory of the stored tensors, each once."""
+    sizes: dict[int, int] = {}
+    for history in histories:
+        for stored in (history.value, history.slope):
+            map_tensors(lambda tensor: sizes.update({id(tensor): tensor.size * tensor.element_size()}), stored)
+    return sum(sizes.values())
+
+
+def map_tensors(function: Callable[..., Any], *values: Any) -> Any:
+    """Apply a function to the tensors in nested values of one structure."""
+    first = values[0]
+    if isinstance(first, paddle.Tensor):
+        return function(*values)
+    if isinstance(first, (list, tuple)):
+        return type(first)([map_tensors(function, *items) for items in zip(*values, strict=True)])
+    return first

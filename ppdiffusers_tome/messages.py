@@ -1,0 +1,25 @@
+"""Warnings to the user: of settings that do less than asked, and of advice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+# A warning names the first line outside of these files: the user's. Paddle 2.6 wraps functions with ``decorator``.
+_SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp", "decorator"))
+_LIBRARIES = (contextlib.__file__, *(
+    f"{Path(spec.origin).parent}{os.sep}" if spec.submodule_search_locations else spec.origin  # a folder, or one file
+    for spec in _SPECS if spec and spec.origin
+))  # fmt: skip
+
+
+def warn_user(message: str) -> None:
+    """Warn with the user's line, which Python shows once for each line and message."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"ToMe: {message}", stacklevel=level + 1)

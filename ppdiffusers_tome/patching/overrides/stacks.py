@@ -1,0 +1,124 @@
+"""Overrides of what the cache over steps skips: stacks of blocks, and coarse levels of a UNet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.patching.adapters.adapter import UNETS
+from ppdiffusers_tome.patching.arguments import find_arguments
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
+from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.paddle_compat import require_eager
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.step_memory import map_tensors
+
+
+class StackOverride(Override):
+    """The override of a block in a stack of consecutive blocks.
+
+    The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
+    block returns its input, and the last one returns the input of the first plus the predicted residual. That sum is
+    made where the first block runs, as a model may change tokens in place between two blocks (FLUX with a ControlNet).
+
+    ``stack`` is the path of the stack in its denoiser. ``outputs`` are the arguments, by position or name, whose new
+    values the block returns, in that order. ``is_last`` is True for the last block of the stack.
+    """
+
+    def __init__(
+        self, state: DenoiserState, layer: Layer, stack: str, outputs: tuple[int | str, ...], *, is_last: bool
+    ) -> None:
+        super().__init__(state, layer)
+        self.stack, self.outputs, self.is_last = stack, outputs, is_last
+
+    def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the block, or return what the stack is predicted to."""
+        cached = call.cached_call
+        inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
+        if cached is None or inputs is None:
+            return original(*args, **kwargs)
+        require_eager("a cache over steps")
+        if cached.skips(self.stack):
+            if self.stack not in cached.stacks:
+                cached.stacks[self.stack] = [
+                    None if residual is None else tokens + residual
+                    for tokens, residual in zip(inputs, cached.predict(self.stack), strict=True)
+                ]
+            outputs = cached.stacks.pop(self.stack) if self.is_last else inputs
+            return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        if cached.stores_values:
+            cached.stacks.setdefault(self.stack, inputs)
+        output = original(*args, **kwargs)
+        entered = cached.stacks.pop(self.stack, None) if self.is_last else None
+        if entered is not None:
+            outputs = output if isinstance(output, (list, tuple)) else (output,)
+            cached.store(
+                self.stack,
+                tuple(None if new is None else new - old for new, old in zip(outputs, entered, strict=False)),
+            )
+        return output
+
+
+class CoarseOverride(Override):
+    """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
+
+    Only the last of them has an output that a skipped step uses; the others return those of the last computed step,
+    which nothing reads. The used one is copied, as what follows may change it in place (FreeU).
+    """
+
+    def __init__(self, state: DenoiserState, layer: Layer, *, is_used: bool) -> None:
+        super().__init__(state, layer)
+        self.is_used = is_used
+
+    def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the level, or return its predicted output."""
+        cached = call.cached_call
+        if cached is None:
+            return original(*args, **kwargs)
+        require_eager("a cache over steps")
+        if cached.skips(self):
+            predicted = cached.predict(self)
+            return map_tensors(paddle.clone, predicted) if self.is_used else predicted
+        output = original(*args, **kwargs)
+        if cached.stores_values:
+            cached.store(self, map_tensors(paddle.clone, output) if self.is_used else output, has_slope=self.is_used)
+        return output
+
+
+def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
+    """Put the overrides of the cache over steps around those that merge.
+
+    Every block that an adapter describes is in a stack, also if its tokens do not merge now. Blocks with other layers
+    between them, which would run in a skipped step, are stacks of their own. A ControlNet hands on what its levels and
+    blocks return, so all of these are predicted.
+    """
+    is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
+    levels = _list_coarse_levels(denoiser, is_controlnet)
+    for level, is_used in levels:
+        CoarseOverride(state, level, is_used=is_used).put()
+    skipped = {id(layer) for level, _ in levels for layer in level.sublayers(include_self=True)}
+    stacks: dict[str, list[MergeableBlock]] = {}
+    for block in find_blocks(denoiser):
+        if id(block.block) not in skipped:
+            is_alone = is_controlnet or block.adapter.block_is_parent
+            container = block.name if is_alone else block.name.rpartition(".")[0]
+            stacks.setdefault(container, []).append(block)
+    for stack, blocks in stacks.items():
+        for block in blocks:
+            StackOverride(state, block.block, stack, block.adapter.outputs, is_last=block is blocks[-1]).put()
+
+
+def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Layer, bool]]:
+    """Return levels that skipped steps omit, and whether outputs are used."""
+    unet = UNETS[0]  # that of ppdiffusers, whose levels are layers with a ``forward``
+    down, up = (list(getattr(denoiser, name, ())) for name in (unet.down, unet.up))
+    middle = [layer for layer in [getattr(denoiser, unet.middle, None)] if layer is not None]
+    if is_controlnet:
+        return [(level, True) for level in [*down, *middle]]
+    coarse = [*down[1:], *middle, *up[:-1]] if up else []
+    if any(is_a(level, "LayerList") for level in coarse):  # the UNet runs what is in it
+        return []
+    return [(level, level is coarse[-1]) for level in coarse]
