@@ -142,7 +142,6 @@ class EverySecond(paddle.nn.Layer):
     def __init__(self, forward: Callable[..., Any]) -> None:
         super().__init__()
         self.fn_ref = SimpleNamespace(original_forward=forward, forward=forward)
-        self.wrapped = forward  # a layer, where this wraps one
         self.calls, self.state = 0, SimpleNamespace(cache=None)
 
     @classmethod
