@@ -21,7 +21,7 @@ class CPUAttnProcessor:
 
     It is equal to rounding. Plain attention, as in ``AttnProcessor``, runs where gradients are recorded, in traced
     programs, on a GPU, in other types than float32, with a mask that differs by query, where keys are broadcast over
-    images, and where onnxruntime does not work, which is logged once.
+    images, and where onnxruntime does not work, which a warning tells.
 
     Example:
         >>> unet.set_attn_processor(CPUAttnProcessor())

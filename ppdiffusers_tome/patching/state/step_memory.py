@@ -15,7 +15,7 @@ import paddle
 
 from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 
-_PATIENCE = 3  # consecutive calls without a match before this is logged
+_PATIENCE = 3  # consecutive calls without a match before a warning
 # The share of the slope that a skipped step follows; all of it overshoots where values curve.
 SLOPE = 0.75
 
