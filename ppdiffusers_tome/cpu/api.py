@@ -1,4 +1,7 @@
-"""Attention and convolutions on a CPU by onnxruntime's kernels, off by default and independent of ToMe."""
+"""Attention and convolutions on a CPU by onnxruntime's kernels.
+
+They are off by default and independent of ToMe.
+"""
 
 from __future__ import annotations
 

@@ -136,11 +136,11 @@ def list_functions(layer: Layer) -> list[Any]:
 
 
 def replace_inside(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
-    """Replace the ``forward`` inside of a layer's overrides if it is the one given.
+    """Replace the ``forward`` inside of a layer's overrides.
 
     Args:
         layer: with overrides or without.
-        found: the function to replace; None for the method of the class.
+        found: the only function that is replaced; None for the method of the class.
         function: to run instead; None for the method of the class.
     """
     attributes, places = vars(layer), vars(layer).get(_PLACES, {}).get("forward")
