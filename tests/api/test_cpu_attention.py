@@ -121,7 +121,7 @@ def test_output_is_the_plain_processors(name: str, computed: list[tuple[int, ...
     expected = run(model)
     enable_cpu_kernels(model)
     assert kinds(model) == {CPUAttnProcessor}
-    assert differ(run(model), expected) <= 2e-6
+    assert differ(run(model), expected) <= 5e-6
     assert computed
     assert np.array_equal(run(disable_cpu_kernels(model)), expected)
     assert kinds(model) == {AttnProcessor}
@@ -278,7 +278,7 @@ def test_a_fault_of_onnxruntime_is_one_line_and_the_plain_result(fault: str, mon
         assert np.array_equal(tiny.run_unet(unet), expected)
     (line,) = (str(each.message) for each in caught if "ToMe" in str(each.message))
     assert FAULTS[fault][2] in line
-    assert "plain attention runs" in line
+    assert "plain attention and Paddle's convolutions run" in line
     assert "pip install 'onnxruntime>=1.20'" in line
 
 
