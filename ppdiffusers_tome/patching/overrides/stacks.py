@@ -1,4 +1,4 @@
-"""Overrides of what the cache over steps skips: stacks of blocks, and coarse levels of a UNet."""
+"""Overrides of blocks and levels that the cache over steps skips."""
 
 from __future__ import annotations
 
