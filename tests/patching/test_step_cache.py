@@ -21,8 +21,8 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
-from ppdiffusers_tome.patching import step_cache
 from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.state import step_memory
 from ppdiffusers_tome.patching.state.step_cache import predicts_noise
 from ppdiffusers_tome.patching.state.step_memory import SLOPE, History, count_bytes
 from ppdiffusers_tome.settings.step_schedule import (
@@ -278,7 +278,7 @@ class TestRuns:
         plain = pipe(call_with_tensor, **settings)
         apply_tome(pipe, ratio=0, cache=0.5)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(step_cache, "SLOPE", slope)
+            patch.setattr(step_memory, "SLOPE", slope)
             cached = pipe(call_with_tensor, **settings)
         return [float(np.abs(a - b).max()) for a, b in zip(plain, cached, strict=True)], pipe.tome.entries[0].last_image
 
@@ -306,7 +306,7 @@ class TestRuns:
     ) -> None:
         outputs = []
         for slope in (0.0, 0.5):
-            monkeypatch.setattr(step_cache, "SLOPE", slope)
+            monkeypatch.setattr(step_memory, "SLOPE", slope)
             pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())
             apply_tome(pipe, 0, cache=tuple(step for step in range(2 * STEPS - 1) if step != 7))
             outputs.append(pipe(call)[:8])

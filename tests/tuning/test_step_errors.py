@@ -14,7 +14,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import ToMeValueError
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.state.step_cache import SLOPE
+from ppdiffusers_tome.patching.state.step_memory import SLOPE
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.results import MeasuredImage
 from ppdiffusers_tome.tuning.step_errors import StepErrors, choose_steps, count_images, measure_step_errors

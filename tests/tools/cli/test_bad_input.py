@@ -27,7 +27,7 @@ generate --prompt=-- | argument --prompt: '--' is not a value
 generate --prompt x --method tood | did you mean todo?
 generate | there is no prompt
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
-generate --prompt x --height 100000 --width 100000 | width 100000: the attention of the
+generate --prompt x --height 100000 --width 100000 | width 100000: the VAE alone takes at
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number
 generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 for a 2x2 stride
 generate --prompt x --cache x | cache='x' must be the fraction of steps

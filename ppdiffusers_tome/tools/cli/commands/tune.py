@@ -40,9 +40,8 @@ trials), and tune.jsonl trial by trial: stopped, the same command resumes. The d
 a PSNR it chooses the fastest settings that meet the target; without one, those with the images most similar to the
 unmerged ones. If none pay, it says so and writes no tome.json.
 
-The steps that a cache computes are chosen by images of other seeds than those that judge, anew at each run. Fewer steps
-in the time of the best are measured, too; where they keep more, it says how many, and tome.json has what goes with
-them.
+The steps that a cache computes are chosen by images of other seeds than those that judge. Fewer steps in the time of
+the best are measured, too; where they keep more, it says how many, and tome.json has what goes with them.
 
 All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched, and
 the cache over steps without --config.
