@@ -8,7 +8,7 @@ class ToMeError(Exception):
 
 
 class ToMeValueError(ToMeError, ValueError):
-    """A setting or argument outside its accepted range, or in conflict with another."""
+    """A setting or argument out of range, or in conflict with another."""
 
 
 class ToMeTypeError(ToMeError, TypeError):
@@ -20,4 +20,4 @@ class NothingToMergeError(ToMeError, ValueError):
 
 
 class UserError(ToMeError):
-    """Wrong input to the command line; the message is one line that helps."""
+    """Wrong input to the command line, explained in one line."""

@@ -1,4 +1,4 @@
-"""Warnings to the user: of settings that do less than asked, and of advice."""
+"""Warnings to the user: what does less than asked, and advice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIBRARIES = (contextlib.__file__, *(
 
 
 def warn_user(message: str) -> None:
-    """Warn with the user's line, which Python shows once for each line and message."""
+    """Warn at the line of the user's code, once a line."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         level, frame = level + 1, frame.f_back

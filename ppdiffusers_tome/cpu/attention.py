@@ -132,7 +132,7 @@ def _append_mask_channel(
 
 def replace_processors(model: Layer) -> int:
     """Replace plain processors by the kernel's; return how many layers have it."""
-    layers = [layer for layer in _attention_layers(model) if _is_replaceable(layer.processor)]
+    layers = [layer for layer in _list_attention_layers(model) if _is_replaceable(layer.processor)]
     for layer in layers:
         layer.set_processor(CPUAttnProcessor())
     return len(layers)
@@ -140,7 +140,7 @@ def replace_processors(model: Layer) -> int:
 
 def restore_processors(model: Layer) -> None:
     """Restore plain processors in place of the kernel's."""
-    for layer in _attention_layers(model):
+    for layer in _list_attention_layers(model):
         if type(layer.processor) is CPUAttnProcessor:
             layer.set_processor(AttnProcessor())
 
@@ -152,5 +152,5 @@ def _is_replaceable(processor: Any) -> bool:
     return type(processor) in (AttnProcessor, CPUAttnProcessor)
 
 
-def _attention_layers(model: Layer) -> list[Any]:
+def _list_attention_layers(model: Layer) -> list[Any]:
     return [layer for layer in model.sublayers(include_self=True) if hasattr(layer, "set_processor")]

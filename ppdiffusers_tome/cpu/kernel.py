@@ -154,7 +154,7 @@ def _write_attribute(name: str, value: _Attribute) -> bytes:
 
 
 def _field(number: int, value: int | float | str | bytes) -> bytes:
-    """Write a field of a protocol buffer: its number and kind, and its value."""
+    """Write a field of a protocol buffer: number, kind and value."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     if isinstance(value, float):

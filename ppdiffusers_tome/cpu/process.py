@@ -43,7 +43,7 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
         >>> prepare_cpu()  # doctest: +SKIP
         2
     """
-    threads = _THREADS.check("threads", threads) or _read_threads() or usable_cores()
+    threads = _THREADS.check("threads", threads) or _read_threads() or count_usable_cores()
     os.environ[_THREADS_VARIABLE] = str(threads)
     if "paddle" in sys.modules:
         sys.modules["paddle"].base.core.set_num_threads(threads)
@@ -106,7 +106,7 @@ def _read_threads() -> int:
     return int(given) if given.isdecimal() else 0
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Return the number of cores that this process may use."""
     try:
         cores = len(os.sched_getaffinity(0))

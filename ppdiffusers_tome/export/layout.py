@@ -101,6 +101,6 @@ def list_exported(folder: Path) -> set[str]:
 
 
 def _list_files(folder: Path) -> list[str]:
-    """List the files and links of a folder and its subfolders by relative path."""
+    """List the files and links below a folder by relative path."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
     return [path.relative_to(folder).as_posix() for path in found]

@@ -73,7 +73,7 @@ def load_exported(folder: str | Path) -> Any:
 
 
 class _ExportedPipeline:
-    """A deploy pipeline that generates images of the exported size, also on a CPU."""
+    """A deploy pipeline for one size of images, on a CPU too."""
 
     exported_size: tuple[int, int] | None = None  # height and width in pixels
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from ppdiffusers_tome.export.programs import (
     TextEncoder,
     VaeDecoder,
     VaeEncoder,
-    denoiser_component,
+    build_denoiser_component,
 )
 from ppdiffusers_tome.patching.apply import AppliedBlocks, get_tome
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
@@ -112,18 +113,19 @@ def export_pipeline(
 def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
     """Describe by denoiser which blocks merge with which settings, for JSON."""
     return {
-        name: [{"settings": entry.config.to_dict(), "blocks": list(entry.paths)} for entry in _entries(model)] or None
+        name: [{"settings": each.config.to_dict(), "blocks": list(each.paths)} for each in _list_entries(model)] or None
         for name, model in denoisers.items()
     }
 
 
 def find_common_config(models: Iterable[Any]) -> ToMeConfig | None:
     """Find the config that all models have; ratio 0 means no merging."""
-    configs = {config for model in models for config in [each.config for each in _entries(model)] or [ToMeConfig(0)]}
+    by_model = ([each.config for each in _list_entries(model)] or [ToMeConfig(0)] for model in models)
+    configs = set(chain.from_iterable(by_model))
     return configs.pop() if len(configs) == 1 else None
 
 
-def _entries(model: Any) -> tuple[AppliedBlocks, ...]:
+def _list_entries(model: Any) -> tuple[AppliedBlocks, ...]:
     applied = get_tome(model)
     return () if applied is None else applied.entries
 
@@ -137,7 +139,7 @@ def _list_denoisers(pipe: Any) -> dict[str, Any]:
                 f"ppdiffusers' own port of token merging is on {name} and cannot be exported; call remove_tome, or "
                 "apply_tome in its place"
             )
-        for entry in _entries(model):
+        for entry in _list_entries(model):
             layout.require_exportable(entry.config, name)
     return models
 
@@ -176,7 +178,7 @@ def _list_components(pipe: Any, height: int, width: int, rows: int | None) -> li
         Component(
             "text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")}, text_tokens
         ),
-        denoiser_component(pipe.unet, controlnet, height=height, width=width, rows=rows, text_tokens=text_tokens),
+        build_denoiser_component(pipe.unet, controlnet, height=height, width=width, rows=rows, text_tokens=text_tokens),
         Component("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
         Component("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
     ]
@@ -205,7 +207,7 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
         ToMeValueError: they differ by more than the tolerance.
     """
     program, differences = getattr(deployed, component.name), []
-    for example in component.examples():
+    for example in component.make_examples():
         expected = component.run(example)
         differences.append(np.abs(program(**example)[0].numpy() - expected).max() / max(1.0, np.abs(expected).max()))
     difference = float(np.max(differences))  # NaN if any is

@@ -43,16 +43,16 @@ class Component:
             program = paddle.jit.to_static(layer, input_spec=specs, full_graph=True)
             paddle.jit.save(program, str(folder / self.name / PROGRAM))
 
-    def examples(self) -> list[dict[str, paddle.Tensor]]:
+    def make_examples(self) -> list[dict[str, paddle.Tensor]]:
         """Return reproducible random inputs at an early and a late timestep.
 
         A dynamic batch has one row in the first and two in the second.
         """
         examples = []
-        for any_rows, timestep in ((1, 981.0), (2, 1.0)):
+        for num_rows, timestep in ((1, 981.0), (2, 1.0)):
             rng, example = np.random.default_rng(0), {}
             for name, (shape, dtype) in self.inputs.items():
-                static_shape = [size or (self.example_length if axis else any_rows) for axis, size in enumerate(shape)]
+                static_shape = [size or (self.example_length if axis else num_rows) for axis, size in enumerate(shape)]
                 if name == "timestep":
                     values = np.full(static_shape, timestep)
                 elif dtype == "int64":
@@ -71,7 +71,7 @@ class Component:
 
     @contextmanager
     def _build_for_inference(self) -> Iterator[paddle.nn.Layer]:
-        """Build the layer in evaluation mode, and leave its models as they were."""
+        """Build the layer in evaluation mode; restore its models afterwards."""
         layer = self.build()
         # Tracing puts functions in place of ``forward``, and Paddle 2.6 leaves them there.
         before = {part: {name: vars(part)[name] for name in ("training", "forward") if name in vars(part)}
@@ -86,7 +86,7 @@ class Component:
 
 
 class Part(paddle.nn.Layer):
-    """A model of a pipeline, in the form that a deploy pipeline runs."""
+    """A model in the form that a deploy pipeline runs."""
 
     def __init__(self, model: Any, controlnet: Any = None) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class VaeDecoder(Part):
         return self.model.decode(latent, return_dict=False)[0]
 
 
-def denoiser_component(
+def build_denoiser_component(
     unet: Any, controlnet: Any = None, *, height: int, width: int, rows: int | None = None, text_tokens: int = 77
 ) -> Component:
     """Return the component of a UNet and its ControlNet, if any.

@@ -28,6 +28,11 @@ class Grid:
         """``(height, width)``, and of several frames ``(frames, height, width)``."""
         return (self.height, self.width) if self.frames == 1 else (self.frames, self.height, self.width)
 
+    @property
+    def frame(self) -> Grid:
+        """The grid of one frame."""
+        return Grid(self.height, self.width)
+
     def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
         """Count the cells of ``sx`` by ``sy`` by ``st`` tokens."""
         return (self.frames // st) * (self.height // sy) * (self.width // sx)

@@ -70,7 +70,7 @@ def select_key_tokens(
     """
     num_sources, num_destinations = partition.sources.shape[0], partition.destinations.shape[0]
     chosen = (constants or Constants())(
-        _choose_sources(num_sources - num_dropped, num_sources, num_destinations, partition.num_outside)
+        _choose_sources(num_sources - num_dropped, num_sources, num_destinations, partition.num_rest)
     )
     parts = [partition.destinations]
     if chosen.inside is not None:
@@ -78,8 +78,8 @@ def select_key_tokens(
     if chosen.outside is not None:
         index = chosen.outside
         if partition.random_numbers is not None:
-            index = (index + partition.random_numbers[:1]) % partition.num_outside
-        parts.append(paddle.gather(partition.sources, index + (num_sources - partition.num_outside)))
+            index = (index + partition.random_numbers[:1]) % partition.num_rest
+        parts.append(paddle.gather(partition.sources, index + (num_sources - partition.num_rest)))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
     kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
@@ -96,14 +96,14 @@ class _ChosenSources:
 
 
 @lru_cache(maxsize=32)
-def _choose_sources(count: int, num_sources: int, num_destinations: int, num_outside: int) -> _ChosenSources:
+def _choose_sources(count: int, num_sources: int, num_destinations: int, num_rest: int) -> _ChosenSources:
     """Choose ``count`` sources, spread evenly."""
     share = (num_destinations + count) / (num_destinations + num_sources)
-    outside = min(count, round(num_outside * share))
+    outside = min(count, round(num_rest * share))
     inside = count - outside
     return _ChosenSources(
-        _spread_evenly(inside, num_sources - num_outside) if inside else None,
-        _spread_evenly(outside, num_outside) if outside else None,
+        _spread_evenly(inside, num_sources - num_rest) if inside else None,
+        _spread_evenly(outside, num_rest) if outside else None,
     )
 
 

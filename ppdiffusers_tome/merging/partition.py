@@ -26,14 +26,14 @@ class Partition:
     Attributes:
         sources: int64 ``[S]``, cell by cell, then those in no cell.
         destinations: int64 ``[D]``, one a cell, in the order of the cells.
-        num_outside: how many sources are in no cell, past the last whole one.
+        num_rest: how many sources are in no cell, past the last whole one.
         prefix: how many tokens precede those of the grid; they are neither.
         random_numbers: int64 ``[D]``, different at every timestep; None where nothing is chosen at random.
     """
 
     sources: Constant
     destinations: Constant
-    num_outside: int = 0
+    num_rest: int = 0
     prefix: int = 0
     random_numbers: paddle.Tensor | None = None
 
@@ -84,7 +84,7 @@ def random_partition(
     sources = (paddle.gather(cells.source_offsets, chosen) + cells.corner.unsqueeze(1)).flatten()
     if cells.rest is not None:
         sources = paddle.concat([sources, cells.rest])
-    return Partition(sources, destinations, cells.num_outside, random_numbers=hashed)
+    return Partition(sources, destinations, cells.num_rest, random_numbers=hashed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class _Cells:
     offsets: Constant  # [tokens of a cell], the distance of each from the corner
     source_offsets: Constant  # [tokens of a cell, one less], in row c the offsets of all tokens but the c-th
     rest: Constant  # tokens in no cell, or None
-    num_outside: int  # how many those are
+    num_rest: int  # how many those are
     quadratic: Constant  # [cells], coefficients of the hash
     linear: Constant
     constant: Constant

@@ -33,20 +33,20 @@ class RotaryEmbedding:
 
     @property
     def text_rotation(self) -> Rotation:
-        return self._rotate_rows(slice(None, self.num_text))
+        return self._make_rotation(slice(None, self.num_text))
 
     @property
     def grid_rotation(self) -> Rotation:
-        return self._rotate_rows(slice(self.num_text, None))
+        return self._make_rotation(slice(self.num_text, None))
 
-    def rotation_at(self, positions: paddle.Tensor) -> Rotation:
+    def find_rotation(self, positions: paddle.Tensor) -> Rotation:
         """Return the rotation at positions, int64 ``[batch or 1, tokens]``."""
         rows = (positions + self.num_text if self.num_text else positions).flatten()
         shape = [-1, positions.shape[1], *self._parts[0].shape[1:]]
         parts = [paddle.gather(part, rows).reshape(shape).transpose([0, 2, 1, 3]) for part in self._parts]
         return Rotation(parts, self._is_complex)
 
-    def _rotate_rows(self, rows: slice) -> Rotation:
+    def _make_rotation(self, rows: slice) -> Rotation:
         parts = [part[rows].transpose([1, 0, 2]).unsqueeze(0) for part in self._parts]
         return Rotation(parts, self._is_complex)
 

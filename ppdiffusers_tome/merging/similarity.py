@@ -86,9 +86,9 @@ def find_nearest(
 def find_nearest_on_cpu(
     x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int = 1
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Find what ``find_nearest`` does slice by slice, so that products stay in the cache.
+    """Find what ``find_nearest`` does, slice by slice.
 
-    A slice is several small tiles, or some sources of one large tile.
+    A slice is several small tiles, or some sources of one large tile, whose products stay in the processor's cache.
     """
     wide = x.astype("float32") if x.dtype in HALF else x
     (batch, _, channels), num_src, num_dst = x.shape, sources.shape[0] // num_tiles, destinations.shape[0] // num_tiles

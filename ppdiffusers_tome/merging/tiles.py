@@ -21,7 +21,7 @@ from ppdiffusers_tome.merging.partition import Partition
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """The S sources and D destinations of each tile of a grid, int64.
+    """The S sources and D destinations of a grid's tiles, int64.
 
     They are indices into a partition's. A tile with fewer sources than the largest repeats its last one.
     """
@@ -82,7 +82,7 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
 def split_by_tile(
     partition: Partition, grid: Grid, tile: int | None, stride: tuple[int, int, int], constants: Constants | None = None
 ) -> Tiles | None:
-    """Find the tokens of a partition's tiles; return None where one tile holds all.
+    """Find the tokens of a partition's tiles; None for a single tile.
 
     Args:
         partition: of the grid.

@@ -131,7 +131,7 @@ def keep_applied(model_or_pipe: Any) -> Iterator[None]:
 
 
 def remove_tome(model_or_pipe: T) -> T:
-    """Remove token merging from a pipeline or model, which is then exactly as before.
+    """Remove ToMe from a pipeline or model, which is then as before.
 
     Args:
         model_or_pipe: as for ``apply_tome``; one without ToMe does not change.

@@ -13,7 +13,7 @@ Arguments = tuple[Any, ...]
 Keywords = Mapping[str, Any]
 
 
-def first_argument(layer: Layer, args: Arguments, kwargs: Keywords) -> Any:
+def find_first_argument(layer: Layer, args: Arguments, kwargs: Keywords) -> Any:
     """Return the first argument of a layer's call, or None."""
     return args[0] if args else kwargs.get(list_parameters(layer)[0])
 

@@ -54,7 +54,9 @@ def detach(model: Layer) -> None:
 
 
 def require_unused(model: Layer) -> None:
-    """Refuse a change of ToMe on a model while it runs, under ``CHANGES``.
+    """Refuse to change ToMe on a model while it runs.
+
+    The caller holds ``CHANGES``.
 
     Raises:
         ToMeValueError: a call of a denoiser in it runs, in any thread.
@@ -91,8 +93,8 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         key = (id(block.parent), block.adapter.block_class)
         grid = grids[key] = grids.get(key) or GridOverride(state, block)
         inner = [
-            override for role, point in block.points(config)
-            for override in _list_overrides(state, block, role, point)
+            override for role, point in block.list_points(config)
+            for override in _create_overrides(state, block, role, point)
         ]  # fmt: skip
         tokens_layer = block.adapter.tokens_layer
         if tokens_layer:
@@ -116,7 +118,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     DenoiserOverride(state, denoiser, blocks, reads_timestep=reads_timestep).put()
 
 
-def _list_overrides(
+def _create_overrides(
     state: DenoiserState, block: MergeableBlock, role: str, point: MergePoint
 ) -> list[tuple[str, Override]]:
     """Create the overrides of a merge point, with their paths."""
@@ -129,7 +131,7 @@ def _list_overrides(
     for name in (*NORMS, *TEXT_NORMS) if point.rotary else ():
         if getattr(layer, name, None) is not None:
             inner.append(NormOverride(state, getattr(layer, name), name, getattr(layer, "heads", 0)))
-    overrides += [(point.path(each.name), each) for each in inner]
+    overrides += [(point.join_path(each.name), each) for each in inner]
     if role == ATTENTION and point.prepares_mask and hasattr(layer, "prepare_attention_mask"):
         overrides.append((point.layer, MaskPreparation(state, layer)))
     return overrides

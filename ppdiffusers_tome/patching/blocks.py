@@ -10,7 +10,7 @@ from typing import Any
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.adapters import adapters
+from ppdiffusers_tome.patching.adapters import list_adapters
 from ppdiffusers_tome.patching.adapters.adapter import UNETS, BlockAdapter, MergePoint, UNetParts
 from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -22,26 +22,26 @@ class MergeableBlock:
     """A block of a model in which tokens can merge.
 
     Attributes:
-        name: path of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``.
+        path: of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``.
         block, parent: the block, and the layer around it that gets the latent.
         denoiser: the model whose calls are those of the block's denoiser: one that embeds a timestep, or the whole.
         adapter: describes the block's class.
         level: how many times smaller than the latent the block's grid is: 1, 2, 4, 8.
     """
 
-    name: str
+    path: str
     block: Layer
     parent: Layer
     denoiser: Layer
     adapter: BlockAdapter
     level: int
 
-    def points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
+    def list_points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
         """Return the roles and points that merge and whose layers exist."""
         keeps_queries, found = METHODS[config.method].keeps_queries, []
         for role, points in self.adapter.points.items():
             for point in points if getattr(config, role) else ():
-                paths = [point.layer, *map(point.path, point.list_inner_layers(keeps_queries))]
+                paths = [point.layer, *map(point.join_path, point.list_inner_layers(keeps_queries))]
                 has_layers = all(find_layer(self.block, path) is not None for path in paths)
                 if has_layers and (point.has_key_layers or not keeps_queries):
                     found.append((role, point))
@@ -61,7 +61,7 @@ def is_a(layer: object, *class_names: str) -> bool:
     return not _list_class_names(type(layer)).isdisjoint(class_names)  # type: ignore[arg-type]
 
 
-# Mypy takes classes for unhashable, so calls of this and of ``_list_adapters`` need a comment for it.
+# Mypy takes classes for unhashable, so calls of this and of ``_find_adapters`` need a comment for it.
 @lru_cache(maxsize=1024)
 def _list_class_names(layer_class: type) -> frozenset[str]:
     return frozenset(cls.__name__ for cls in layer_class.__mro__)
@@ -71,8 +71,8 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
     """Find every block that an adapter describes. Levels count from ``model``."""
     found: dict[int, MergeableBlock] = {}  # a block may be inside of several parents
     denoisers = _list_denoisers(model)
-    for path, parent in _walk(model):
-        fitting = _list_adapters(type(parent))  # type: ignore[arg-type]
+    for path, parent in _walk_unrefused(model):
+        fitting = _find_adapters(type(parent))  # type: ignore[arg-type]
         for name, block in parent.named_sublayers() if fitting else ():  # in the order of the model
             adapter = next((each for each in fitting if is_a(block, each.block_class) and each.can_merge(block)), None)
             if adapter is None or id(block) in found:
@@ -81,14 +81,14 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
             # A block that is its own parent may be in any part of the layer that contains it.
             around, located = (block, block_path) if adapter.block_is_parent else (parent, path)
             level = _find_level(model, located, adapter.unets) * adapter.downsample(around)
-            denoiser = denoisers.get(_innermost(path, denoisers), model)
+            denoiser = denoisers.get(_find_innermost(path, denoisers), model)
             found[id(block)] = MergeableBlock(block_path, block, around, denoiser, adapter, level)
     return list(found.values())
 
 
 def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[MergeableBlock]:
     """Return the blocks that merge; ``max_downsample=None`` selects the finest level."""
-    merging = [block for block in blocks if block.points(config)]
+    merging = [block for block in blocks if block.list_points(config)]
     limit = config.max_downsample or min((block.level for block in merging), default=1)
     return [block for block in merging if block.level <= limit]
 
@@ -119,9 +119,10 @@ def find_family(denoiser: Layer) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _list_adapters(parent_class: type) -> list[BlockAdapter]:
+def _find_adapters(parent_class: type) -> list[BlockAdapter]:
     """Return the adapters whose blocks a layer of this class may contain."""
-    return [adapter for adapter in adapters() if not _list_class_names(parent_class).isdisjoint(adapter.parent_classes)]
+    names = _list_class_names(parent_class)
+    return [adapter for adapter in list_adapters() if not names.isdisjoint(adapter.parent_classes)]
 
 
 def _list_denoisers(model: Layer) -> dict[str, Layer]:
@@ -134,12 +135,12 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
     denoisers = {}
     for path, layer in model.named_sublayers():
         if path.rpartition(".")[2] == "time_proj" or is_a(layer, "Timesteps"):
-            owner = _innermost(path, models)
+            owner = _find_innermost(path, models)
             denoisers[owner] = models.get(owner, model)
     return denoisers or {"": model}
 
 
-def _innermost(path: str, ancestors: Iterable[str]) -> str:
+def _find_innermost(path: str, ancestors: Iterable[str]) -> str:
     """Return the longest of some paths that contains another, or ""."""
     return max((name for name in ancestors if _is_inside(path, name)), key=len, default="")
 
@@ -148,7 +149,7 @@ def _is_inside(path: str, ancestor: str) -> bool:
     return not ancestor or f"{path}.".startswith(f"{ancestor}.")
 
 
-def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
+def _walk_unrefused(model: Layer) -> Iterator[tuple[str, Layer]]:
     """Yield paths and layers, the model first, without those in ``REFUSED``."""
     refused: list[str] = []
     for path, layer in model.named_sublayers(include_self=True):

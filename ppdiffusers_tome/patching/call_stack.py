@@ -29,21 +29,21 @@ class CallStack(threading.local):
     Attributes:
         frames: the calls of denoisers and in them, innermost last. While a backward pass runs layers again, they are
             those in which the layers ran first.
-        returns: of each backward pass that runs layers again, innermost last, the number of the state that ends it.
+        end_states: of each backward pass that runs layers again, innermost last, the number of the state that ends it.
         last_state: the number of the state that Paddle asked for last, see ``recompute``.
         pipeline_call: the innermost call of a pipeline, or None.
     """
 
     def __init__(self) -> None:
         self.frames: tuple[Frame, ...] = ()
-        self.returns: list[int] = []
+        self.end_states: list[int] = []
         self.last_state = 0
         self.pipeline_call: PipelineCall | None = None
 
     @property
     def is_recomputing(self) -> bool:
         """True while a backward pass runs layers again."""
-        return bool(self.returns)
+        return bool(self.end_states)
 
 
 CALL_STACK = CallStack()

@@ -38,7 +38,7 @@ def require_frames(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     if config.st > 1 and single is not None:
         raise NothingToMergeError(
             f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
-            f"({single.name or 'the block itself'}) is within one image or frame; leave st at 1"
+            f"({single.path or 'the block itself'}) is within one image or frame; leave st at 1"
         )
 
 
@@ -48,7 +48,7 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
     Raises:
         ToMeValueError: a layer that will merge has one, such as Pyramid Attention Broadcast, that came before ToMe.
     """
-    for layer in (find_layer(block.block, point.layer) for block in blocks for _, point in block.points(config)):
+    for layer in (find_layer(block.block, point.layer) for block in blocks for _, point in block.list_points(config)):
         hooks = getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()
         if any(hasattr(getattr(hook, "state", None), "cache") for hook in hooks):
             raise ToMeValueError(
@@ -58,7 +58,7 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
 
 
 def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Warn where settings do nothing, or keep less than fewer steps do (docs/en/results/step-caches.md)."""
+    """Warn where settings do nothing, or keep less than fewer steps."""
     preset = config.preset_name
     if config.ratio == 0 and not config.cache:
         warn_user("ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2")
@@ -89,7 +89,7 @@ def explain_no_block(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], con
             f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
             "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
         )
-    levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.points(config)}))
+    levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.list_points(config)}))
     if levels:
         return (
             f"{name} has nothing to merge at the levels of max_downsample={config.max_downsample}; its blocks are at "

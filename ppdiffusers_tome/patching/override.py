@@ -71,21 +71,22 @@ class Override:
         attributes, name = vars(self.layer), self.method
         places = attributes.setdefault(_PLACES, {}).setdefault(name, [])
         method = places[-1].method if places else None
-        # Hooks of ppdiffusers keep what they call in an attribute; any other function is taken to be by itself.
+        # A hook of ppdiffusers keeps the method that it calls in an attribute, so it stays around the place; around any
+        # other function a second place is made.
         if not any(type(each) is MethodType and each == method for each in attributes.values()):
             cls: Any = type(self.layer)
-            places.append(_Place(MethodType(_run_overrides(cls, name, len(places)), self.layer), attributes.get(name)))
+            places.append(_Place(MethodType(_make_method(cls, name, len(places)), self.layer), attributes.get(name)))
             attributes[name] = places[-1].method
         places[-1].overrides += (self,)
 
     def take_off(self) -> None:
-        """Take this off its layer, which the last one restores."""
+        """Take this off its layer; the last one restores the layer's method."""
         for place in vars(self.layer).get(_PLACES, {}).get(self.method, ()):
             place.overrides = tuple(each for each in place.overrides if each is not self)
         restore_functions(self.layer)
 
     def follow(self, layer: Layer) -> None:
-        """Move this to the layer that replaced its own in the model, under ``CHANGES``."""
+        """Move this to the layer that replaced its own, under ``CHANGES``."""
         wraps = any(inner is self.layer for inner in layer.sublayers())
         # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
         if self.layer is not layer and hasattr(layer, self.method) and (not wraps or self.follows_wrappers):
@@ -154,7 +155,7 @@ def replace_inside(layer: Layer, found: MethodType | None, function: MethodType 
 
 
 def restore_functions(layer: Layer) -> None:
-    """Put back what stood in a layer's places that have no override any more."""
+    """Put back what stood in a layer's places without overrides."""
     attributes = vars(layer)
     for name, places in list(attributes.get(_PLACES, {}).items()):
         while places and not places[-1].overrides and attributes.get(name) in (None, places[-1].method):
@@ -170,7 +171,7 @@ def restore_functions(layer: Layer) -> None:
 # Functions, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. The first place's own method
 # may be called inside of the second, so each has one.
 @cache
-def _run_overrides(cls: Any, name: str, number: int) -> Callable[..., Any]:
+def _make_method(cls: Any, name: str, number: int) -> Callable[..., Any]:
     """Return the method that runs the overrides of a place."""
 
     @paddle.jit.not_to_static

@@ -23,15 +23,15 @@ _MAP_STORING = {
 
 
 def gets_group_sizes(attention: Any) -> bool:
-    """Return whether an attention's mask is for the block's keys alone.
+    """Return whether group sizes may be added to an attention's mask.
 
-    Unknown processors' may not be.
+    They may where it is for the block's keys alone; that of an unknown processor may not be.
     """
     return find_processor(attention).__name__ in _SELF_CONTAINED and getattr(attention, "add_k_proj", None) is None
 
 
 def find_processor(layer: Any) -> type:
-    """Return the class of a layer's attention processor, that of None without one."""
+    """Return the class of a layer's attention processor, or of None."""
     return type(getattr(layer, "processor", None))
 
 

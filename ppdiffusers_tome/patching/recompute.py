@@ -1,9 +1,10 @@
-"""The calls of layers that a backward pass runs again, in gradient checkpointing.
+"""The calls of layers that a backward pass runs again.
 
-Such a layer belongs to the call in which it first ran, and runs outside its denoiser, maybe in another thread, after
-other calls at other sizes. Paddle's ``recompute`` asks for a state where layers first run, and hands it back around
-their second run (``custom_state_manager``): here the frames of that moment. Paddle 2.6 has no such state, and Paddle 3
-one for all of a process.
+With gradient checkpointing, such a layer belongs to the call in which it first ran, and runs outside its denoiser,
+maybe in another thread, after other calls at other sizes. Paddle's ``recompute`` gets a state where layers first run,
+here the frames of that moment (``custom_state_manager``). Before their second run it gets the present state and sets
+the first one; afterwards it sets back the present one. Paddle 2.6 has no such state, and Paddle 3 one for all of a
+process.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MANAGER: Any = getattr(_recompute, "custom_state_manager", None)
 HAS_STATE = _MANAGER is not None and _MANAGER.custom_get_state_func is None
 
 
-# Each state has a number, by which the one that ends a second run is known.
+# Each state has a number, which tells the setting that ends a second run from those that begin one.
 _numbers = itertools.count(1)
 
 
@@ -32,10 +33,10 @@ def _set_state(state: tuple[int, tuple[Frame, ...]]) -> None:
     number, frames = state
     for frame in frames:
         frame.call.state.require_applied()
-    if CALL_STACK.returns[-1:] == [number]:
-        CALL_STACK.returns.pop()
+    if CALL_STACK.end_states[-1:] == [number]:
+        CALL_STACK.end_states.pop()
     else:
-        CALL_STACK.returns.append(CALL_STACK.last_state)  # Paddle asked for it just before
+        CALL_STACK.end_states.append(CALL_STACK.last_state)  # Paddle asked for it just before
     CALL_STACK.frames = frames
 
 

@@ -123,7 +123,7 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
     merging_blocks(model_or_pipe)
     # All blocks, as settings may change meanwhile.
     blocks = {
-        id(block.block): (MergingBlock(name, block.name, block.level), model)
+        id(block.block): (MergingBlock(name, block.path, block.level), model)
         for name, model in list_models(model_or_pipe) for block in find_blocks(model)
     }  # fmt: skip
     models = {id(model): model for _, model in blocks.values()}.values()

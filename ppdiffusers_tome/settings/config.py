@@ -90,8 +90,7 @@ class ToMeConfig:
             >>> ToMeConfig(ratio=0.5).num_merged(Grid(height=64, width=64))
             2048
         """
-        num_tokens = grid.num_tokens if self.st > 1 else grid.height * grid.width
-        return int(num_tokens * self.ratio_at(progress))
+        return (grid if self.st > 1 else grid.frame).num_merged(self.ratio_at(progress))
 
     def ratio_at(self, progress: float | None = None) -> float:
         """Compute the fraction of tokens to merge.
@@ -121,7 +120,7 @@ class ToMeConfig:
 
     @property
     def _ramp(self) -> tuple[float, ...]:
-        """The ramp of the ratio, which has one entry for a constant one."""
+        """The ramp of the ratio, of one entry where it is constant."""
         return self.ratio if isinstance(self.ratio, tuple) else (self.ratio,)
 
     @property
@@ -221,7 +220,7 @@ class ToMeConfig:
 
 
 def check_names(settings: Mapping[Any, Any]) -> None:
-    """Raise ToMeTypeError unless all names are settings."""
+    """Refuse names that are no settings, by a ``ToMeTypeError``."""
     refuse_removed(settings)
     known = [field.name for field in fields(ToMeConfig)]
     unknown = sorted(shorten_repr(name) for name in settings if not (isinstance(name, str) and name in known))

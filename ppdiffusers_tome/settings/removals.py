@@ -1,4 +1,4 @@
-"""Settings of earlier versions that are gone, and what to do in their place."""
+"""Settings of earlier versions that are gone, and their remedies."""
 
 from __future__ import annotations
 

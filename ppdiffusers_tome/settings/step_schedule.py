@@ -67,7 +67,7 @@ def choose_computed_steps(
 
 
 def count_computed_steps(num_steps: int, cache: float) -> int:
-    """Count the steps that are computed where a fraction of them is skipped."""
+    """Count the computed steps where a fraction is skipped."""
     return num_steps if num_steps < MIN_STEPS else min(num_steps, max(num_steps - round(cache * num_steps), 4))
 
 

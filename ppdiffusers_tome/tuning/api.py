@@ -15,7 +15,7 @@ from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.bounds import to_python
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import describe_type, shorten_repr
-from ppdiffusers_tome.tuning.candidates import Steps, common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import Steps, collect_common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.measurement import Meter, keep_random_state
 from ppdiffusers_tome.tuning.results import MeasuredImage, Target, Trial, Tuned
@@ -72,7 +72,7 @@ def tune(
         _check_call(each)
     target, steps = Target(psnr, speedup, memory), _find_steps(pipe, calls)
     # Before the copy, which takes time.
-    families = list_candidates(common_settings(config, settings), candidates, steps=steps)
+    families = list_candidates(collect_common_settings(config, settings), candidates, steps=steps)
     try:
         copied_pipe = shared_copy(pipe)
     except ToMeValueError as error:
@@ -108,7 +108,7 @@ def _check_call(call: Any) -> None:
 
 
 def _find_steps(pipe: Any, calls: Iterable[Mapping[str, Any]]) -> Steps | None:
-    """Return the steps of all calls; None if they differ or are listed."""
+    """Return the calls' steps; None if they differ or are listed."""
     parameters = inspect.signature(type(pipe).__call__).parameters
 
     def find_common(name: str, default: Any = None) -> Any:

@@ -84,7 +84,7 @@ def list_candidates(
     return {name: sorted(configs, key=_strength) for name, configs in families.items()}
 
 
-def common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+def collect_common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that all candidates have in common.
 
     They are those of a config, preset or JSON file, except its ratio, with ``settings`` by name in place of its own.

@@ -16,7 +16,7 @@ _STATUS, _CLEAR_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def read_clock() -> float:
-    """Wait until the device is idle, and return the seconds of a clock."""
+    """Wait until the device is idle, and read a clock in seconds."""
     import paddle
 
     if paddle.get_device().startswith("gpu"):
@@ -81,7 +81,7 @@ def explain_peak() -> str:
     return "memory of Paddle's tensors" + (" on the GPU" if kind == "device" else "")
 
 
-def highest_peak(peaks: Iterable[int | None]) -> int | None:
+def find_highest_peak(peaks: Iterable[int | None]) -> int | None:
     """Return the highest peak; None if one was not measured."""
     peaks = list(peaks)
     return None if None in peaks else max(peaks)  # type: ignore[type-var]

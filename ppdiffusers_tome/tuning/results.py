@@ -1,4 +1,4 @@
-"""Targets and trials of tuning, and the choice between them. Imports no Paddle."""
+"""Targets and trials of tuning, and their choice. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.settings.bounds import setting
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tuning.measurement import highest_peak
+from ppdiffusers_tome.tuning.measurement import find_highest_peak
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ class Target:
             object.__setattr__(self, "psnr", 30.0)
 
     def allows_memory(self, peak_bytes: int | None) -> bool:
-        """Return True if a peak keeps to the memory, if that is limited."""
+        """Return True unless a peak exceeds the required memory."""
         return self.memory is None or (peak_bytes is not None and peak_bytes <= self.memory)
 
 
@@ -155,7 +155,7 @@ def conclude(
     target there is chosen, or ``fewer_steps`` that keep more in its time.
     """
     seconds = statistics.median(image.seconds for image in unmerged)
-    peak_bytes = highest_peak(image.peak_bytes for image in unmerged)
+    peak_bytes = find_highest_peak(image.peak_bytes for image in unmerged)
     best = next((trial for trial in repeated.values() if trial.meets(target)), None)
     if best is not None:
         as_fast = [trial for trial in fewer_steps if trial.meets(target) and trial.is_as_fast_as(best)]
@@ -167,7 +167,7 @@ def conclude(
 
 
 def describe_result(best: Trial | None, pays: bool, all_steps: Sequence[Trial], fewer_steps: Sequence[Trial]) -> str:
-    """Describe the best trial, and what fewer or all steps give in its time."""
+    """Describe the best trial, and what its time gives otherwise."""
     if best is None:
         fastest = max(all_steps, key=attrgetter("speed_up"))
         most_similar = max(all_steps, key=attrgetter("psnr"))

@@ -21,7 +21,7 @@ from ppdiffusers_tome.settings.step_schedule import count_computed_steps
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tuning.candidates import Steps
 from ppdiffusers_tome.tuning.images import compute_psnr
-from ppdiffusers_tome.tuning.measurement import highest_peak
+from ppdiffusers_tome.tuning.measurement import find_highest_peak
 from ppdiffusers_tome.tuning.results import MeasuredImage, Target, Trial, Tuned, conclude, rank_trials
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 
@@ -70,7 +70,7 @@ class Search:
         return conclude(self.target, self.unmerged, trials, repeated, fewer_steps)
 
     def generate_unmerged(self) -> None:
-        """Generate the unmerged images, and estimate the rest of the search by their time."""
+        """Generate the unmerged images, and estimate the search by their time."""
         remove_tome(self.pipe)
         self.generate(*self.images[0], None)  # the first call is slower, as kernels are set up
         self.unmerged = [self.generate(*image, None) for image in self.images]
@@ -142,7 +142,7 @@ class Search:
         return list(trials.values())
 
     def repeat_best(self, trials: Sequence[Trial]) -> dict[ToMeConfig, Trial]:
-        """Repeat the best trials beside unmerged images until one meets the target there."""
+        """Repeat the best trials beside unmerged images until one meets the target."""
         repeated: dict[ToMeConfig, Trial] = {}
         for best in rank_trials(trials, self.target)[:_MAX_REPEATED]:
             repeated[best.config] = self.try_settings(best.family, best.config, beside_unmerged=True)
@@ -180,7 +180,7 @@ class Search:
     def try_settings(
         self, family: str, config: ToMeConfig, num_steps: int | None = None, *, beside_unmerged: bool = False
     ) -> Trial:
-        """Generate with settings, and compare with the first unmerged images or with new ones.
+        """Generate with settings, and compare with unmerged images, old or new.
 
         Machines change their speed, so a result is compared with images of the same minute.
         """
@@ -196,4 +196,5 @@ class Search:
             pairs.append((unmerged, self.generate(*image, num_steps)))
         speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
         psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
-        return Trial(family, config, speed_up, psnr, highest_peak(after.peak_bytes for _, after in pairs), num_steps)
+        peak_bytes = find_highest_peak(after.peak_bytes for _, after in pairs)
+        return Trial(family, config, speed_up, psnr, peak_bytes, num_steps)

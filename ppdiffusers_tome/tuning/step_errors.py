@@ -106,7 +106,10 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
 
 
 def choose_steps(errors: Sequence[StepErrors], num_computed: int) -> tuple[int, ...]:
-    """Choose so many computed steps, the first and last too, by least expected error."""
+    """Choose so many computed steps, with the least expected error.
+
+    The first and the last are always among them.
+    """
     num_steps = len(errors[0].damage)
     max_gap = max(_MAX_GAP, 2 * num_steps // num_computed)
 
@@ -132,7 +135,7 @@ def choose_steps(errors: Sequence[StepErrors], num_computed: int) -> tuple[int, 
 
 
 def _list_probes(num_steps: int) -> list[int]:
-    """List the steps that are skipped alone, spread between the first and last."""
+    """List the steps to skip alone, spread between first and last."""
     spread = np.linspace(1, num_steps - 2, min(_MAX_PROBES, math.ceil(num_steps / 2)))
     return sorted({*map(int, spread.round())})
 

@@ -103,18 +103,18 @@ def test_mkl_is_left_alone_elsewhere(words: str, tmp_path: Path, monkeypatch: py
 
 def test_cores_are_those_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_CPU_QUOTA", tmp_path / "cpu.max")
-    assert 1 <= cpu.usable_cores() <= (os.cpu_count() or 1)
+    assert 1 <= cpu.count_usable_cores() <= (os.cpu_count() or 1)
     if hasattr(os, "sched_getaffinity"):
-        assert cpu.usable_cores() == len(os.sched_getaffinity(0))
+        assert cpu.count_usable_cores() == len(os.sched_getaffinity(0))
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS and Windows
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert cpu.usable_cores() == 64
+    assert cpu.count_usable_cores() == 64
     for quota, cores in (("max 100000\n", 64), ("150000 100000\n", 2), ("400000 100000\n", 4), ("50000 100000\n", 1)):
         cpu._CPU_QUOTA.write_text(quota)
-        assert cpu.usable_cores() == cores
+        assert cpu.count_usable_cores() == cores
     cpu._CPU_QUOTA.unlink()
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert cpu.usable_cores() == 1
+    assert cpu.count_usable_cores() == 1
 
 
 @LINUX
@@ -128,7 +128,7 @@ print(prepare_cpu({given}), os.environ["OMP_NUM_THREADS"], keeps_freed_memory(),
 import paddle
 x = paddle.randn([512, 512]) @ paddle.randn([512, 512])
 """
-    cores = cpu.usable_cores()
+    cores = cpu.count_usable_cores()
     environment = {"OMP_NUM_THREADS": ""}
     assert run(code.format(before="", given=""), **environment).split()[:2] == [str(cores)] * 2
     assert run(code.format(before="import paddle", given=""), **environment).split()[::3] == [str(cores), "True"]

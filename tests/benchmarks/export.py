@@ -57,7 +57,7 @@ def _measure(model: str, height: int, width: int, rows: int, ratio: float, repea
     import paddle
 
     from ppdiffusers_tome import apply_tome
-    from ppdiffusers_tome.export.programs import denoiser_component
+    from ppdiffusers_tome.export.programs import build_denoiser_component
 
     turns: dict[str, Callable[[], float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def _measure(model: str, height: int, width: int, rows: int, ratio: float, repea
             unet = random_model(model)
             if kind == "merged":
                 apply_tome(unet, ToMeConfig(ratio))
-            component = denoiser_component(unet, height=height, width=width, rows=rows)
+            component = build_denoiser_component(unet, height=height, width=width, rows=rows)
             component.save(Path(folder) / kind)
             for way, call in _calls(component, Path(folder) / kind).items():
                 turns[f"{kind}, {way}"] = partial(measure_seconds, call)
@@ -80,7 +80,7 @@ def _calls(component: Any, folder: Path) -> dict[str, Callable[[], Any]]:
     from ppdiffusers_tome.export.loading import load_program
     from ppdiffusers_tome.export.programs import PROGRAM as FILE
 
-    example = component.examples()[0]
+    example = component.make_examples()[0]
     layer = component.build()
     layer.eval()
     loaded = paddle.jit.load(str(folder / component.name / FILE))

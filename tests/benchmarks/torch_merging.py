@@ -240,15 +240,15 @@ def random_partition(
 
 
 @lru_cache(maxsize=64)
-def _choose_sources(count: int, num_sources: int, num_kept: int, num_outside: int, device: torch.device):
+def _choose_sources(count: int, num_sources: int, num_kept: int, num_rest: int, device: torch.device):
     """Choose so many sources, evenly spread, of those in cells and of those in none."""
     share = (num_kept + count) / (num_kept + num_sources)
-    outside = min(count, round(num_outside * share))
+    outside = min(count, round(num_rest * share))
 
     def spread(count: int, number: int) -> torch.Tensor:
         return torch.arange(count, device=device) * number // max(1, count)
 
-    return spread(count - outside, num_sources - num_outside), spread(outside, num_outside)
+    return spread(count - outside, num_sources - num_rest), spread(outside, num_rest)
 
 
 def select_key_tokens(
@@ -256,14 +256,14 @@ def select_key_tokens(
 ) -> torch.Tensor:
     """Select the tokens that give keys, as ``merging/kv_reduction.py`` does."""
     sources, destinations, hashed = partition
-    num_outside = height * width - (height // setting.sy) * (width // setting.sx) * setting.sx * setting.sy
+    num_rest = height * width - (height // setting.sy) * (width // setting.sx) * setting.sx * setting.sy
     count = len(sources) - min(int(height * width * setting.ratio), len(sources))
-    inside, outside = _choose_sources(count, len(sources), len(destinations), num_outside, sources.device)
+    inside, outside = _choose_sources(count, len(sources), len(destinations), num_rest, sources.device)
     parts = [destinations]
     if len(inside):
         parts.append(sources[inside])
     if len(outside):
-        parts.append(sources[(outside + hashed[:1]) % num_outside + (len(sources) - num_outside)])
+        parts.append(sources[(outside + hashed[:1]) % num_rest + (len(sources) - num_rest)])
     return torch.cat(parts)
 
 

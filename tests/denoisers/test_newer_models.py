@@ -176,6 +176,6 @@ def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: t
     path = "context_embedder.token_refiner.refiner_blocks.0.attn.to_q"
     before, refiner = tokens_in(model, specimen, path), tiny.snapshot(model.context_embedder.token_refiner)
     apply_tome(model, 0.7, merge_crossattn=True, merge_mlp=True)
-    assert not [block for block in find_blocks(model) if block.name.startswith("context_embedder")]
+    assert not [block for block in find_blocks(model) if block.path.startswith("context_embedder")]
     assert tiny.snapshot(model.context_embedder.token_refiner) == refiner
     assert np.array_equal(tokens_in(model, specimen, path)[path], before[path])

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from patching.contract import USUAL, ToMeContract, marks_of
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.patching.adapters import adapters
+from ppdiffusers_tome.patching.adapters import list_adapters
 from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo import Specimen, specimens
 from zoo.specimen import keep_random_state
@@ -46,7 +46,7 @@ def test_every_adapter_is_among_the_usual() -> None:
     usual = {id(block.adapter) for each in there if each.name in USUAL for block in find_blocks(each.build())}
     # Blocks of models that the ppdiffusers which is installed lacks cannot be looked at.
     lacking = {each.model_class for each in specimens()} - {each.model_class for each in there}
-    found = [each for each in adapters() if not lacking.issuperset(each.parent_classes)]
+    found = [each for each in list_adapters() if not lacking.issuperset(each.parent_classes)]
     # UniDiffuser's other kind of block is in test_tokens_beside_the_image.
     assert [each.block_class for each in found if id(each) not in usual] == ["UTransformerBlock"]
 

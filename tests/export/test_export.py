@@ -23,7 +23,7 @@ from ppdiffusers_tome.export.pipelines import (
     export_pipeline,
     find_common_config,
 )
-from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component
+from ppdiffusers_tome.export.programs import PROGRAM, Component, build_denoiser_component
 from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.block import GridOverride
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
@@ -43,12 +43,12 @@ def unet_of(name: str) -> tiny.Model:
 
 
 def part_of(unet: tiny.Model, rows: int | None = None) -> Component:
-    return denoiser_component(unet, height=128, width=128, rows=rows, text_tokens=tiny.TEXT_TOKENS)
+    return build_denoiser_component(unet, height=128, width=128, rows=rows, text_tokens=tiny.TEXT_TOKENS)
 
 
 def make_guided_part(unet: tiny.Model, controlnet: tiny.Model) -> Component:
     """The tiny ControlNet's edges are two times as large as its latent, not eight."""
-    part = denoiser_component(unet, controlnet, height=32, width=32, text_tokens=tiny.TEXT_TOKENS)
+    part = build_denoiser_component(unet, controlnet, height=32, width=32, text_tokens=tiny.TEXT_TOKENS)
     return replace(part, inputs={**part.inputs, "sample": ([None, 4, 16, 16], "float32")})
 
 
@@ -123,7 +123,7 @@ def test_a_controlnet_is_exported_with_its_unet(tmp_path):
     unmerged = make_guided_part(tiny.small_unet(), tiny.controlnet(levels=1))
     part = make_guided_part(apply_tome(tiny.small_unet(), 0.5), apply_tome(tiny.controlnet(levels=1), 0.5))
     part.save(tmp_path)
-    examples = part.examples()
+    examples = part.make_examples()
     assert [len(example["sample"]) for example in examples] == [1, 2]
     for example in examples:
         assert max(differences(tmp_path / "unet", part, example).values()) <= 1e-4
@@ -161,10 +161,10 @@ def test_an_export_leaves_models_as_they_were(tmp_path):
     unet.conv_in.eval()
     unet.conv_out.forward = function = unet.conv_out.forward  # a user's
     part = part_of(unet)
-    part.run(part.examples()[0])  # the first call marks layers as built
+    part.run(part.make_examples()[0])  # the first call marks layers as built
     before = tiny.snapshot(unet)
     part.save(tmp_path)
-    part.run(part.examples()[0])
+    part.run(part.make_examples()[0])
     for layer in unet.sublayers(include_self=True):
         layer._original_funcs.clear()  # a record of Paddle 2.6
     assert tiny.snapshot(unet) == before
@@ -250,7 +250,7 @@ def test_a_program_whose_output_is_not_a_number_is_refused(tmp_path):
     component = Component("unet", Logarithm, {"timestep": ([1], "float32")})
     component.save(tmp_path)
     deployed = SimpleNamespace(unet=load_program(tmp_path / "unet"))
-    assert np.isfinite(component.run(component.examples()[0])).all()
+    assert np.isfinite(component.run(component.make_examples()[0])).all()
     with pytest.raises(ToMeValueError, match="the program of unet differs from its model by nan"):
         _check_program(component, deployed, tmp_path, 1e-4)
 

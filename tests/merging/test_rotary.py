@@ -56,7 +56,7 @@ def test_each_token_is_turned_by_its_own_row(form: object, text: int) -> None:
 def test_rows_differ_by_image_and_other_tokens_stay(form: object, text_first: bool, num_others: int) -> None:
     angle = angles(TOKENS)
     positions = np.array([[3, 0, 11, 4], [1, 2, 10, 9]])
-    turn = RotaryEmbedding(form(angle), TOKENS).rotation_at(paddle.to_tensor(positions))  # type: ignore[operator]
+    turn = RotaryEmbedding(form(angle), TOKENS).find_rotation(paddle.to_tensor(positions))  # type: ignore[operator]
     own, rest = tiny.array((2, HEADS, 4, CHANNELS)), tiny.array((2, HEADS, num_others, CHANNELS), seed=1)
     whole = paddle.concat([rest, own] if text_first else [own, rest], axis=2) if num_others else own
     got = turn.rotate(whole, text_first=text_first).numpy()

@@ -115,7 +115,7 @@ def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
                 queries = next((layer for layer in layers if layer is not None), None)
                 if queries is None:
                     continue  # a block of the latent upscaler that has cross-attention alone
-                seen = counts.setdefault(f"{part}.{block.name}", [])
+                seen = counts.setdefault(f"{part}.{block.path}", [])
                 hook = queries.register_forward_post_hook(lambda _, x, output, seen=seen: seen.append(output.shape[1]))
                 stack.callback(hook.remove)
         yield counts
@@ -240,7 +240,7 @@ class ToMeContract:
         """Levels are counted from the layers; grids come from the latent."""
         if self.name in PADDED:
             pytest.skip("its grids are padded")
-        levels = {block.name: block.level for block in find_blocks(model)}
+        levels = {block.path: block.level for block in find_blocks(model)}
         latents: list[tuple[int, ...]] = []
 
         def note(layer: Any, inputs: tuple) -> None:

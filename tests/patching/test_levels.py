@@ -16,7 +16,7 @@ from zoo import unet_score_sde
 
 
 def levels(model: tiny.Model) -> dict[str, int]:
-    return {block.name.replace(".transformer_blocks.0", ""): block.level for block in find_blocks(model)}
+    return {block.path.replace(".transformer_blocks.0", ""): block.level for block in find_blocks(model)}
 
 
 def test_levels_of_a_unet_with_skips_beside_it() -> None:

@@ -88,7 +88,7 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
     """In every kind of block that has layers for them; elsewhere it is refused in plain words."""
     model = specimen.build()
     ratio: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method=method)
-    blocks = [block for block in find_blocks(model) if block.points(ToMeConfig(**ratio))]
+    blocks = [block for block in find_blocks(model) if block.list_points(ToMeConfig(**ratio))]
     if not blocks:
         with pytest.raises(NothingToMergeError, match=rf"nothing to merge with method='{method}'.*try .*method='tome'"):
             apply_tome(model, **ratio)

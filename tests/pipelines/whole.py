@@ -91,7 +91,7 @@ def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) 
     with count_queries(pipe) as unmerged, record_warnings() as known:
         plain = draw()
     assert np.isfinite(plain).all()
-    blocks = {f"{part}.{block.name}": block for part, model in list_models(pipe) for block in find_blocks(model)}
+    blocks = {f"{part}.{block.path}": block for part, model in list_models(pipe) for block in find_blocks(model)}
     layers = {id(block.block) for block in blocks.values()}
     beside = [
         model for _, model in list_models(pipe, denoisers_only=False) if layers.isdisjoint(map(id, model.sublayers()))

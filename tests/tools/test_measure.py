@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.stats import Median, find_frontier
 from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.tuning import measurement
-from ppdiffusers_tome.tuning.measurement import Meter, explain_peak, highest_peak
+from ppdiffusers_tome.tuning.measurement import Meter, explain_peak, find_highest_peak
 
 MIB = 2**20
 
@@ -57,8 +57,8 @@ def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):
     assert explain_peak() == "resident memory of the process"
     monkeypatch.setattr(measurement, "_CLEAR_PEAK", tmp_path / "no" / "clear_refs")
     assert Meter().peak_bytes() is None
-    assert highest_peak([1, None]) is None
-    assert highest_peak(iter([1, 3, 2])) == 3
+    assert find_highest_peak([1, None]) is None
+    assert find_highest_peak(iter([1, 3, 2])) == 3
     assert (format_bytes(None), format_bytes(1536 * MIB)) == ("not measured", "1,536 MiB")
 
 

@@ -33,7 +33,7 @@ from ppdiffusers_tome import (
     tune,
 )
 from ppdiffusers_tome.tuning import results
-from ppdiffusers_tome.tuning.candidates import CANDIDATES, Steps, common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import CANDIDATES, Steps, collect_common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.results import MeasuredImage, conclude, rank_trials
 from ppdiffusers_tome.tuning.search import NUM_CHOOSING, Search
@@ -453,18 +453,18 @@ class TestCandidates:
     )
     def test_of_a_config_only_the_ratio_is_looked_for(self, base, given):
         config = replace(base if isinstance(base, ToMeConfig) else ToMeConfig.preset(base), **given)
-        found = list_candidates(common_settings(base, given))
+        found = list_candidates(collect_common_settings(base, given))
         assert list(found) == [config.method]
         assert {replace(each, ratio=config.ratio) for each in flat(found)} == {config}
         assert len({each.ratio for each in flat(found)}) == len(flat(found)) >= 3
 
     def test_what_is_given_replaces_that_of_the_config(self):
         config = ToMeConfig(0.4, tile=8)
-        found = list_candidates(common_settings(config, dict(tile=None, method="keys", sx=4)))
+        found = list_candidates(collect_common_settings(config, dict(tile=None, method="keys", sx=4)))
         assert set(found) == {"keys"}
         assert {(each.tile, each.method, each.sx, each.sy) for each in flat(found)} == {(None, "keys", 4, 2)}
-        assert "ratio" not in common_settings("fast", dict(sx=2))
-        assert common_settings("fast", dict(ratio=0.5))["ratio"] == 0.5
+        assert "ratio" not in collect_common_settings("fast", dict(sx=2))
+        assert collect_common_settings("fast", dict(ratio=0.5))["ratio"] == 0.5
 
 
 @pytest.mark.parametrize(

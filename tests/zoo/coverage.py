@@ -182,7 +182,7 @@ def _specimen(pipeline: str, model_class: str) -> Specimen | None:
 def _list_blocks(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
     """Return the class and level of every mergeable block, or the reason for none."""
     model = specimen.build()
-    blocks = [block for block in find_blocks(model) if block.points(ToMeConfig())]
+    blocks = [block for block in find_blocks(model) if block.list_points(ToMeConfig())]
     return tuple((block.adapter.block_class, block.level) for block in blocks), find_refusal_inside(model)
 
 

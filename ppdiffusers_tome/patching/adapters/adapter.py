@@ -53,7 +53,7 @@ class MergePoint:
             return KEYS
         return (*PROJECTIONS, OUTPUT) if self.merges_inside else ()
 
-    def path(self, name: str) -> str:
+    def join_path(self, name: str) -> str:
         """Return the path in the block of a layer of this one."""
         return f"{self.layer}.{name}".lstrip(".")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
+from ppdiffusers_tome.patching.arguments import find_arguments, find_first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_overrides
@@ -23,7 +23,7 @@ class TokensOverride(Override):
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the tokens of the block's call and run the layer."""
-        block.tokens = first_argument(self.layer, args, kwargs)
+        block.tokens = find_first_argument(self.layer, args, kwargs)
         return original(*args, **kwargs)
 
 
@@ -108,7 +108,7 @@ class BlockOverride(Override):
         self.state.has_run_blocks |= self.grid in call.layouts
         layout, tokens = call.layouts.get(self.grid), None
         if self.gets_tokens:
-            tokens = args[0] if args else first_argument(self.layer, args, kwargs)
+            tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         block, outer = None if layout is None else BlockCall(call, self.layer, layout, tokens), CALL_STACK.frames
         try:
             CALL_STACK.frames = (*outer, Frame(call, block))

@@ -15,7 +15,7 @@ from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
-from ppdiffusers_tome.patching.arguments import Arguments, Keywords, first_argument, replace_first_argument
+from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, POINT, Frame
 from ppdiffusers_tome.patching.override import Original, Override, find_user_function
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
@@ -35,11 +35,11 @@ class PointOverride(Override):
         super().__init__(state, layer)
         self.merge_point, self.role = merge_point, role
         # The type of a processor known to bypass required layers.
-        self.bypassing: type | None = None
+        self.bypassing_processor: type | None = None
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer on fewer tokens and restore its result, or run it unmerged."""
-        is_bypassed = self.bypassing is not None and self.bypassing is find_processor(self.layer)
+        """Run the layer on fewer tokens and restore its result, or unmerged."""
+        is_bypassed = self.bypassing_processor is not None and self.bypassing_processor is find_processor(self.layer)
         reduction = None if is_bypassed else block.match()
         if reduction is None:
             return original(*args, **kwargs)
@@ -60,7 +60,7 @@ class PointOverride(Override):
                 "maps",
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
             )
-        tokens = args[0] if args else first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         for name, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
             is_own = value is tokens or name == "encoder_hidden_states"
             has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
@@ -86,7 +86,7 @@ class PointOverride(Override):
         missing = point.required - point.ran
         if missing:  # the result has other keys, or lacks its positions
             # A function of the user may leave attention out in some calls only.
-            self.bypassing = None if find_user_function(self.layer) else processor
+            self.bypassing_processor = None if find_user_function(self.layer) else processor
             raise UnmergeableError("bypass", self._describe_bypass(missing))
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
@@ -96,7 +96,7 @@ class PointOverride(Override):
         changed, merge_point, reduction = dict(kwargs), self.merge_point, point.reduction
         if kwargs.get(merge_point.rotary) is not None:
             rotary = RotaryEmbedding(changed.pop(merge_point.rotary), reduction.num_tokens)
-            keys = rotary.rotation_at(reduction.positions)
+            keys = rotary.find_rotation(reduction.positions)
             point.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
             if rotary.num_text:
                 point.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
@@ -149,7 +149,7 @@ class ProjectionOverride(InnerOverride):
     def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on tokens that are reduced once for all projections."""
         point.ran.add(self.name)
-        tokens = args[0] if args else first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if point.reduced[0] is not tokens:
             require_fit(self.layer, point.merge_point, point.reduction, tokens)
             point.reduced = tokens, point.reduce(tokens)

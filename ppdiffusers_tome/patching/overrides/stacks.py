@@ -104,7 +104,7 @@ def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
     for block in find_blocks(denoiser):
         if id(block.block) not in skipped:
             is_alone = is_controlnet or block.adapter.block_is_parent
-            container = block.name if is_alone else block.name.rpartition(".")[0]
+            container = block.path if is_alone else block.path.rpartition(".")[0]
             stacks.setdefault(container, []).append(block)
     for stack, blocks in stacks.items():
         for block in blocks:

@@ -62,7 +62,7 @@ class DenoiserCall:
         self._shared_reductions: dict[Any, TokenReduction] | None = None
 
     def require_one_mode(self) -> None:
-        """Refuse to merge in a denoiser of which only some layers are traced.
+        """Refuse to merge where only some layers are traced.
 
         Raises:
             ToMeValueError: a value of a program that is being traced would be used outside, or the other way round.
@@ -109,7 +109,7 @@ class DenoiserCall:
         return [name for name, is_used in names.items() if is_used]
 
     def _begin_step(self) -> None:
-        """Find the step of this call, and what it shares with earlier steps."""
+        """Find the step of this call, its progress and shared values."""
         timestep, highest, denoising = self.timestep_value, self.state.max_timestep, None
         if self._pipeline_call is not None:
             self.denoising = denoising = self._pipeline_call.find_denoising(self.state, self.denoiser)
@@ -130,7 +130,7 @@ class DenoiserCall:
             self._share_values(denoising, step)
 
     def _share_values(self, denoising: Denoising | None, step: Step | None) -> None:
-        """Find what this call shares with earlier steps; warn where it is nothing."""
+        """Find what earlier steps left for this call, or warn."""
         obstacle = None
         if denoising is not None and step is not None and step.is_new_step:
             denoising.memory.begin_step(continues=step.continues)
@@ -198,7 +198,7 @@ class DenoiserCall:
             if num_merged > 0:
                 self._warn_of_small_grid(grid)
             return 0
-        if self.denoising is not None and config.highest_ratio * grid.num_tokens >= 1:
+        if self.denoising is not None and grid.num_merged(config.highest_ratio) > 0:
             self.denoising.merging.add(num_merged > 0)
         return num_merged
 

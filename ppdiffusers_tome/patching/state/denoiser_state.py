@@ -47,7 +47,7 @@ class DenoiserState:
         )
 
     def require_applied(self) -> None:
-        """Refuse to run layers again in a backward pass whose ToMe is gone.
+        """Refuse a backward pass through layers whose ToMe is gone.
 
         Raises:
             ToMeValueError: it was removed or changed since the layers first ran.

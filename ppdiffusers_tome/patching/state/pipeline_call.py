@@ -1,4 +1,4 @@
-"""A call of a pipeline, and the denoising of each of its denoisers."""
+"""A call of a pipeline, and the denoisings of its denoisers."""
 
 from __future__ import annotations
 

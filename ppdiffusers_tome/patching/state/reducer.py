@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import paddle
@@ -31,7 +30,7 @@ def build_reducer(
     of ``random_partition``.
     """
     constants, keys = constants or Constants(), METHODS[config.method].key_reduction
-    grid = layout.grid if config.st > 1 else replace(layout.grid, frames=1)
+    grid = layout.grid if config.st > 1 else layout.grid.frame
     frames, stride = layout.grid.frames // grid.frames, (config.sx, config.sy, config.st)
     # A ramp has another number in every step.
     step_constants = Constants() if config.is_ramp else constants

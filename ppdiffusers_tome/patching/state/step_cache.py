@@ -118,7 +118,7 @@ class StepCache:
             )
 
     def begin_call(self, state: DenoiserState, step: Step, histories: dict[Hashable, History]) -> CachedCall | None:
-        """Begin a call with the histories of the steps before; None: all layers run."""
+        """Begin a call with earlier steps' histories; None: all layers run."""
         number, num_steps, record = step.number, step.num_steps, state.record
         if self._stores_maps or number is None or num_steps is None:
             return None

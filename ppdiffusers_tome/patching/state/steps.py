@@ -94,18 +94,18 @@ class StepFinder:
             timestep: of the call.
             num_steps: what the pipeline says it runs, maybe fewer than its list has; None if it does not say.
         """
-        is_set = any(each.source is self._schedule.source for each in schedules)
-        if is_set and timestep == self._timestep and not self._is_listed_again(timestep):
+        is_same_list = any(each.source is self._schedule.source for each in schedules)
+        if is_same_list and timestep == self._timestep and not self._is_listed_again(timestep):
             self._calls += 1
             if self._place == self._first:
                 self._calls_per_step = self._calls
             return self._describe_step(is_new_step=False, continues=False)
-        place = self._find_next(schedules, timestep) if is_set else None
+        place = self._find_next(schedules, timestep) if is_same_list else None
         times = self._schedule.times
         continues = place is not None and (not self._is_listed or times[place] <= times[self._place] + 1)
         if place is None:
             listing = [each for each in schedules if each.find_places(timestep)]
-            if is_set and self._is_listed and not listing:
+            if is_same_list and self._is_listed and not listing:
                 return Step(None)
             beginning = [each for each in listing if 0 in each.find_places(timestep)]
             self._schedule, self._is_listed = [*beginning, *listing, *schedules][0], bool(listing)
@@ -117,7 +117,7 @@ class StepFinder:
         return self._describe_step(is_new_step=True, continues=continues)
 
     def _is_listed_again(self, timestep: float) -> bool:
-        """Return whether a call that repeats a timestep is the next step (PNDM, Heun)."""
+        """Return whether a repeated timestep is the next step (PNDM, Heun)."""
         is_next = self._is_listed and self._place + 1 in self._schedule.find_places(timestep)
         return is_next and self._calls >= self._calls_per_step
 

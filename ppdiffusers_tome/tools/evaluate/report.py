@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.similarity import FLIP_PPD, format_psnr
 from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median, find_frontier
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, format_seconds
-from ppdiffusers_tome.tuning.measurement import highest_peak
+from ppdiffusers_tome.tuning.measurement import find_highest_peak
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,8 +70,8 @@ class Row:
     def peaks(self) -> dict[str, int | None]:
         """The highest peaks of memory in bytes; None if not measured."""
         return {
-            "denoising_peak_bytes": highest_peak(sample.denoising_peak_bytes for sample in self.samples),
-            "peak_bytes": highest_peak(sample.peak_bytes for sample in self.samples),
+            "denoising_peak_bytes": find_highest_peak(sample.denoising_peak_bytes for sample in self.samples),
+            "peak_bytes": find_highest_peak(sample.peak_bytes for sample in self.samples),
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.cpu.process import keeps_freed_memory, usable_cores
+from ppdiffusers_tome.cpu.process import count_usable_cores, keeps_freed_memory
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.version import __version__
 
@@ -46,12 +46,12 @@ def describe_processor() -> dict[str, Any]:
     with suppress(OSError):  # on Linux alone
         name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     processor = name[1].strip() if name else platform.processor() or platform.machine()
-    return {"processor": processor, "cores": usable_cores()}
+    return {"processor": processor, "cores": count_usable_cores()}
 
 
 def describe_load() -> str | None:
     """Describe the load of a machine that is busy, or return None."""
-    load, cores = os.getloadavg()[0], usable_cores()
+    load, cores = os.getloadavg()[0], count_usable_cores()
     return f"the machine was busy (load {load:.1f} on {format_count(cores, 'core')})" if load > cores else None
 
 

@@ -15,7 +15,7 @@ import ppdiffusers
 import pytest
 
 from launching import python_path
-from ppdiffusers_tome.cpu.process import usable_cores
+from ppdiffusers_tome.cpu.process import count_usable_cores
 from ppdiffusers_tome.tools.doctor import environment
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems
 from ppdiffusers_tome.tools.doctor.imports import remove_private
@@ -57,7 +57,7 @@ def test_report_has_versions_and_variables_but_nothing_private(home):
     for words in (
         f"python: {platform.python_version()}", f"paddle: version {paddle.__version__}", f"numpy {np.__version__}",
         f"device {paddle.get_device()}", f"ppdiffusers: version {ppdiffusers.__version__}",
-        f"threads: {usable_cores()}",
+        f"threads: {count_usable_cores()}",
         "HF_ENDPOINT (set)", "KMP_AFFINITY (set)", "PYTHONPATH (set)", "GLOG_v 1",
     ):  # fmt: skip
         assert words in text

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 import ppdiffusers_tome
-from ppdiffusers_tome.cpu.process import usable_cores
+from ppdiffusers_tome.cpu.process import count_usable_cores
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate
@@ -149,7 +149,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_process_uses_all_cores_and_keeps_memory_by_default():
-    done, cores = run("-c", SHOW), usable_cores()
+    done, cores = run("-c", SHOW), count_usable_cores()
     assert done.stdout.splitlines()[0] == f"{cores} 2 True"
     assert done.stderr.endswith("warning: of two lines\n")
     # A terminal that lacks letters is no traceback.

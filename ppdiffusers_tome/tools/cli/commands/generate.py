@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_sett
 from ppdiffusers_tome.tools.images import slugify, write_image
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes
-from ppdiffusers_tome.tuning.measurement import explain_peak, highest_peak
+from ppdiffusers_tome.tuning.measurement import explain_peak, find_highest_peak
 
 HELP = "Generate images from prompts with token merging."
 EXAMPLES = """a line of --prompts may have its own seed, ratio, image, ...: docs/en/guides/many-prompts.md
@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> None:
             write_image(paths[number], generated.image, description, overwrite=args.overwrite)
             print_line(f"{paths[number]}  {generated.seconds:.2f} s")
             images.append(generated)
-        denoising = format_bytes(highest_peak(image.denoising_peak_bytes for image in images))
-        peak = format_bytes(highest_peak(image.peak_bytes for image in images))
+        denoising = format_bytes(find_highest_peak(image.denoising_peak_bytes for image in images))
+        peak = format_bytes(find_highest_peak(image.peak_bytes for image in images))
         seconds = statistics.median(image.seconds for image in images)
         print_line(
             f"{seconds:.2f} s per image (median of {len(images)}) on {get_device_name()}; peak memory {denoising} "

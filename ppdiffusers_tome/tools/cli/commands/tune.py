@@ -30,7 +30,7 @@ from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import find_frontier
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
-from ppdiffusers_tome.tuning.candidates import Steps, common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import Steps, collect_common_settings, list_candidates
 from ppdiffusers_tome.tuning.measurement import explain_peak
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:2])
-    kept = common_settings(args.config, get_tome_overrides(args))
+    kept = collect_common_settings(args.config, get_tome_overrides(args))
     families = list_candidates(kept, steps=Steps(settings.steps))  # an error before anything is loaded
     target = Target(args.target_psnr, args.target_speedup, args.max_memory)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
