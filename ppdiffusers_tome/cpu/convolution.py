@@ -35,7 +35,7 @@ def restore_convolutions(model: Layer) -> None:
         replace_inside(layer, MethodType(forward, layer), None)
 
 
-# Of this name, so that an unpickled model has its class's.
+# A pickle keeps a bound method by its name alone, so an unpickled layer finds the ``forward`` of its class.
 @paddle.jit.not_to_static
 def forward(layer: Any, *args: Any, **kwargs: Any) -> paddle.Tensor:
     """Compute a convolution by the kernel where its class computes the same.

@@ -15,7 +15,7 @@ import paddle
 from ppdiffusers import PaddleInferRuntimeModel
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.export.layout import EXPORT, INDEX, PROGRAM, PROGRAM_SUFFIXES, read_export
+from ppdiffusers_tome.export.folder import EXPORT, INDEX, PROGRAM, PROGRAM_SUFFIXES, read_export
 
 _WEIGHTS_SUFFIX = ".pdiparams"
 _LOCK = threading.Lock()

@@ -24,8 +24,16 @@ import numpy as np
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.export import layout
-from ppdiffusers_tome.export.layout import TOLERANCE
+from ppdiffusers_tome.export.folder import (
+    DENOISERS,
+    PROGRAM,
+    PROGRAMS,
+    SETTINGS,
+    TOLERANCE,
+    publish,
+    require_exportable,
+    require_folder,
+)
 from ppdiffusers_tome.export.loading import load_exported
 from ppdiffusers_tome.export.programs import (
     LATENT_CHANNELS,
@@ -87,7 +95,7 @@ def export_pipeline(
         raise ToMeValueError(f"metadata={shorten_repr(metadata)} must be plain values for JSON ({error})") from error
     _require_deployable(pipe)
     denoisers = _list_denoisers(pipe)
-    layout.require_folder(folder, overwrite=overwrite)
+    require_folder(folder, overwrite=overwrite)
     components = _list_components(pipe, height, width, rows)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work_name:
         work = Path(work_name)
@@ -105,8 +113,8 @@ def export_pipeline(
         }  # fmt: skip
         config = find_common_config(denoisers.values())
         if config is not None:
-            config.save(work / layout.SETTINGS)
-        layout.publish(work, folder, description)
+            config.save(work / SETTINGS)
+        publish(work, folder, description)
     return exported
 
 
@@ -132,7 +140,7 @@ def _list_entries(model: Any) -> tuple[AppliedBlocks, ...]:
 
 def _list_denoisers(pipe: Any) -> dict[str, Any]:
     """Return the models that may merge, by name; refuse unsupported settings."""
-    models = {name: model for name in layout.DENOISERS if (model := getattr(pipe, name, None)) is not None}
+    models = {name: model for name in DENOISERS if (model := getattr(pipe, name, None)) is not None}
     for name, model in models.items():
         if has_legacy_port(model):
             raise ToMeValueError(
@@ -140,7 +148,7 @@ def _list_denoisers(pipe: Any) -> dict[str, Any]:
                 "apply_tome in its place"
             )
         for entry in _list_entries(model):
-            layout.require_exportable(entry.config, name)
+            require_exportable(entry.config, name)
     return models
 
 
@@ -190,7 +198,7 @@ def _write_config(pipe: Any, folder: Path) -> None:
 
     infix = "" if getattr(pipe, "controlnet", None) is None else "ControlNet"
     deploy_class = getattr(ppdiffusers, f"PaddleInferStableDiffusion{infix}Pipeline")
-    programs = {name: ppdiffusers.PaddleInferRuntimeModel() for name in layout.PROGRAMS}
+    programs = {name: ppdiffusers.PaddleInferRuntimeModel() for name in PROGRAMS}
     deployed = deploy_class(
         **programs, tokenizer=pipe.tokenizer, scheduler=pipe.scheduler, safety_checker=None, feature_extractor=None,
         image_encoder=None, requires_safety_checker=False,
@@ -216,6 +224,6 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
             f"the program of {component.name} differs from its model by {difference:.1e}, more than "
             f"tolerance={tolerance:g}, so nothing was written; raise the tolerance if this device's kernels differ so"
         )
-    files = sorted(path.name for path in (folder / component.name).glob(f"{layout.PROGRAM}.*"))
+    files = sorted(path.name for path in (folder / component.name).glob(f"{PROGRAM}.*"))
     inputs = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()}
     return ExportedComponent(component.name, files, difference, inputs)

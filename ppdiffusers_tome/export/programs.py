@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.export.layout import PROGRAM
+from ppdiffusers_tome.export.folder import PROGRAM
 
 # The deploy pipelines assume these numbers (``PaddleInferDiffusionPipelineMixin``).
 LATENT_CHANNELS, VAE_SCALE_FACTOR = 4, 8

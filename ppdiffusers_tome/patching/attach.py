@@ -15,7 +15,7 @@ from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer, find_timestep_layer, is_a
 from ppdiffusers_tome.patching.override import Override, list_overrides, restore_functions, walk_overrides
-from ppdiffusers_tome.patching.overrides.attention import MaskPreparation
+from ppdiffusers_tome.patching.overrides.attention import MaskOverride
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride, TokensOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
 from ppdiffusers_tome.patching.overrides.merge import (
@@ -133,5 +133,5 @@ def _create_overrides(
             inner.append(NormOverride(state, getattr(layer, name), name, getattr(layer, "heads", 0)))
     overrides += [(point.join_path(each.name), each) for each in inner]
     if role == ATTENTION and point.prepares_mask and hasattr(layer, "prepare_attention_mask"):
-        overrides.append((point.layer, MaskPreparation(state, layer)))
+        overrides.append((point.layer, MaskOverride(state, layer)))
     return overrides

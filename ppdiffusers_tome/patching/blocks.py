@@ -12,7 +12,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import list_adapters
 from ppdiffusers_tome.patching.adapters.adapter import UNETS, BlockAdapter, MergePoint, UNetParts
-from ppdiffusers_tome.patching.unsupported import find_refusal
+from ppdiffusers_tome.patching.refusals import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
 
@@ -98,9 +98,14 @@ def find_timestep_layer(denoiser: Layer) -> Any | None:
     for parent in denoiser.sublayers(include_self=True):
         # That of Stable Video Diffusion's transformers embeds the numbers of frames.
         for name, layer in parent.named_children() if not is_a(parent, "TransformerSpatioTemporalModel") else ():
-            if name == "time_proj" or is_a(layer, "Timesteps"):
+            if _embeds_timesteps(name, layer):
                 return layer
     return None
+
+
+def _embeds_timesteps(path: str, layer: Layer) -> bool:
+    """Return whether a layer embeds timesteps, by its name or class."""
+    return path.rpartition(".")[2] == "time_proj" or is_a(layer, "Timesteps")
 
 
 def is_part(denoiser: Layer) -> bool:
@@ -134,7 +139,7 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
     models = {path: layer for path, layer in model.named_sublayers(include_self=True) if is_a(layer, "ModelMixin")}
     denoisers = {}
     for path, layer in model.named_sublayers():
-        if path.rpartition(".")[2] == "time_proj" or is_a(layer, "Timesteps"):
+        if _embeds_timesteps(path, layer):
             owner = _find_innermost(path, models)
             denoisers[owner] = models.get(owner, model)
     return denoisers or {"": model}

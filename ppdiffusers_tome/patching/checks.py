@@ -10,7 +10,7 @@ from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer, is_part
-from ppdiffusers_tome.patching.unsupported import find_refusal_inside
+from ppdiffusers_tome.patching.refusals import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 

@@ -37,13 +37,13 @@ class Override:
     original does. Overrides are copied with their layer.
 
     Attributes:
-        method: the name of the method.
+        method_name: of the method, ``forward`` but for masks.
         runs_in: whose call ``run`` gets: of the ``DENOISER``, or of the ``BLOCK`` or merge ``POINT`` around the layer.
         state: of the denoiser.
         layer: the layer.
     """
 
-    method: ClassVar[str] = "forward"
+    method_name: ClassVar[str] = "forward"
     runs_in: ClassVar[int] = DENOISER
     # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
     follows_wrappers: ClassVar[bool] = False
@@ -68,7 +68,7 @@ class Override:
 
     def put(self) -> None:
         """Put this on its layer, around what is there."""
-        attributes, name = vars(self.layer), self.method
+        attributes, name = vars(self.layer), self.method_name
         places = attributes.setdefault(_PLACES, {}).setdefault(name, [])
         method = places[-1].method if places else None
         # A hook of ppdiffusers keeps the method that it calls in an attribute, so it stays around the place; around any
@@ -81,7 +81,7 @@ class Override:
 
     def take_off(self) -> None:
         """Take this off its layer; the last one restores the layer's method."""
-        for place in vars(self.layer).get(_PLACES, {}).get(self.method, ()):
+        for place in vars(self.layer).get(_PLACES, {}).get(self.method_name, ()):
             place.overrides = tuple(each for each in place.overrides if each is not self)
         restore_functions(self.layer)
 
@@ -89,7 +89,7 @@ class Override:
         """Move this to the layer that replaced its own, under ``CHANGES``."""
         wraps = any(inner is self.layer for inner in layer.sublayers())
         # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
-        if self.layer is not layer and hasattr(layer, self.method) and (not wraps or self.follows_wrappers):
+        if self.layer is not layer and hasattr(layer, self.method_name) and (not wraps or self.follows_wrappers):
             self.take_off()
             self.layer = layer
             self.put()

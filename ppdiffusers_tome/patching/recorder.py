@@ -76,7 +76,7 @@ class MergeRecord:
         return (self.sizes[self.groups] > 1).reshape(self.grid.shape)
 
 
-def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
+def list_merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
     """Return every block that ToMe is applied to, denoiser by denoiser.
 
     Raises:
@@ -120,7 +120,7 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
-    merging_blocks(model_or_pipe)
+    list_merging_blocks(model_or_pipe)
     # All blocks, as settings may change meanwhile.
     blocks = {
         id(block.block): (MergingBlock(name, block.path, block.level), model)
@@ -131,15 +131,15 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
     numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
     calls: dict[tuple[int, int], int] = {}  # by thread, as threads may share a model, and each has its own call
 
-    def begin(model: Any, inputs: Any) -> Any:
+    def count_call(model: Any, inputs: Any) -> Any:
         calls[threading.get_ident(), id(model)] = next(numbers[id(model)])
 
-    def listen(block: BlockCall) -> None:
+    def record(block: BlockCall) -> None:
         matching, layout, timestep = block.reduction, block.layout, block.call.timestep
         # Without comparison no groups exist, a program that is being traced has no values, and a backward pass merges
         # what merged before.
-        is_shown = id(block.layer) in blocks and paddle.in_dynamic_mode() and not CALL_STACK.is_recomputing
-        if not isinstance(matching, Matching) or not is_shown:
+        is_recorded = id(block.layer) in blocks and paddle.in_dynamic_mode() and not CALL_STACK.is_recomputing
+        if not isinstance(matching, Matching) or not is_recorded:
             return
         owners = matching.owner.reshape([-1, layout.num_tokens])
         if not -owners.shape[0] <= image < owners.shape[0]:
@@ -151,11 +151,11 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         call = calls.get((threading.get_ident(), id(model)), 0)
         records.append(MergeRecord(merging_block, layout.grid, call, value, groups))
 
-    hooks = [model.register_forward_pre_hook(begin) for model in models]
-    WATCHERS.append(listen)
+    hooks = [model.register_forward_pre_hook(count_call) for model in models]
+    WATCHERS.append(record)
     try:
         yield records
     finally:
-        WATCHERS.remove(listen)
+        WATCHERS.remove(record)
         for hook in hooks:
             hook.remove()

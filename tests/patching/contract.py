@@ -81,7 +81,7 @@ def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> 
 @contextlib.contextmanager
 def computing(layer: tiny.Model, forward: Callable[..., Any]) -> Iterator[None]:
     """Let a layer compute by another function, inside of its overrides."""
-    overrides = [each for each in list_overrides(layer) if each.method == "forward"]
+    overrides = [each for each in list_overrides(layer) if each.method_name == "forward"]
     with pytest.MonkeyPatch.context() as patch:
         if overrides:
             run = overrides[-1].run

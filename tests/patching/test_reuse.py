@@ -50,7 +50,7 @@ class Calls:
         step = self.finder.find_step([self.schedule], timestep)
         if step.is_new_step:
             self.reuse.begin_step(continues=step.continues)
-        return self.reuse.find_values((1, 4, 8, 8), [encode(text)]).reductions
+        return self.reuse.begin_call((1, 4, 8, 8), [encode(text)]).reductions
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,22 @@ class TestCallsOfAStep:
     def test_a_view_of_text_that_changed_in_place_is_another(self) -> None:
         texts, reuse = paddle.ones([2, 3, 4]), StepMemory(10)
         reuse.begin_step(continues=False)
-        reuse.find_values((1,), [texts[1:]]).reductions["matching"] = 1
+        reuse.begin_call((1,), [texts[1:]]).reductions["matching"] = 1
         texts.multiply_(paddle.to_tensor(0.3))
         reuse.begin_step(continues=True)
-        assert not reuse.find_values((1,), [texts[1:]]).reductions
+        assert not reuse.begin_call((1,), [texts[1:]]).reductions
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
         """As some pipelines do: other objects, equal values; or none. Latents of another shape are another's."""
         reuse = StepMemory(10)
         reuse.begin_step(continues=False)
-        reuse.find_values((1,), [encode("a cat")]).reductions["made"] = True
-        reuse.find_values((1,), []).reductions["made without"] = True
+        reuse.begin_call((1,), [encode("a cat")]).reductions["made"] = True
+        reuse.begin_call((1,), []).reductions["made without"] = True
         reuse.begin_step(continues=True)
-        assert reuse.find_values((2,), [encode("a cat")]).reductions == {}
-        assert reuse.find_values((1,), [encode("a cat"), encode("and more")]).reductions == {}
-        assert reuse.find_values((1,), [encode("a cat")]).reductions == {"made": True}
-        assert reuse.find_values((1,), []).reductions == {"made without": True}
+        assert reuse.begin_call((2,), [encode("a cat")]).reductions == {}
+        assert reuse.begin_call((1,), [encode("a cat"), encode("and more")]).reductions == {}
+        assert reuse.begin_call((1,), [encode("a cat")]).reductions == {"made": True}
+        assert reuse.begin_call((1,), []).reductions == {"made without": True}
 
 
 class TestSteps:

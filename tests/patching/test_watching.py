@@ -16,7 +16,7 @@ from patching.contract import StumbledError, failing_in, needs_recompute, watch_
 from ppdiffusers_tome import NothingToMergeError, ToMeValueError, apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.recorder import merging_blocks, record_merging
+from ppdiffusers_tome.patching.recorder import list_merging_blocks, record_merging
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from zoo import uvit
 
@@ -74,12 +74,12 @@ def test_a_backward_pass_records_nothing_again() -> None:
 def test_pipelines_with_a_controlnet_name_their_denoisers() -> None:
     pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
     apply_tome(pipe, 0.5)
-    assert {block.denoiser for block in merging_blocks(pipe)} == {"unet", "controlnet"}
+    assert {block.denoiser for block in list_merging_blocks(pipe)} == {"unet", "controlnet"}
     with record_merging(pipe) as records:
         tiny.run_pipeline(pipe, steps=3, image=tiny.array((1, 3, 32, 32), seed=3))
     for denoiser in ("unet", "controlnet"):
         assert {record.call for record in records if record.block.denoiser == denoiser} == {0, 1, 2}
-    assert {record.block for record in records} == set(merging_blocks(pipe))
+    assert {record.block for record in records} == set(list_merging_blocks(pipe))
 
 
 def test_the_last_image_of_a_guided_pipeline_is_the_prompted_one() -> None:
@@ -127,7 +127,7 @@ def test_threads_are_in_calls_of_their_own() -> None:
     with record_merging(unet) as records, ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda timestep: [tiny.run_unet(unet, timestep=timestep) for _ in range(3)], (900, 100)))
     by_call = {call: [record for record in records if record.call == call] for call in range(6)}
-    assert {len(own) for own in by_call.values()} == {len(merging_blocks(unet))}
+    assert {len(own) for own in by_call.values()} == {len(list_merging_blocks(unet))}
     assert all(len({record.timestep for record in own}) == 1 for own in by_call.values())
 
 
@@ -165,7 +165,7 @@ def test_what_has_no_tome_is_refused() -> None:
         pass
     remove_tome(apply_tome(unet, 0.5))
     with pytest.raises(NothingToMergeError, match="call apply_tome first"):
-        merging_blocks(unet)
+        list_merging_blocks(unet)
 
 
 def test_a_program_that_is_recorded_is_not_watched() -> None:

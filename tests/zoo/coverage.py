@@ -24,7 +24,7 @@ import paddle
 
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import is_denoiser_name
-from ppdiffusers_tome.patching.unsupported import REFUSED, find_refusal_inside
+from ppdiffusers_tome.patching.refusals import REFUSED, find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor import coverage as shipped

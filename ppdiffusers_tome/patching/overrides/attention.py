@@ -16,10 +16,10 @@ from ppdiffusers_tome.patching.state.block_call import PointCall, UnmergeableErr
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
-class MaskPreparation(Override):
+class MaskOverride(Override):
     """The override of ``Attention.prepare_attention_mask``, which every processor calls with its mask."""
 
-    method = "prepare_attention_mask"
+    method_name = "prepare_attention_mask"
     runs_in = POINT
 
     def __init__(self, state: DenoiserState, layer: Layer) -> None:

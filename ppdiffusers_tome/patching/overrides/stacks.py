@@ -66,7 +66,7 @@ class CoarseOverride(Override):
     """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
 
     Only the last of them has an output that a skipped step uses; the others return those of the last computed step,
-    which nothing reads. The used one is copied, as what follows may change it in place (FreeU).
+    which nothing reads. The one with ``is_used`` is copied, as what follows may change it in place (FreeU).
     """
 
     def __init__(self, state: DenoiserState, layer: Layer, *, is_used: bool) -> None:

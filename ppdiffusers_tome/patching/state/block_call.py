@@ -33,6 +33,7 @@ class BlockCall:
     Attributes:
         call: of the denoiser.
         layer: the block.
+        layout: of its tokens.
         tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None once they are
             matched, and until a layer inside of the block gets them where that is the ``tokens_layer``.
         reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
@@ -81,6 +82,8 @@ class PointCall:
 
     Attributes:
         block: the call of its block.
+        reduction: of the block's tokens.
+        merge_point: describes the layer.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
         required: names of the layers of attention that have to run on fewer tokens, and ``ran`` of those that did.
         reduced: the last tokens of a projection and what they were reduced to, for the next that gets the same tensor.

@@ -110,12 +110,13 @@ class DenoiserCall:
 
     def _begin_step(self) -> None:
         """Find the step of this call, its progress and shared values."""
-        timestep, highest, denoising = self.timestep_value, self.state.max_timestep, None
+        timestep, highest = self.timestep_value, self.state.max_timestep
         if self._pipeline_call is not None:
-            self.denoising = denoising = self._pipeline_call.find_denoising(self.state, self.denoiser)
-        self.step = step = None if denoising is None else denoising.find_step(timestep)
-        if step is not None and step.progress is not None:
-            self._progress = step.progress
+            self.denoising = self._pipeline_call.find_denoising(self.state, self.denoiser)
+        if self.denoising is not None:
+            self.step = self.denoising.find_step(timestep)
+        if self.step is not None and self.step.progress is not None:
+            self._progress = self.step.progress
         elif 0 <= timestep <= highest:
             self._progress = (highest - timestep) / highest
         elif self._config.uses_progress:
@@ -127,32 +128,38 @@ class DenoiserCall:
                 "whole denoising",
             )
         if self._config.shares_steps:
-            self._share_values(denoising, step)
+            self._share_values()
 
-    def _share_values(self, denoising: Denoising | None, step: Step | None) -> None:
+    def _share_values(self) -> None:
         """Find what earlier steps left for this call, or warn."""
-        obstacle = None
-        if denoising is not None and step is not None and step.is_new_step:
-            denoising.memory.begin_step(continues=step.continues)
-            denoising.cache.begin_step(self.state, self.denoiser, step)
+        denoising, step = self.denoising, self.step
         if denoising is None or step is None:
             if not self.records_gradients:  # training runs without a pipeline
-                obstacle = "steps are known only in a call of a pipeline with a scheduler"
-        elif step.number is None:
-            obstacle = "the timestep of a call is on no list of its pipeline's scheduler"
-        elif self.records_gradients:  # of random timesteps and images, in training
-            obstacle = "a call that records gradients shares nothing with other steps (use paddle.no_grad())"
-        else:
-            values = denoising.memory.find_values(self.latent_shape, self.conditioning)
-            self._shared_reductions = values.reductions if self._config.reuse_steps > 1 else None
-            if denoising.memory.never_matches:
-                obstacle = (
-                    "this model's calls cannot be told apart from step to step, as what it is given beside its latents "
-                    "is new in every step, or the same in several calls of one"
-                )
-            elif self._config.cache:
-                self.cached_call = denoising.cache.begin_call(self.state, step, values.histories)
-        for setting in self._list_sharing_settings() if obstacle else ():
+                self._warn_unshared("steps are known only in a call of a pipeline with a scheduler")
+            return
+        if step.is_new_step:
+            denoising.memory.begin_step(continues=step.continues)
+            denoising.cache.begin_step(self.denoiser, step)
+        if step.number is None:
+            self._warn_unshared("the timestep of a call is on no list of its pipeline's scheduler")
+            return
+        if self.records_gradients:  # of random timesteps and images, in training
+            self._warn_unshared("a call that records gradients shares nothing with other steps (use paddle.no_grad())")
+            return
+        values = denoising.memory.begin_call(self.latent_shape, self.conditioning)
+        if self._config.reuse_steps > 1:
+            self._shared_reductions = values.reductions
+        if denoising.memory.never_matches:
+            self._warn_unshared(
+                "this model's calls cannot be told apart from step to step, as what it is given beside its latents is "
+                "new in every step, or the same in several calls of one"
+            )
+        elif self._config.cache:
+            self.cached_call = denoising.cache.begin_call(step, values.histories)
+
+    def _warn_unshared(self, obstacle: str) -> None:
+        """Warn that steps share nothing, and of the settings without effect."""
+        for setting in self._list_sharing_settings():
             self.state.warn_once(f"{setting}: {obstacle}", f"{obstacle}, so {setting} has no effect here")
 
     def end(self) -> None:
@@ -178,6 +185,7 @@ class DenoiserCall:
         # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
         key = (block, layout, batch)
+        # What steps do not share is not kept: a block matches once, and memory is short.
         shared = {} if self._shared_reductions is None else self._shared_reductions
         if key not in shared:
             if layout not in self._reducers:
@@ -199,7 +207,7 @@ class DenoiserCall:
                 self._warn_of_small_grid(grid)
             return 0
         if self.denoising is not None and grid.num_merged(config.highest_ratio) > 0:
-            self.denoising.merging.add(num_merged > 0)
+            self.denoising.ratio_merges.add(num_merged > 0)
         return num_merged
 
     def _warn_of_small_grid(self, grid: Grid) -> None:

@@ -13,7 +13,6 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.step_cache import StepCache
 from ppdiffusers_tome.patching.state.step_memory import StepMemory, StepReport, count_bytes
 from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
-from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Schedulers whose list ends with the finished image, for which no denoiser is called.
 _END_IN_LIST = ("DDPMWuerstchenScheduler",)
@@ -25,16 +24,15 @@ class Denoising:
     Attributes:
         memory: what these calls share over steps.
         cache: over steps.
-        merging: whether the ratio lets tokens merge, for each of its steps in which blocks ran; one or both of True and
-            False.
+        ratio_merges: whether the ratio let tokens merge in its steps in which blocks ran: True, False or both.
     """
 
-    def __init__(self, pipe: Any, name: str, config: ToMeConfig) -> None:
+    def __init__(self, pipe: Any, name: str, state: DenoiserState) -> None:
         self._pipe, self._name, self._finder = pipe, name, StepFinder()
         self._schedules: list[Schedule] = []
-        self.memory = StepMemory(config.reuse_steps)
-        self.cache = StepCache(config, next(list_schedulers(pipe, name), None))
-        self.merging: set[bool] = set()
+        self.memory = StepMemory(state.config.reuse_steps)
+        self.cache = StepCache(state, next(list_schedulers(pipe, name), None))
+        self.ratio_merges: set[bool] = set()
 
     def find_step(self, timestep: float) -> Step | None:
         """Return the step of the next call; None without a list."""
@@ -74,7 +72,7 @@ class PipelineCall:
                 if any(layer is denoiser for layer in model.sublayers(include_self=True))
             )  # fmt: skip
             name = next(names, None)
-            self._denoisings[state] = None if name is None else Denoising(self._pipe, name, state.config)
+            self._denoisings[state] = None if name is None else Denoising(self._pipe, name, state)
         return self._denoisings[state]
 
     def end(self, *, is_complete: bool) -> None:
@@ -84,7 +82,7 @@ class PipelineCall:
             if denoising is not None and state.config.cache:
                 state.last_image = denoising.report()
             if denoising is not None and is_complete and not vars(self._pipe).get("_interrupt"):
-                _warn_of_useless_bounds(state, denoising.merging)
+                _warn_of_useless_bounds(state, denoising.ratio_merges)
 
 
 def _read_timesteps(scheduler: Any) -> list[float]:
@@ -96,17 +94,17 @@ def _read_timesteps(scheduler: Any) -> list[float]:
     return numbers[:-1] if lists_the_end else numbers
 
 
-def _warn_of_useless_bounds(state: DenoiserState, merging: set[bool]) -> None:
+def _warn_of_useless_bounds(state: DenoiserState, ratio_merges: set[bool]) -> None:
     """Warn where no step of an image merged, or none stayed unmerged."""
     bounds = {"start": state.config.start, "end": state.config.end}
     given = " and ".join(f"{name}={value:g}" for name, value in bounds.items() if value not in (0, 1))
-    if given and merging == {False}:
+    if given and ratio_merges == {False}:
         state.warn_once(
             "start and end",
             f"nothing merged in any step of this image with {given}: img2img runs only the last part of the denoising, "
             "few steps may all lie outside, and a cache may skip those inside; choose another start or end",
         )
-    if given and merging == {True}:
+    if given and ratio_merges == {True}:
         state.warn_once(
             "start and end",
             f"no step of this image stays unmerged with {given}: of N steps the last begins at 1 - 1/N of the "

@@ -21,7 +21,6 @@ from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.step_memory import History, StepReport
 from ppdiffusers_tome.patching.state.steps import Step
-from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps
 from ppdiffusers_tome.settings.text import format_count, format_setting
 
@@ -74,7 +73,7 @@ class StepCache:
     """The cache over steps of one denoiser in one denoising.
 
     Args:
-        config: the settings.
+        state: of the denoiser.
         scheduler: of the denoiser in its pipeline, or None.
 
     Attributes:
@@ -82,18 +81,19 @@ class StepCache:
         computed_steps: of the run of steps, by number.
     """
 
-    def __init__(self, config: ToMeConfig, scheduler: Any) -> None:
-        self._config, self._scheduler = config, scheduler
+    def __init__(self, state: DenoiserState, scheduler: Any) -> None:
+        self._state, self._scheduler = state, scheduler
         self.report = StepReport()
         self.computed_steps: frozenset[int] = frozenset()
         self._stores_maps = False
 
-    def begin_step(self, state: DenoiserState, denoiser: Layer, step: Step) -> None:
+    def begin_step(self, denoiser: Layer, step: Step) -> None:
         """Choose the computed steps of a run that begins; warn of misfits."""
-        if step.continues or step.number is None or not self._config.cache:
+        cache, warn = self._state.config.cache, self._state.warn_once
+        if step.continues or step.number is None or not cache:
             return
-        cache, family, warn = self._config.cache, find_family(denoiser), state.warn_once
-        num_steps, is_noise = step.num_steps or 1, predicts_noise(self._scheduler, family)
+        num_steps, family = step.num_steps or 1, find_family(denoiser)
+        is_noise = predicts_noise(self._scheduler, family)
         self.computed_steps = choose_computed_steps(num_steps, cache, family, predicts_noise=is_noise)
         processors = {find_processor(layer) for layer in denoiser.sublayers()}
         self._stores_maps = any(stores_maps(processor, role) for processor in processors for role in ROLES)
@@ -103,7 +103,7 @@ class StepCache:
                 "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
                 "has no effect here",
             )
-        if len(self.computed_steps) == num_steps and state.record is None:
+        if len(self.computed_steps) == num_steps and self._state.record is None:
             warn(
                 "nothing to skip",
                 f"cache={format_setting(cache)} leaves nothing to skip in a denoising of "
@@ -117,9 +117,9 @@ class StepCache:
                 "keep their places as fractions of the denoising; choose them again (ppdiffusers_tome.tune)",
             )
 
-    def begin_call(self, state: DenoiserState, step: Step, histories: dict[Hashable, History]) -> CachedCall | None:
+    def begin_call(self, step: Step, histories: dict[Hashable, History]) -> CachedCall | None:
         """Begin a call with earlier steps' histories; None: all layers run."""
-        number, num_steps, record = step.number, step.num_steps, state.record
+        number, num_steps, record = step.number, step.num_steps, self._state.record
         if self._stores_maps or number is None or num_steps is None:
             return None
         is_before_skipped = any(each not in self.computed_steps for each in range(number + 1, num_steps))

@@ -117,8 +117,8 @@ class StepMemory:
         self._age = self._age + 1 if continues else 0
         self._previous, self.values = self.values if continues else [], []
 
-    def find_values(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> SharedValues:
-        """Return the values that a call shares with earlier ones.
+    def begin_call(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> SharedValues:
+        """Begin a call, with the values that it shares with earlier ones.
 
         A step may call the denoiser several times: for the prompted and the unprompted half, or for two images in
         turns. A call shares the values of the previous step's call with the same shape of latents and the same

@@ -2,7 +2,8 @@
 
 A step is a place in the list of timesteps of the pipeline's scheduler, as values tell little: they run from 1.64 to
 -1.55 in Stable Video Diffusion, and are shifted in flow matching. Steps that follow one another without a gap are a
-run. What is not the next step begins another run, and shares nothing with what came before.
+run. What is not the next step begins another run, and shares nothing with what came before. So a step has a place in
+its list, a number in its run, and a time: its place where steps of one timestep count once.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.layout import TOLERANCE, require_exportable, require_folder
+from ppdiffusers_tome.export.folder import TOLERANCE, require_exportable, require_folder
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import refuse_options

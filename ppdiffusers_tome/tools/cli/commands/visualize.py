@@ -96,9 +96,9 @@ def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
 
 def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlock]:
     """Return the blocks to show: by default one a level."""
-    from ppdiffusers_tome.patching.recorder import merging_blocks
+    from ppdiffusers_tome.patching.recorder import list_merging_blocks
 
-    blocks = merging_blocks(loaded.pipe)
+    blocks = list_merging_blocks(loaded.pipe)
     if wanted is None:
         first: dict[tuple[str, int], MergingBlock] = {}
         for block in blocks:

@@ -1,4 +1,4 @@
-"""The needs of an export, its files and their replacement. Imports no Paddle.
+"""The folder of an export: its needs and files. Imports no Paddle.
 
 ``export.json`` lists the files of its export, which another may replace. A folder with other files is refused.
 """

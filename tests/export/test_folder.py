@@ -10,7 +10,7 @@ from typing import BinaryIO
 import pytest
 
 from ppdiffusers_tome import ToMeValueError
-from ppdiffusers_tome.export.layout import EXPORT, INDEX, PROGRAM, PROGRAMS, SETTINGS, publish, require_folder
+from ppdiffusers_tome.export.folder import EXPORT, INDEX, PROGRAM, PROGRAMS, SETTINGS, publish, require_folder
 from ppdiffusers_tome.files import prepare_folder, write_atomically
 
 PADDLE_2, PADDLE_3 = (".pdmodel", ".pdiparams"), (".json", ".pdiparams")
