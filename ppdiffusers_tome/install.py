@@ -50,6 +50,7 @@ def uninstall() -> None:
 
 
 def _patch_classes() -> None:
+    """Put ToMe's methods on ppdiffusers' classes, and track their calls."""
     from paddle.nn import Layer
     from ppdiffusers.models.modeling_utils import ModelMixin
     from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -113,7 +114,7 @@ def _track_call(call: Callable[..., Any]) -> Callable[..., Any]:
             pipeline_call.end(is_complete=is_complete)
 
     tracked: Any = run_call
-    tracked.itself = run_call  # ``functools.wraps`` copies it to others
+    tracked.itself = run_call  # ``functools.wraps`` copies attributes, and a wrapper of this one is another
     return tracked
 
 
@@ -123,6 +124,7 @@ def _is_tracked(call: Any) -> bool:
 
 
 def _track_new_class(cls: type, **kwargs: Any) -> None:
+    """Track calls of a pipeline class that is defined from now on."""
     from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
 
     super(DiffusionPipeline, cls).__init_subclass__(**kwargs)

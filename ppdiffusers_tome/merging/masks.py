@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import paddle
 
-from ppdiffusers_tome.merging.kv_reduction import TokenReduction
+from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.token_span import TokenSpan
 

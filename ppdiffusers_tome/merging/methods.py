@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# How keys and values are reduced, see ``kv_reduction`` and ``matching``.
+# How keys and values are reduced, see ``chosen_keys`` and ``matching``.
 CHOSEN, MERGED = "chosen", "merged"
 
 

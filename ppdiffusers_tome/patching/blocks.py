@@ -108,11 +108,11 @@ def _embeds_timesteps(path: str, layer: Layer) -> bool:
     return path.rpartition(".")[2] == "time_proj" or is_a(layer, "Timesteps")
 
 
-def is_part(denoiser: Layer) -> bool:
+def is_part(layer: Layer) -> bool:
     """Return whether a layer is only a part of a denoiser."""
     # The class of a DiT is that of a part of a UNet, too.
-    is_model = is_a(denoiser, "ModelMixin") and not getattr(denoiser, "is_input_continuous", False)
-    return not is_model and find_timestep_layer(denoiser) is None
+    is_model = is_a(layer, "ModelMixin") and not getattr(layer, "is_input_continuous", False)
+    return not is_model and find_timestep_layer(layer) is None
 
 
 def find_family(denoiser: Layer) -> str:

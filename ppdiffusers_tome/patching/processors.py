@@ -22,7 +22,7 @@ _MAP_STORING = {
 }
 
 
-def gets_group_sizes(attention: Any) -> bool:
+def accepts_group_sizes(attention: Any) -> bool:
     """Return whether group sizes may be added to an attention's mask.
 
     They may where it is for the block's keys alone; that of an unknown processor may not be.

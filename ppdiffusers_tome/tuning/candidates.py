@@ -81,7 +81,7 @@ def list_candidates(
         if refusal is not None:
             reason = f"no settings are possible with {format_settings(common)}; {refusal}"
         raise ToMeValueError(f"there is nothing to try: {reason}")
-    return {name: sorted(configs, key=_strength) for name, configs in families.items()}
+    return {name: sorted(configs, key=_rank_strength) for name, configs in families.items()}
 
 
 def collect_common_settings(config: ToMeConfig | str | Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def collect_common_settings(config: ToMeConfig | str | Path | None, settings: Ma
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
 
 
-def _strength(config: ToMeConfig) -> tuple[float, ...]:
+def _rank_strength(config: ToMeConfig) -> tuple[float, ...]:
     """Return what orders the settings of a family from mild to strong."""
     skipped = config.cache if isinstance(config.cache, float) else 0.0
     return config.highest_ratio, config.sx * config.sy, skipped

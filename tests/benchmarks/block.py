@@ -81,7 +81,7 @@ def run_todo(
     case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, stride: tuple[int, int] = (2, 2)
 ) -> Iterator[str]:
     """Choose the tokens of keys and values; nothing is restored."""
-    from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
+    from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
     from ppdiffusers_tome.merging.partition import random_partition
 
     chosen = select_key_tokens(random_partition(case.grid, *stride, seed=0, timestep=timestep), case.num_merged)

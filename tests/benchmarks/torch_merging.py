@@ -254,7 +254,7 @@ def _choose_sources(count: int, num_sources: int, num_kept: int, num_rest: int, 
 def select_key_tokens(
     height: int, width: int, setting: Setting, partition: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
-    """Select the tokens that give keys, as ``merging/kv_reduction.py`` does."""
+    """Select the tokens that give keys, as ``merging/chosen_keys.py`` does."""
     sources, destinations, hashed = partition
     num_rest = height * width - (height // setting.sy) * (width // setting.sx) * setting.sx * setting.sy
     count = len(sources) - min(int(height * width * setting.ratio), len(sources))

@@ -21,8 +21,8 @@ from future_models.stand_ins import (
 )  # fmt: skip
 from patching.contract import ToMeContract
 from ppdiffusers_tome import apply_tome
+from ppdiffusers_tome.merging.chosen_keys import select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.adapters.adapter import FIRST
 from zoo.specimen import TEXT_TOKENS, Inputs

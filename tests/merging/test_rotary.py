@@ -7,8 +7,8 @@ import paddle
 import pytest
 
 import tiny
+from ppdiffusers_tome.merging.chosen_keys import ChosenKeys
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching

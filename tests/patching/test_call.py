@@ -17,8 +17,8 @@ from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import
 import tiny
 from patching.contract import StumbledError, Tensors, failing_in, needs_recompute, watch_blocks
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
+from ppdiffusers_tome.merging.chosen_keys import select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import regular_partition

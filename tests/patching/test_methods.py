@@ -13,8 +13,8 @@ import pytest
 import tiny
 from patching.contract import marks_of
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
+from ppdiffusers_tome.merging.chosen_keys import select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer

@@ -7,11 +7,11 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.kv_reduction import TokenReduction
+from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
 from ppdiffusers_tome.patching.call_stack import POINT
 from ppdiffusers_tome.patching.override import Original, Override
-from ppdiffusers_tome.patching.processors import gets_group_sizes
+from ppdiffusers_tome.patching.processors import accepts_group_sizes
 from ppdiffusers_tome.patching.state.block_call import PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -38,7 +38,7 @@ class MaskOverride(Override):
         has_own_keys = target_length == reduction.num_tokens and (mask is None or mask.shape[-1] == target_length)
         if mask is not None:
             mask, target_length = self._reduce(mask, target_length, point)
-        if self._uses_group_sizes and has_own_keys and gets_group_sizes(self.layer):
+        if self._uses_group_sizes and has_own_keys and accepts_group_sizes(self.layer):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
             if attention_mask is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.

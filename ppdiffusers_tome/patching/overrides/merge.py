@@ -5,13 +5,12 @@ The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.kv_reduction import TokenReduction
+from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
@@ -61,19 +60,16 @@ class PointOverride(Override):
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
             )
         tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
-        for name, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
-            is_own = value is tokens or name == "encoder_hidden_states"
-            has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
-            if has_rows and not is_own:  # of a mask of regions
-                raise UnmergeableError(
-                    "rows", f"{type(self.layer).__name__} got {name} with a row for each token, so it runs unmerged"
-                )
+        if self.role == CROSS_ATTENTION:
+            self._require_no_rows(kwargs, tokens, reduction.num_tokens)
         if not merge_point.merges_inside:
             require_fit(self.layer, merge_point, reduction, tokens)
         if reduction.keeps_queries:
             point.required.add("to_k")
-        if merge_point.rotary or merge_point.mask:
-            kwargs = self._reduce_keywords(point, kwargs, tokens.dtype)
+        if kwargs.get(merge_point.rotary) is not None:
+            kwargs = self._take_rotary(point, kwargs)
+        if merge_point.mask:
+            kwargs = self._reduce_mask(point, kwargs, tokens.dtype)
         reduces_inside = reduction.keeps_queries or merge_point.merges_inside
         if not reduces_inside:
             args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
@@ -91,35 +87,46 @@ class PointOverride(Override):
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
 
-    def _reduce_keywords(self, point: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
-        """Return the keywords for fewer tokens; prepare the rotations."""
-        changed, merge_point, reduction = dict(kwargs), self.merge_point, point.reduction
-        if kwargs.get(merge_point.rotary) is not None:
-            rotary = RotaryEmbedding(changed.pop(merge_point.rotary), reduction.num_tokens)
-            keys = rotary.find_rotation(reduction.positions)
-            point.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
-            if rotary.num_text:
-                point.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
-            point.required |= point.rotations.keys()
-        if merge_point.mask:
-            mask = kwargs.get(merge_point.mask)
-            if mask is not None:
-                if mask.ndim != 4 or mask.shape[2] != 1:
-                    raise UnmergeableError(
-                        "mask",
-                        f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs "
-                        "unmerged",
-                    )
-                mask = reduce_key_mask(mask, reduction, text_first=merge_point.text_first)
-            if self.state.config.uses_group_sizes:
-                text = kwargs.get("encoder_hidden_states")
-                num_text = 0 if text is None else text.shape[1]
-                mask = add_group_size_bias(mask, reduction, num_text, dtype, text_first=merge_point.text_first)
-            if mask is not None:
-                changed[merge_point.mask] = mask
-        return changed
+    def _require_no_rows(self, kwargs: Keywords, tokens: Any, num_tokens: int) -> None:
+        """Refuse keywords with a row for each token, such as masks of regions."""
+        for name, value in kwargs.items():
+            is_own = value is tokens or name == "encoder_hidden_states"
+            if isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == num_tokens and not is_own:
+                raise UnmergeableError(
+                    "rows", f"{type(self.layer).__name__} got {name} with a row for each token, so it runs unmerged"
+                )
+
+    def _take_rotary(self, point: PointCall, kwargs: Keywords) -> Keywords:
+        """Take the rotary embedding out of the keywords; prepare the rotations."""
+        reduction, keyword = point.reduction, self.merge_point.rotary
+        rotary = RotaryEmbedding(kwargs[keyword], reduction.num_tokens)
+        keys = rotary.find_rotation(reduction.positions)
+        point.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
+        if rotary.num_text:
+            point.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
+        point.required |= point.rotations.keys()
+        return {name: value for name, value in kwargs.items() if name != keyword}
+
+    def _reduce_mask(self, point: PointCall, kwargs: Keywords, dtype: Any) -> Keywords:
+        """Return the keywords with a mask of fewer keys, and group sizes."""
+        reduction, keyword, text_first = point.reduction, self.merge_point.mask, self.merge_point.text_first
+        mask = kwargs.get(keyword)
+        if mask is not None:
+            if mask.ndim != 4 or mask.shape[2] != 1:
+                raise UnmergeableError(
+                    "mask",
+                    f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs "
+                    "unmerged",
+                )
+            mask = reduce_key_mask(mask, reduction, text_first=text_first)
+        if self.state.config.uses_group_sizes:
+            text = kwargs.get("encoder_hidden_states")
+            num_text = 0 if text is None else text.shape[1]
+            mask = add_group_size_bias(mask, reduction, num_text, dtype, text_first=text_first)
+        return kwargs if mask is None else {**kwargs, keyword: mask}
 
     def _describe_bypass(self, missing: set[str]) -> str:
+        """Describe which layers the attention did not call."""
         why = "reduces keys" if "to_k" in missing else "rotates merged tokens by their positions"
         who = (
             "a function in place of its forward"

@@ -9,8 +9,8 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import TokenReduction
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising, PipelineCall

@@ -48,7 +48,7 @@ class Denoising:
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
         return self._finder.find_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
 
-    def report(self) -> StepReport:
+    def make_report(self) -> StepReport:
         """Report the calls so far, and the memory of the cache now."""
         histories = (history for kept in self.memory.values for history in kept.histories.values())
         return replace(self.cache.report, cache_bytes=count_bytes(histories))
@@ -80,7 +80,7 @@ class PipelineCall:
         denoisings, self._denoisings = self._denoisings, {}
         for state, denoising in denoisings.items():
             if denoising is not None and state.config.cache:
-                state.last_image = denoising.report()
+                state.last_image = denoising.make_report()
             if denoising is not None and is_complete and not vars(self._pipe).get("_interrupt"):
                 _warn_of_useless_bounds(state, denoising.ratio_merges)
 

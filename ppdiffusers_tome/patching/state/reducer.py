@@ -7,9 +7,9 @@ from functools import partial
 
 import paddle
 
+from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, TokenReduction, select_key_tokens
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Layout
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, TokenReduction, select_key_tokens
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.methods import CHOSEN, MERGED, METHODS
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
@@ -45,7 +45,7 @@ def build_reducer(
         partition = partition.shift(layout.prefix)
     if keys == CHOSEN:
         kept = select_key_tokens(partition, num_merged, step_constants, frames=frames)
-        return partial(_choose_keys, kept, layout.prefix)
+        return partial(_make_chosen_keys, kept, layout.prefix)
     tiles = split_by_tile(partition, grid, config.tile, stride, constants)
     return partial(
         match_tokens, partition=partition, num_merged=num_merged, tiles=tiles, frames=frames,
@@ -57,5 +57,5 @@ def build_reducer(
 # traces a program.
 
 
-def _choose_keys(kept: paddle.Tensor, prefix: int, tokens: paddle.Tensor) -> ChosenKeys:
+def _make_chosen_keys(kept: paddle.Tensor, prefix: int, tokens: paddle.Tensor) -> ChosenKeys:
     return ChosenKeys(kept, tokens.shape[0], tokens.shape[1], prefix)

@@ -13,7 +13,7 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.merging.kv_reduction import TokenReduction
+from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 
 _PATIENCE = 3  # consecutive calls without a match before a warning
 # The share of the slope that a skipped step follows; all of it overshoots where values curve.

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 # A timestep may be rounded to bfloat16, which has 8 bits; that of FLUX is also divided and multiplied by 1000, and
 # rounded each time.
 _ROUNDING = 2.0**-7
-_SAME = 1e-5  # of all of a list: those of second order repeat a timestep within a rounding
+# Of the range of a list, the most by which two entries of one timestep differ: those of second order repeat it rounded.
+_SAME = 1e-5
 
 
 class Step(NamedTuple):
@@ -103,13 +104,15 @@ class StepFinder:
             return self._describe_step(is_new_step=False, continues=False)
         place = self._find_next(schedules, timestep) if is_same_list else None
         times = self._schedule.times
+        # A gap in the list ends a run; where values are on no list there is none.
         continues = place is not None and (not self._is_listed or times[place] <= times[self._place] + 1)
         if place is None:
             listing = [each for each in schedules if each.find_places(timestep)]
             if is_same_list and self._is_listed and not listing:
-                return Step(None)
+                return Step(None)  # what is on no list interrupts nothing
+            # A denoising begins where its list does, or image-to-image inside of it.
             beginning = [each for each in listing if 0 in each.find_places(timestep)]
-            self._schedule, self._is_listed = [*beginning, *listing, *schedules][0], bool(listing)
+            self._schedule, self._is_listed = (beginning or listing or schedules)[0], bool(listing)
             place = self._schedule.find_first(timestep) if listing else 0
             self._end = min(place + (num_steps or len(self._schedule)), len(self._schedule))
         if not continues:
@@ -130,6 +133,7 @@ class StepFinder:
         return None if any(each.timesteps[0] == timestep for each in schedules) else self._place + 1
 
     def _describe_step(self, *, is_new_step: bool, continues: bool) -> Step:
+        """Describe the step at the present place."""
         place, length = self._place, len(self._schedule)
         return Step(
             place / max(length, place + 1), is_new_step, continues,

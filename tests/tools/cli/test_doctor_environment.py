@@ -140,7 +140,7 @@ def test_method_that_fails_is_named_with_those_that_work(monkeypatch):
     assert problems[:2] == [
         f"method {name} {fails}these work: todo, balanced, fast, quality" for name in ("keys", "tome")
     ]
-    monkeypatch.setattr("ppdiffusers_tome.merging.kv_reduction.ChosenKeys.reduce", lambda self, x: x[:, :4])
+    monkeypatch.setattr("ppdiffusers_tome.merging.chosen_keys.ChosenKeys.reduce", lambda self, x: x[:, :4])
     found = check_methods()
     assert found["work"] == "0 of 3"
     assert "method todo in float32 fails on cpu, its numbers are wrong; no method works" in find_problems(
