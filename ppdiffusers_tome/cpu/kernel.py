@@ -7,7 +7,6 @@ unfolds the whole image. They read and write the memory of Paddle's tensors.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Sequence
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import paddle
 
+from ppdiffusers_tome.cpu.process import count_threads
 from ppdiffusers_tome.messages import warn_user
 
 OLDEST = "1.20"  # onnxruntime 1.19 was the first with the kernel
@@ -78,7 +78,7 @@ def _compute(
     operator: str, inputs: Sequence[paddle.Tensor], shape: list[int], **attributes: _Attribute
 ) -> paddle.Tensor | None:
     """Compute a tensor of this shape by an operator, or return None."""
-    session = _make_session(operator, len(inputs), tuple(attributes.items()), _count_threads())
+    session = _make_session(operator, len(inputs), tuple(attributes.items()), count_threads())
     if session is None:
         return None
     output = paddle.empty(shape, dtype="float32")
@@ -121,12 +121,6 @@ def _advise(reason: str) -> None:
         "plain attention and Paddle's convolutions run, which are slower and take more memory; pip install "
         f"'onnxruntime>={OLDEST}'"
     )
-
-
-def _count_threads() -> int:
-    """Return the number of Paddle's threads, which ``prepare_cpu`` or the user set."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) else 1
 
 
 def _write_model(operator: str, inputs: list[str], attributes: tuple[tuple[str, _Attribute], ...]) -> bytes:

@@ -106,6 +106,12 @@ def _read_threads() -> int:
     return int(given) if given.isdecimal() else 0
 
 
+def count_threads() -> int:
+    """Return how many threads Paddle uses, as the environment says."""
+    given = os.environ.get(_THREADS_VARIABLE, "")
+    return int(given) if given.isdecimal() and int(given) else 1
+
+
 def count_usable_cores() -> int:
     """Return the number of cores that this process may use."""
     try:

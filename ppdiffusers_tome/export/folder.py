@@ -47,7 +47,7 @@ def require_folder(folder: Path, *, overwrite: bool) -> None:
     """
     prepare_folder(folder, overwrite=overwrite)
     found = _list_files(folder)
-    if others := [name for name in found if name not in list_exported(folder)]:
+    if others := [name for name in found if name not in _list_exported(folder)]:
         raise ToMeValueError(
             f"{folder / others[0]} belongs to no earlier export, so not even overwrite=True replaces it; choose "
             "another folder, or move it away"
@@ -75,7 +75,7 @@ def publish(work: Path, folder: Path, description: dict[str, Any]) -> None:
     try:
         (folder / INDEX).unlink(missing_ok=True)
         # A program of the other Paddle would be loaded in place of the new one, and settings would be out of date.
-        for name in list_exported(folder).intersection(_list_files(folder)) - {EXPORT}:
+        for name in _list_exported(folder).intersection(_list_files(folder)) - {EXPORT}:
             (folder / name).unlink()
         for name in [EXPORT, *(name for name in names if name != INDEX), INDEX]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def read_export(folder: Path) -> dict[str, Any] | None:
     return export if isinstance(export, dict) and isinstance(export.get("files"), list) else None
 
 
-def list_exported(folder: Path) -> set[str]:
+def _list_exported(folder: Path) -> set[str]:
     """List the files that ``export.json`` names, itself included."""
     export = read_export(folder)
     return set() if export is None else {str(name) for name in export["files"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,6 +13,7 @@ import numpy as np
 import paddle
 from ppdiffusers import PaddleInferRuntimeModel
 
+from ppdiffusers_tome.cpu.process import count_threads
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.export.folder import EXPORT, INDEX, PROGRAM, PROGRAM_SUFFIXES, read_export
 
@@ -171,5 +171,5 @@ def load_program(folder: Path) -> Program:
     device, _, index = paddle.get_device().partition(":")
     if device == "gpu":
         config.enable_use_gpu(256, int(index or 0))
-    config.set_cpu_math_library_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    config.set_cpu_math_library_num_threads(count_threads())
     return Program.from_pretrained(str(folder), model_file_name=names[0], infer_configs=config)

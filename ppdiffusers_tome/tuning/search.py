@@ -90,14 +90,14 @@ class Search:
 
     def fit_candidates(self) -> dict[str, list[ToMeConfig]]:
         """Replace the fractions of skipped steps by steps chosen for the model."""
-        chosen = self.choose_computed_steps() if self._fractions else {}
+        chosen = self.choose_by_images() if self._fractions else {}
         return {
             name: [replace(each, cache=chosen.get(each.cache, each.cache)) for each in configs]
             for name, configs in self.families.items()
         }
 
-    def choose_computed_steps(self) -> dict[Any, tuple[int, ...]]:
-        """Choose the computed steps for each fraction of skipped ones.
+    def choose_by_images(self) -> dict[Any, tuple[int, ...]]:
+        """Choose the computed steps for each fraction by images.
 
         Where these calls cannot tell, there are none, with a warning.
         """
