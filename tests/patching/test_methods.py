@@ -97,7 +97,7 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
     for block in blocks:
         point = block.adapter.points["merge_attn"][0]
         for name in counts:
-            find_layer(block.block, point.path(name)).register_forward_post_hook(_counting(counts[name]))
+            find_layer(block.block, point.join_path(name)).register_forward_post_hook(_counting(counts[name]))
     height, width = specimen.size or (16, 16)
     paddle.seed(0)
     with paddle.no_grad():
