@@ -14,8 +14,11 @@ from ppdiffusers_tome.cpu.kernel import compute_convolution
 from ppdiffusers_tome.patching.override import replace_inside
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK
 
-# What the kernel computes; a subclass may have a ``forward`` of its own.
-_FORWARDS = (Conv2D.forward, LoRACompatibleConv.forward)
+# What the kernel computes; a subclass may have a ``forward`` of its own, and other code may have replaced a class's.
+_FORWARDS = tuple(
+    function for package, function in (("paddle", Conv2D.forward), ("ppdiffusers", LoRACompatibleConv.forward))
+    if getattr(function, "__globals__", {}).get("__name__", "").startswith(f"{package}.")
+)  # fmt: skip
 
 
 def replace_convolutions(model: Layer) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import importlib.util
 import pickle
 import warnings
 from collections.abc import Callable
@@ -237,6 +239,19 @@ def test_a_forward_that_replaces_the_class_s_afterwards_runs(
     monkeypatch.setattr(Renamed, "forward", lambda self, x: x + 1)
     assert np.array_equal(run_eagerly(layer, x), (x + 1).numpy())
     assert computed == []
+
+
+def test_a_forward_that_replaced_the_class_s_before_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for images that tile without seams."""
+    layer, x = tiny.build(Conv2D, in_channels=8, out_channels=8, kernel_size=3), tiny.array((2, 8, 9, 13), seed=1)
+    monkeypatch.setattr(Conv2D, "forward", functools.wraps(Conv2D.forward)(lambda self, x: x + 1))
+    spec = importlib.util.spec_from_file_location("imported_later", convolution.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    later = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(later)
+    assert later.replace_convolutions(layer) == 0
+    assert np.array_equal(run_eagerly(layer, x), (x + 1).numpy())
 
 
 def test_hooks_and_functions_of_the_users_stay(computed: list[tuple[int, ...]]) -> None:

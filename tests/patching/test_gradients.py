@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paddle.distributed.fleet.utils import recompute
 
 import tiny
 from patching.contract import needs_recompute
@@ -93,6 +94,17 @@ class TestCheckpointing:
             gradients(model, run(model))
         assert count_calls() == before
         assert kept is not None
+
+
+    @pytest.mark.filterwarnings("always:ToMe")
+    def test_recompute_without_its_state_is_told(self) -> None:
+        unet = apply_tome(tiny.unet(levels=1), 0.5)
+        unet.train()
+        block = next(layer for layer in unet.sublayers() if type(layer).__name__ == "BasicTransformerBlock")
+        own = block.forward
+        block.forward = lambda *args, **kwargs: recompute(own, *args, preserve_rng_state=False, **kwargs)
+        with pytest.warns(UserWarning, match="ran outside of a call of its denoiser, .*preserve_rng_state=True"):
+            gradients(unet, run_unet(unet))
 
 
 def count_calls() -> int:

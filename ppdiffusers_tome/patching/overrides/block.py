@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import paddle
+
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, find_first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
@@ -85,15 +87,16 @@ class BlockOverride(Override):
         self._inner_names = [([*filter(None, path.split("."))], override) for path, override in inner]
 
     def note_outside(self) -> None:
-        """Warn where a pipeline runs the block outside of its denoiser."""
+        """Warn where a pipeline or a backward pass runs the block outside of its denoiser."""
         states = {override.state for override in list_overrides(self.layer)}
         # Of two models that share the block, the other may run.
-        if CALL_STACK.pipeline_call is not None and states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
+        is_used = CALL_STACK.pipeline_call is not None or paddle.is_grad_enabled()
+        if is_used and states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
             self.state.warn_once(
                 "outside",
                 f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
                 "the denoiser's forward, the block was copied or moved, or other code called it alone; call apply_tome "
-                "again",
+                "again. In a backward pass, gradients are wrong: recompute needs Paddle 3 and preserve_rng_state=True",
             )
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
