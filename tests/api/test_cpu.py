@@ -118,6 +118,24 @@ def test_cores_are_those_that_this_process_may_use(tmp_path: Path, monkeypatch: 
 
 
 @LINUX
+@LINUX
+@pytest.mark.parametrize("before", ["", "import paddle; paddle.ones([64, 64]) @ paddle.ones([64, 64])"])
+def test_threads_sleep_after_an_operator_unless_told_otherwise(before: str) -> None:
+    code = f"""
+{before}
+from ppdiffusers_tome import prepare_cpu
+prepare_cpu()
+import ctypes, os, paddle
+openmp = os.path.join(os.path.dirname(paddle.__file__), "libs", "libiomp5.so")
+print(ctypes.CDLL(openmp).kmp_get_blocktime() if os.path.exists(openmp) else "")
+"""
+    milliseconds = run(code, KMP_BLOCKTIME="50")
+    if not milliseconds:
+        pytest.skip("this Paddle has another OpenMP")
+    assert milliseconds == "50"
+    assert run(f"import os; os.environ.pop('KMP_BLOCKTIME')\n{code}", KMP_BLOCKTIME="") == "1"
+
+
 def test_one_call_prepares_a_process_before_and_after_paddle_is_imported() -> None:
     code = """
 import os, sys
