@@ -100,12 +100,12 @@ def make_page(machines: Sequence[Machine]) -> str:
         for variant, title in TITLES.items()
     ]
     case = machines[0].found["results"][0]["case"]
+    attention = "onnxruntime's kernels" if case["attention"] == "cpu" else f"{case['attention']} attention"
     notes = [
         "seconds of one call of the UNet, median of the rounds, in each of which all take turns; in brackets the "
         "speed-up over unmerged, likewise",
         f"Stable Diffusion 1.5's shape, random weights, {case['dtype']}, batch size {case['batch']} (2 per step with "
-        f"guidance); ratio 0.5 where a preset sets none; {case['attention']} attention for all on Paddle, unmerged and "
-        "merged",
+        f"guidance); ratio 0.5 where a preset sets none; {attention} for all on Paddle, unmerged and merged",
         "PyTorch: the same shape in diffusers, in a process of its own, with its scaled_dot_product_attention; tomesd "
         "is compared with that: speed-up, and the remaining share of the seconds",
         *(machine.describe() for machine in machines),
