@@ -87,7 +87,7 @@ class BlockOverride(Override):
         self._inner_names = [([*filter(None, path.split("."))], override) for path, override in inner]
 
     def note_outside(self) -> None:
-        """Warn where a pipeline or a backward pass runs the block outside of its denoiser."""
+        """Warn of a block that runs outside of a call of its denoiser."""
         states = {override.state for override in list_overrides(self.layer)}
         # Of two models that share the block, the other may run.
         is_used = CALL_STACK.pipeline_call is not None or paddle.is_grad_enabled()
