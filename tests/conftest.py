@@ -62,6 +62,19 @@ def _turn_gradients_on() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _forget_refused_programs() -> Iterator[None]:
+    """Forget what Paddle 3 keeps of a program whose tracing raised.
+
+    It keeps parameters by the address of their program, and crashes where a later program gets the same address.
+    """
+    yield
+    recorder = sys.modules.get("paddle.jit.dy2static.parameter_recorder")
+    if recorder is not None:
+        recorder._global_parameter_recorder.__init__()
+        recorder._global_inplace_map.__init__()
+
+
+@pytest.fixture(autouse=True)
 def _forget_watchers() -> Iterator[None]:
     """Forget what a test watches merging with."""
     yield
