@@ -101,8 +101,8 @@ def apply_tome(
             once (Wan, CogVideoX, HunyuanVideo).
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
             before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps from 0 to the
-            last, such as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)`` of 20. In a denoising of another length listed steps
-            keep their places, as fractions of it. It needs a pipeline, which knows the number of steps, and a fraction
+            last, such as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)`` of 20. In a denoising of another length a list
+            stands for the fraction that it skips. It needs a pipeline, which knows the number of steps, and a fraction
             9 steps or more.
         config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from ppdiffusers_tome.cpu.attention import replace_processors, restore_processors
 from ppdiffusers_tome.cpu.convolution import replace_convolutions, restore_convolutions
-from ppdiffusers_tome.cpu.kernel import has_kernels
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.models import list_models
 
@@ -44,7 +43,6 @@ def enable_cpu_kernels(model_or_pipe: T) -> T:
             "ppdiffusers' plain AttnProcessor, which set_attn_processor(AttnProcessor()) sets, nor a Conv2D; give a "
             "model with such layers, such as a Stable Diffusion UNet"
         )
-    has_kernels()  # advises now rather than at the first image
     return model_or_pipe
 
 

@@ -13,7 +13,7 @@ from paddle.nn import Layer
 from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFormersAttnProcessor
 from ppdiffusers.utils import USE_PEFT_BACKEND
 
-from ppdiffusers_tome.cpu.kernel import compute_attention
+from ppdiffusers_tome.cpu.kernel import compute_attention, fits_kernel
 
 
 class CPUAttnProcessor:
@@ -32,9 +32,6 @@ class CPUAttnProcessor:
         # ppdiffusers checks the processor's class where it saves a LoRA, lists the processors beside one or restores
         # the default, and knows only its own classes. What it does for AttnProcessor is right for this one too.
         return AttnProcessor
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(self), ()
 
     def __call__(
         self,
@@ -84,29 +81,18 @@ def _attend(
     attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
 ) -> paddle.Tensor:
     """Compute attention ``[batch, tokens, channels]`` from projections of that kind."""
-    if _fits_kernel(attn, query, key, value, mask):
+    if (
+        fits_kernel(query, key, value, *([] if mask is None else [mask]))
+        and query.shape[0] == key.shape[0] > 0  # a text for several images is broadcast
+        and getattr(attn.get_attention_scores, "__func__", None) is Attention.get_attention_scores
+        and (mask is None or mask.shape == [query.shape[0], attn.heads, 1, key.shape[1]])  # the same for all queries
+    ):
         with_mask = (query, key) if mask is None else _append_mask_channel(query, key, mask, attn.scale)
         result = compute_attention(*with_mask, value, attn.heads, attn.scale)
         if result is not None:
             return result
     query, key, value = (attn.head_to_batch_dim(x) for x in (query, key, value))
     return attn.batch_to_head_dim(paddle.matmul(attn.get_attention_scores(query, key, mask), value))
-
-
-def _fits_kernel(
-    attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
-) -> bool:
-    """Return whether the kernel computes what plain attention would."""
-    projections = (query, key, value)
-    inputs = projections if mask is None else (*projections, mask)
-    return (
-        paddle.in_dynamic_mode()
-        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in inputs))
-        and all(x.dtype == paddle.float32 and x.place.is_cpu_place() for x in projections)
-        and query.shape[0] == key.shape[0] > 0  # a text for several images is broadcast
-        and getattr(attn.get_attention_scores, "__func__", None) is Attention.get_attention_scores
-        and (mask is None or mask.shape == [query.shape[0], attn.heads, 1, key.shape[1]])  # the same for all queries
-    )
 
 
 def _append_mask_channel(
@@ -124,7 +110,7 @@ def _append_mask_channel(
     """
     heads = mask.shape[1]
     # The lowest float32 would become infinite.
-    bias = paddle.clip(mask.astype("float32"), -1e30, 1e30).transpose([0, 3, 1, 2]) / scale
+    bias = paddle.clip(mask, -1e30, 1e30).transpose([0, 3, 1, 2]) / scale
     query, key = (x.reshape([*x.shape[:2], heads, -1]) for x in (query, key))
     query = paddle.concat([query, paddle.ones([*query.shape[:3], 1])], axis=-1)
     return query.flatten(2), paddle.concat([key, bias], axis=-1).flatten(2)
@@ -146,6 +132,9 @@ def restore_processors(model: Layer) -> None:
 
 
 def _is_replaceable(processor: Any) -> bool:
+    # A function that other code put on the class stays, too.
+    if getattr(type(processor).__call__, "__globals__", {}).get("__name__") != type(processor).__module__:
+        return False
     # In ppdiffusers 0.29.1 the default is xFormers' processor, which tries a GPU kernel and then computes plainly.
     if type(processor) is XFormersAttnProcessor:
         return processor.attention_op is None and paddle.get_device() == "cpu"

@@ -10,7 +10,7 @@ from paddle.jit.sot import psdb
 from paddle.nn import Conv2D, Layer
 from ppdiffusers.models.lora import LoRACompatibleConv
 
-from ppdiffusers_tome.cpu.kernel import compute_convolution
+from ppdiffusers_tome.cpu.kernel import compute_convolution, fits_kernel
 from ppdiffusers_tome.patching.override import replace_inside
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK
 
@@ -61,18 +61,14 @@ def forward(layer: Any, *args: Any, **kwargs: Any) -> paddle.Tensor:
 
 def _fits_kernel(layer: Any, x: Any) -> bool:
     """Return whether the kernel computes what the layer's class would."""
-    if not paddle.in_dynamic_mode() or type(layer).forward not in _FORWARDS:
-        return False
-    tensors = [each for each in (x, layer.weight, layer.bias) if each is not None]
     padding = layer._padding  # a LoRACompatibleConv reads it, and a Conv2D what was made of it
     return (
-        all(isinstance(x, paddle.Tensor) and x.dtype == paddle.float32 and x.place.is_cpu_place() for x in tensors)
-        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in tensors))
+        type(layer).forward in _FORWARDS
+        and fits_kernel(x, layer.weight, *([] if layer.bias is None else [layer.bias]))
         and getattr(layer, "lora_layer", None) is None
         and (layer._padding_mode, layer._data_format) == ("zeros", "NCHW")
         and layer._updated_padding == ([padding] * 2 if isinstance(padding, int) else list(padding))
         and len(layer._updated_padding) == 2  # not of each side
         and x.ndim == 4
-        and x.shape[0] > 0
         and x.shape[1] == layer.weight.shape[1] * layer._groups
     )

@@ -18,18 +18,25 @@ import paddle
 from ppdiffusers_tome.cpu.process import count_threads
 from ppdiffusers_tome.messages import warn_user
 
-OLDEST = "1.20"  # onnxruntime 1.19 was the first with the kernel
-_ATTENTION = "com.microsoft.MultiHeadAttention"
 _Attribute = int | float | tuple[int, ...]
+
+
+def fits_kernel(*tensors: paddle.Tensor) -> bool:
+    """Return whether the kernels take such tensors here: float32 on a CPU, without gradients."""
+    return (
+        paddle.in_dynamic_mode()
+        and all(x.dtype == paddle.float32 and x.place.is_cpu_place() for x in tensors)
+        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in tensors))
+    )
 
 
 def compute_attention(
     query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, heads: int, scale: float
 ) -> paddle.Tensor | None:
-    """Compute attention without gradients; return None where that fails.
+    """Compute attention by the kernel; return None without onnxruntime.
 
     Args:
-        query: ``[batch, tokens, heads * channels]``, float32 on a CPU, as the others.
+        query: ``[batch, tokens, heads * channels]``; it and the others fit the kernel.
         key: ``[batch, keys, heads * channels]``.
         value: ``[batch, keys, heads * own channels]``.
         heads: their number.
@@ -39,17 +46,17 @@ def compute_attention(
         ``[batch, tokens, heads * own channels]``.
     """
     shape = [query.shape[0], query.shape[1], value.shape[2]]
-    return _compute(_ATTENTION, (query, key, value), shape, num_heads=heads, scale=float(scale))
+    return _compute("com.microsoft.MultiHeadAttention", (query, key, value), shape, num_heads=heads, scale=float(scale))
 
 
 def compute_convolution(
     x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor | None, *,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
 ) -> paddle.Tensor | None:  # fmt: skip
-    """Compute a convolution without gradients; return None where that fails.
+    """Compute a convolution by the kernel; return None without onnxruntime.
 
     Args:
-        x: ``[batch, channels, height, width]``, float32 on a CPU, as the others.
+        x: ``[batch, channels, height, width]``; it and the others fit the kernel.
         weight: ``[output channels, channels / groups, height, width]`` of the kernel.
         bias: ``[output channels]`` or None.
         stride, padding, dilation: of height and width; zeros are padded on both sides.
@@ -60,18 +67,11 @@ def compute_convolution(
     """
     sides = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     size = [(side + 2 * pad - gap * (kernel - 1) - 1) // step + 1 for side, kernel, step, pad, gap in sides]
-    if min(size) < 1:
-        return None
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return _compute(
         "Conv", inputs, [x.shape[0], weight.shape[0], *size],
         strides=tuple(stride), pads=(*padding, *padding), dilations=tuple(dilation), group=groups,
     )  # fmt: skip
-
-
-def has_kernels() -> bool:
-    """Return whether onnxruntime works here; if not, log the remedy once."""
-    return _make_session(_ATTENTION, 3, (("num_heads", 1),), 1) is not None
 
 
 def _compute(
@@ -87,11 +87,7 @@ def _compute(
     for number, x in enumerate(inputs):
         binding.bind_input(str(number), "cpu", 0, np.float32, x.shape, x.data_ptr())
     binding.bind_output("output", "cpu", 0, np.float32, output.shape, output.data_ptr())
-    try:
-        session.run_with_iobinding(binding)
-    except Exception as error:
-        _advise(str(error))
-        return None
+    session.run_with_iobinding(binding)
     return output
 
 
@@ -101,8 +97,6 @@ def _make_session(operator: str, num_inputs: int, attributes: tuple[tuple[str, _
     try:
         import onnxruntime
 
-        if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < tuple(map(int, OLDEST.split("."))):
-            raise ImportError(f"{onnxruntime.__version__} is older than {OLDEST}")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that wait would rob Paddle's
@@ -119,7 +113,7 @@ def _advise(reason: str) -> None:
     warn_user(
         f"onnxruntime cannot compute attention and convolutions ({' '.join(reason.split())[:200]}), so ppdiffusers' "
         "plain attention and Paddle's convolutions run, which are slower and take more memory; pip install "
-        f"'onnxruntime>={OLDEST}'"
+        "'onnxruntime>=1.20'"
     )
 
 

@@ -13,21 +13,8 @@ from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_
 
 
 def to_python(value: Any) -> Any:
-    """Convert a number or flag of numpy, Paddle or another library.
-
-    Returns:
-        Python's own value for an array or tensor of one element, whatever its shape; a list for one of several elements
-        and one axis; anything else unchanged.
-    """
-    if isinstance(value, type) or not callable(getattr(value, "item", None)):
-        return value
-    try:
-        # Element by element, as Paddle's `tolist` returns the bits of bfloat16; `item` returns the number.
-        if math.prod(value.shape) == 1:
-            return value.item()
-        return [to_python(element) for element in value] if len(value.shape) == 1 else value
-    except Exception:  # for example a tensor of a program that is being traced, which has no value yet
-        return value
+    """Return a number, flag or array of numpy or Paddle as Python's own."""
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
 def check_type(value: Any, expected: Any, accepted: str, label: str = "", hint: str = "") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import operator
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
@@ -175,8 +174,6 @@ class ToMeConfig:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
         """Build a config from plain values, such as those of ``to_dict``."""
-        check_type(settings, Mapping, 'a mapping of settings such as {"ratio": 0.5}')
-        check_names(settings)
         return cls(**settings)
 
     @classmethod
@@ -190,12 +187,10 @@ class ToMeConfig:
         check_type(path, str | PathLike, "the path of a JSON file of settings, such as 'tome.json'")
         try:
             settings = json.loads(Path(path).read_bytes())  # in UTF-8, UTF-16 or UTF-32
-        except (OSError, ValueError, RecursionError) as error:
-            # `os.path` returns False for a path that is too long or has a null byte, where `Path` raises.
-            names = "" if os.path.exists(path) else f"; the presets are {', '.join(PRESETS)}"
+        except (OSError, ValueError) as error:
             raise ToMeValueError(
-                f"{path} cannot be read as settings of token merging ({getattr(error, 'strerror', None) or error})"
-                f"{names}{did_you_mean(str(path), PRESETS)}"
+                f"{path} cannot be read as settings of token merging ({getattr(error, 'strerror', None) or error}); "
+                f"the presets are {', '.join(PRESETS)}{did_you_mean(str(path), PRESETS)}"
             ) from error
         if not isinstance(settings, dict):
             raise ToMeValueError(
@@ -219,11 +214,10 @@ class ToMeConfig:
         return cls(**PRESETS[name])
 
 
-def check_names(settings: Mapping[Any, Any]) -> None:
+def check_names(settings: Mapping[str, Any]) -> None:
     """Refuse names that are no settings, by a ``ToMeTypeError``."""
     refuse_removed(settings)
     known = [field.name for field in fields(ToMeConfig)]
-    unknown = sorted(shorten_repr(name) for name in settings if not (isinstance(name, str) and name in known))
-    if unknown:
-        suggestion = did_you_mean(unknown[0].strip("'"), known)
-        raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}{suggestion}")
+    if unknown := [name for name in settings if name not in known]:
+        names, suggestion = ", ".join(map(repr, unknown)), did_you_mean(unknown[0], known)
+        raise ToMeTypeError(f"unknown setting {names}; the settings are {', '.join(known)}{suggestion}")

@@ -40,18 +40,21 @@ def choose_computed_steps(
     Args:
         num_steps: of the denoising.
         cache: the fraction of steps to skip, or the computed steps themselves, from 0 to the last. In a denoising of
-            another length listed steps keep their places, as fractions of it, and so does the fraction of skipped ones.
+            another length a list stands for the fraction that it skips.
         family: one of ``FAMILIES``, for a fraction.
         predicts_noise: True of a model that predicts noise, False of one that predicts a velocity or the image.
 
     Example:
         >>> sorted(choose_computed_steps(20, 0.2, predicts_noise=True))
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 18, 19]
-        >>> sorted(choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19)))
-        [0, 1, 7, 9]
+        >>> sorted(choose_computed_steps(5, (0, 1, 4)))
+        [0, 1, 4]
     """
     if isinstance(cache, tuple):
-        return frozenset(cache) if cache[-1] + 1 == num_steps else _move_steps(cache, num_steps)
+        num_listed = cache[-1] + 1
+        if num_listed == num_steps:
+            return frozenset(cache)
+        cache = (num_listed - len(cache)) / num_listed
     count = count_computed_steps(num_steps, cache)
     if count >= num_steps:
         return frozenset(range(num_steps))
@@ -86,16 +89,3 @@ def _spread(count: int, densities: Sequence[float]) -> list[int]:
             places.append(place)
             owed -= 1
     return places
-
-
-def _move_steps(computed: Sequence[int], num_steps: int) -> frozenset[int]:
-    """Move a list to another number of steps, at its fractions."""
-    import numpy as np
-
-    last = computed[-1]
-    count = max(min(2, num_steps), round(len(computed) / (last + 1) * num_steps))
-    number = np.arange(count)
-    steps = np.interp(number * (len(computed) - 1) / max(1, count - 1), np.arange(len(computed)), computed)
-    steps = np.rint(steps * ((num_steps - 1) / last)).astype(int)
-    apart = np.maximum.accumulate(steps - number) + number  # at least one step
-    return frozenset(np.minimum(apart, num_steps - count + number).tolist())

@@ -17,10 +17,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def shorten_repr(value: Any) -> str:
     """Return the ``repr`` as one line that is not too long."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # for example an integer of more than 4300 digits
-        text = f"<{type(value).__name__}>"
+    text = " ".join(repr(value).split())
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 

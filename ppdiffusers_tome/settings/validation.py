@@ -81,14 +81,11 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
         )
     if tile is not None and tile < max(sx, sy):
         raise ToMeValueError(
-            f"tile={shorten_repr(tile)} must be at least {shorten_repr(max(sx, sy))} for a {shorten_repr(sx)}x"
-            f"{shorten_repr(sy)} stride, so that a tile holds a destination; 16 is a good size, and None "
-            "compares all with all"
+            f"tile={tile} must be at least {max(sx, sy)} for a {sx}x{sy} stride, so that a tile holds a destination; "
+            "16 is a good size, and None compares all with all"
         )
     if not start < end:
-        raise ToMeValueError(
-            f"start={start:g} must be below end={end:g}; both are fractions of the denoising"
-        )
+        raise ToMeValueError(f"start={start:g} must be below end={end:g}; both are fractions of the denoising")
     if not any(values[name] for name in layers):
         raise ToMeValueError(
             "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
@@ -116,9 +113,8 @@ def _check_fraction(name: str, ratio: Any, settings: Mapping[str, Any]) -> float
     if 0 <= ratio < limit:
         return float(ratio)
     highest = f"{'at most' if may_reach_limit else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # rounded down
-    shape = "x".join(map(shorten_repr, stride if settings["st"] > 1 else stride[:2]))
+    shape = "x".join(map(str, stride if settings["st"] > 1 else stride[:2]))
     remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
-    remedy = "give a number such as 0.5" if ratio != ratio else remedy  # NaN
     raise ToMeValueError(
         f"{name}={shorten_repr(ratio)} must be at least 0 and {highest} for a {shape} stride; {remedy}"
     )

@@ -6,7 +6,7 @@ import copy
 import gc
 import json
 import weakref
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -121,24 +121,13 @@ class TestSchedule:
         assert sum(rows[min(gap, 9) - 1][step] for gap, step in gaps) <= highest
 
     @pytest.mark.parametrize(
-        ("num_steps", "listed", "computed"),
-        [
-            (20, (0, 1, 9, 19), {0, 1, 9, 19}),
-            (10, (0, 1, 2, 6, 14, 18, 19), {0, 1, 7, 9}),  # of another number of steps the places stay
-            (8, (0, 1, 3), {0, 1, 2, 3, 5, 7}),
-            (1, (0, 5), {0}),
-        ],
+        ("listed", "share"), [((0, 1, 2, 4, 5, 6, 9), 0.3), ((0, 5, 19), 0.85), (tuple(range(7)), 0.0)]
     )
-    def test_steps_of_a_list(self, num_steps: int, listed: tuple[int, ...], computed: set[int]) -> None:
-        assert choose_computed_steps(num_steps, listed) == computed
-
-    @given(st.integers(2, 60), st.integers(1, 60), st.data())
-    @settings(max_examples=100, deadline=None)
-    def test_any_list_has_its_share_of_another_number_of_steps(self, old: int, new: int, data: st.DataObject) -> None:
-        steps = (0, *sorted(data.draw(st.sets(st.integers(1, old - 1))) | {old - 1}))
-        moved = choose_computed_steps(new, steps)
-        assert {0, new - 1} <= moved <= set(range(new))
-        assert len(moved) == (len(steps) if new == old else max(min(2, new), round(len(steps) / old * new)))
+    def test_of_another_number_of_steps_a_list_is_its_share(self, listed: tuple[int, ...], share: float) -> None:
+        assert choose_computed_steps(listed[-1] + 1, listed) == set(listed)
+        for num_steps, family, is_noise in product((1, 8, 11, 50), FAMILIES, (False, True)):
+            expected = choose_computed_steps(num_steps, share, family, predicts_noise=is_noise)
+            assert choose_computed_steps(num_steps, listed, family, predicts_noise=is_noise) == expected
 
     def test_few_steps_are_all_computed(self) -> None:
         assert all(len(choose_computed_steps(n, 0.5)) == n for n in range(1, MIN_STEPS))
@@ -296,10 +285,10 @@ class TestRuns:
         pipe = apply_tome(sampler(), ratio=0, cache=(0, 1, 4, 5, 8, 11))
         plain = sampler()(call)
         cached = pipe(lambda unet, number, timestep: call(unet, number, timestep) if number not in (3, 7) else None)
-        # 4 and 8 are the first of a run; so is 0.
+        # 4 and 8 are the first of a run; these runs are so short that all of their steps are computed.
         computed = [number for number, output in enumerate(cached)
                     if output is not None and np.array_equal(output, plain[number])]  # fmt: skip
-        assert computed == [0, 1, 4, 6, 8, 11]
+        assert computed == [0, 1, 4, 5, 6, 8, 9, 10, 11]
 
     def test_the_first_skipped_step_follows_a_slope_with_a_scheduler_of_second_order(
         self, monkeypatch: pytest.MonkeyPatch
@@ -379,13 +368,13 @@ class TestListsOfOtherSteps:
         assert pipe.tome.entries[0].last_image.computed_steps == (0, 2, 5, 8, 11)
         assert not [warning for warning in recwarn if "ToMe" in str(warning.message)]
 
-    def test_of_another_number_it_keeps_its_places_and_that_is_logged(self) -> None:
+    def test_of_another_number_it_is_its_share_and_that_is_logged(self) -> None:
         pipe = sampler()
         plain = pipe(call, 24)
         apply_tome(pipe, 0, cache=CHOSEN)
-        with pytest.warns(UserWarning, match="cache is for 12 steps and this denoising has 24.*choose them again"):
+        with pytest.warns(UserWarning, match="cache is for 12 steps and this denoising has 24.*choose its steps again"):
             cached = pipe(call, 24)
-        expected = sorted(choose_computed_steps(24, CHOSEN))
+        expected = sorted(choose_computed_steps(24, 7 / 12, predicts_noise=True))
         assert equal_steps(plain, cached) == expected
         assert len(expected) == 10
 

@@ -113,8 +113,8 @@ class StepCache:
         if isinstance(cache, tuple) and cache[-1] + 1 != num_steps:
             warn(
                 "other steps",
-                f"the list in cache is for {cache[-1] + 1} steps and this denoising has {num_steps}, so listed steps "
-                "keep their places as fractions of the denoising; choose them again (ppdiffusers_tome.tune)",
+                f"the list in cache is for {cache[-1] + 1} steps and this denoising has {num_steps}, so as large a "
+                "fraction is skipped by the rule of the model's family; choose its steps again (ppdiffusers_tome.tune)",
             )
 
     def begin_call(self, step: Step, histories: dict[Hashable, History]) -> CachedCall | None:
