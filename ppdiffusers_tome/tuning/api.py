@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.shared_copy import shared_copy
-from ppdiffusers_tome.settings.bounds import to_python
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import describe_type, shorten_repr
-from ppdiffusers_tome.tuning.candidates import Steps, collect_common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import collect_common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.measurement import Meter, keep_random_state
 from ppdiffusers_tome.tuning.results import MeasuredImage, Target, Trial, Tuned
@@ -38,7 +37,7 @@ def tune(
     Candidates merge tokens, skip steps (``cache``), or do both. The steps that a cache computes are chosen to fit the
     model, by two images of seeds 1 and 2 that judge nothing. All candidates are judged by the images of seed 0. A call
     that fixes its noise by ``latents`` or ``generator`` is judged by the image that its steps were chosen by. The best
-    is compared with fewer steps in the same time, unmerged and merged; those are returned where they keep more.
+    is compared with fewer unmerged steps in the same time; those are returned where they keep more.
 
     Args:
         pipe: any ppdiffusers pipeline whose calls return PIL images.
@@ -59,8 +58,8 @@ def tune(
 
     Raises:
         ToMeTypeError: an argument is of the wrong type, a setting is unknown, or the call returns no PIL images.
-        ToMeValueError: an argument is out of range, no candidate is possible, or the pipeline cannot be copied, as one
-            with a cache of steps.
+        ToMeValueError: an argument is out of range, no candidate is possible, the pipeline cannot be copied, as one
+            with a cache of steps, or ``memory`` is given with Paddle 2.6, which cannot measure it.
         NothingToMergeError: nothing merges in this pipeline with any candidate.
 
     Example:
@@ -68,15 +67,15 @@ def tune(
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
-    for each in calls:
-        _check_call(each)
-    target, steps = Target(psnr, speedup, memory), _find_steps(pipe, calls)
+    if not all(isinstance(each, Mapping) for each in calls):
+        raise ToMeTypeError(
+            f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
+            f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
+        )
+    target, steps = Target(psnr, speedup, memory), _find_num_steps(pipe, calls)
     # Before the copy, which takes time.
     families = list_candidates(collect_common_settings(config, settings), candidates, steps=steps)
-    try:
-        copied_pipe = shared_copy(pipe)
-    except ToMeValueError as error:
-        raise ToMeValueError(f"tune generates with a shared copy of the pipeline; {error}") from error
+    copied_pipe = shared_copy(pipe)
 
     def generate(arguments: Mapping[str, Any], seed: int, num_inference_steps: int | None) -> MeasuredImage:
         changes = {} if num_inference_steps is None else {"num_inference_steps": num_inference_steps}
@@ -94,29 +93,10 @@ def tune(
     ).run()  # fmt: skip
 
 
-def _check_call(call: Any) -> None:
-    """Refuse what are no arguments of a pipeline that returns images."""
-    if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
-        raise ToMeTypeError(
-            f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
-            f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
-        )
-    if (output_type := call.get("output_type", "pil")) != "pil":
-        raise ToMeTypeError(
-            f"tune compares PIL images, and output_type={shorten_repr(output_type)} returns others; omit it in call"
-        )
-
-
-def _find_steps(pipe: Any, calls: Iterable[Mapping[str, Any]]) -> Steps | None:
-    """Return the calls' steps; None if they differ or are listed."""
-    parameters = inspect.signature(type(pipe).__call__).parameters
-
-    def find_common(name: str, default: Any = None) -> Any:
-        default = parameters[name].default if name in parameters else default
-        first, *others = (to_python(call.get(name, default)) for call in calls)
-        return None if any(other != first for other in others) else first
-
-    number, strength = find_common("num_inference_steps"), find_common("strength", 1.0)
-    has_list = any(call.get(name) is not None for call in calls for name in ("timesteps", "sigmas"))
-    is_known = isinstance(number, int) and isinstance(strength, int | float) and not has_list
-    return Steps(number, float(strength)) if is_known else None
+def _find_num_steps(pipe: Any, calls: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the calls' number of steps; None if it differs or is unknown."""
+    parameters, name = inspect.signature(type(pipe).__call__).parameters, "num_inference_steps"
+    default = parameters[name].default if name in parameters else None
+    first, *others = (call.get(name, default) for call in calls)
+    has_list = any(call.get(each) is not None for call in calls for each in ("timesteps", "sigmas"))
+    return first if isinstance(first, int) and all(each == first for each in others) and not has_list else None

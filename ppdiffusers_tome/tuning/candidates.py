@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.bounds import check_type
@@ -31,42 +31,20 @@ CANDIDATES = (
 )  # fmt: skip
 
 
-class Steps(NamedTuple):
-    """The steps of a pipeline's calls.
-
-    Attributes:
-        number: of the denoising.
-        strength: the last part of them, which image-to-image runs alone.
-    """
-
-    number: int
-    strength: float = 1.0
-
-    def fit(self, config: ToMeConfig) -> ToMeConfig:
-        """Omit an ``end`` that leaves no step unmerged, or none merged."""
-        num_run = int(self.number * self.strength)
-        has_both = self.number - num_run < config.end * self.number <= self.number - 1
-        return config if has_both else replace(config, end=1.0)
-
-    @property
-    def are_few(self) -> bool:
-        """True where a fraction as ``cache`` skips none of them."""
-        return int(self.number * self.strength) < MIN_STEPS
-
-
 def list_candidates(
-    common: Mapping[str, Any], candidates: Sequence[ToMeConfig] | None = None, *, steps: Steps | None = None
+    common: Mapping[str, Any], candidates: Sequence[ToMeConfig] | None = None, *, steps: int | None = None
 ) -> dict[str, list[ToMeConfig]]:
     """List the settings to try by family, from mild to strong.
 
-    All have the common settings. Candidates that these make impossible are omitted; those of ``CANDIDATES`` fit the
-    steps. It is a ``ToMeTypeError`` if candidates are no settings, and a ``ToMeValueError`` if none is left.
+    All have the common settings. Candidates that these make impossible are omitted, and of ``CANDIDATES`` those that
+    skip steps where there are few. It is a ``ToMeTypeError`` if candidates are no settings, and a ``ToMeValueError`` if
+    none is left.
     """
     members = CANDIDATES if candidates is None else candidates
     for member in members:
         check_type(member, ToMeConfig, "settings, as in candidates=[ToMeConfig(0.3), ToMeConfig(0.5)]", "candidates: ")
-    if candidates is None and steps is not None:
-        members = [steps.fit(member) for member in members if not (member.cache and steps.are_few)]
+    if candidates is None and steps is not None and steps < MIN_STEPS:
+        members = [member for member in members if not member.cache]
     refusal: ToMeValueError | None = None
     families: dict[str, dict[ToMeConfig, None]] = {}
     for member in members:

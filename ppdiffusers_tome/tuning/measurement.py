@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from pathlib import Path
-from typing import Any
-
-_STATUS, _CLEAR_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 def read_clock() -> float:
@@ -27,23 +20,17 @@ def read_clock() -> float:
 class Meter:
     """A clock and a memory counter that start when they are created.
 
-    Memory is that of Paddle's tensors; that of the process (Linux) on a CPU with Paddle 2.6, which cannot reset a peak.
-    What earlier work left to the garbage collector is collected before, as it would count, or be collected meanwhile.
+    Memory is that of Paddle's tensors. What earlier work left to the garbage collector is collected before, as it would
+    count, or be collected meanwhile.
     """
 
     def __init__(self) -> None:
+        from paddle.base import core
+
         gc.collect()
-        core, kind, index = _find_device()
-        reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
-        read = getattr(core, f"{kind}_memory_stat_peak_value")
-        self._read_peak: Callable[[], int | None] = partial(read, "Allocated", index)
-        self._earlier_peak = None
-        if reset is not None:
-            reset("Allocated", index)
-        elif kind == "device":
-            self._earlier_peak = self._read_peak()
-        else:
-            self._read_peak = start_resident_peak()
+        self._kind, self._index = _find_device()
+        if measures_memory():
+            getattr(core, f"{self._kind}_memory_stat_reset_peak_value")("Allocated", self._index)
         self._start = read_clock()
 
     def seconds(self) -> float:
@@ -51,34 +38,23 @@ class Meter:
         return read_clock() - self._start
 
     def peak_bytes(self) -> int | None:
-        """Return the most memory since the start, with weights, if known."""
-        peak = self._read_peak()
-        return None if peak == self._earlier_peak else peak  # a peak that was not reset may be an earlier call's
+        """Return the most memory since the start, with weights, if measured."""
+        from paddle.base import core
+
+        read = getattr(core, f"{self._kind}_memory_stat_peak_value")
+        return read("Allocated", self._index) if measures_memory() else None
 
 
-def start_resident_peak() -> Callable[[], int | None]:
-    """Return a function that reads the process's peak memory since now."""
-    # Memory that earlier calls freed may still be resident, and would count again; glibc can return it.
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    try:
-        _CLEAR_PEAK.write_text("5")
-    except OSError:
-        return lambda: None
+def measures_memory() -> bool:
+    """Return whether Paddle can reset a peak, as Paddle 2.6 cannot."""
+    from paddle.base import core
 
-    def read() -> int | None:
-        line = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text())
-        return int(line[1]) * 1024 if line else None
-
-    return read
+    return hasattr(core, "host_memory_stat_reset_peak_value")
 
 
 def explain_peak() -> str:
-    """Explain the meaning of ``peak_bytes`` on this device with this Paddle."""
-    core, kind, _ = _find_device()
-    if kind == "host" and not hasattr(core, "host_memory_stat_reset_peak_value"):
-        return "resident memory of the process"
-    return "memory of Paddle's tensors" + (" on the GPU" if kind == "device" else "")
+    """Explain the meaning of ``peak_bytes`` on this device."""
+    return "memory of Paddle's tensors" + (" on the GPU" if _find_device()[0] == "device" else "")
 
 
 def find_highest_peak(peaks: Iterable[int | None]) -> int | None:
@@ -110,10 +86,9 @@ def keep_random_state() -> Iterator[None]:
         named.update(named_states)
 
 
-def _find_device() -> tuple[Any, str, int]:
-    """Return Paddle's counters, whose memory they shall count, and the device's number."""
+def _find_device() -> tuple[str, int]:
+    """Return Paddle's name for the kind of memory, and the device's number."""
     import paddle
-    from paddle.base import core
 
     device, _, index = paddle.get_device().partition(":")
-    return (core, "device", int(index or 0)) if device == "gpu" else (core, "host", 0)
+    return ("device", int(index or 0)) if device == "gpu" else ("host", 0)

@@ -74,9 +74,8 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The number of steps, if there were fewer, and the settings."""
-        settings = "nothing merged" if self.steps is not None and self.config.ratio == 0 else self.config.summary
-        return settings if self.steps is None else f"{format_count(self.steps, 'step')} with {settings}"
+        """The settings, or the number of unmerged steps, if there were fewer."""
+        return self.config.summary if self.steps is None else f"{format_count(self.steps, 'step')} unmerged"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; an infinite PSNR, which JSON lacks, is null."""
@@ -101,10 +100,6 @@ class Trial:
         """Return True if it meets the required speed and memory."""
         return target.allows_memory(self.peak_bytes) and (target.speedup is None or self.speed_up >= target.speedup)
 
-    def is_as_fast_as(self, other: Trial) -> bool:
-        """Return True unless it is slower by more than two runs differ."""
-        return self.speed_up * LEAST_SPEED_UP >= other.speed_up
-
 
 @dataclass(frozen=True)
 class Tuned:
@@ -117,8 +112,7 @@ class Tuned:
         trials: all trials in their order.
         verdict: a sentence about the result, with the reason if ``pays`` is False.
         unmerged_seconds, unmerged_peak_bytes: median and maximum over the unmerged images.
-        steps: of the denoising, where fewer of them with ``config`` keep more than all else in the same time; None for
-            the steps of the call.
+        steps: of the denoising, where fewer unmerged ones keep more in the same time; None for the steps of the call.
     """
 
     config: ToMeConfig
@@ -146,51 +140,36 @@ def rank_trials(trials: Sequence[Trial], target: Target) -> list[Trial]:
 
 
 def conclude(
-    target: Target, unmerged: Sequence[MeasuredImage], trials: Sequence[Trial], repeated: Mapping[ToMeConfig, Trial],
-    fewer_steps: Sequence[Trial],
+    target: Target, unmerged: Sequence[MeasuredImage], trials: Sequence[Trial], best: Trial | None,
+    fewer_steps: Trial | None,
 ) -> Tuned:  # fmt: skip
-    """Choose between all trials, and describe the result.
+    """Choose between the best trial and fewer steps, and describe the result.
 
-    The best ``trials`` with all steps were ``repeated`` beside unmerged images of the same minute. One that meets the
-    target there is chosen, or ``fewer_steps`` that keep more in its time.
+    The best of ``trials`` was repeated beside unmerged images of the same minute, and meets the target there.
     """
     seconds = statistics.median(image.seconds for image in unmerged)
     peak_bytes = find_highest_peak(image.peak_bytes for image in unmerged)
-    best = next((trial for trial in repeated.values() if trial.meets(target)), None)
-    if best is not None:
-        as_fast = [trial for trial in fewer_steps if trial.meets(target) and trial.is_as_fast_as(best)]
-        best = max([best, *as_fast], key=attrgetter("psnr"))
+    other, all_trials = fewer_steps, [*trials, *([] if fewer_steps is None else [fewer_steps])]
+    if best is not None and fewer_steps is not None and fewer_steps.psnr > best.psnr:
+        is_as_fast = fewer_steps.speed_up * LEAST_SPEED_UP >= best.speed_up
+        if is_as_fast and fewer_steps.meets(target):
+            best, other = fewer_steps, best
     pays = best is not None and (best.speed_up >= LEAST_SPEED_UP or not target.allows_memory(peak_bytes))
-    verdict = describe_result(best, pays, [repeated.get(trial.config, trial) for trial in trials], fewer_steps)
     config, steps = (best.config, best.steps) if best is not None and pays else (ToMeConfig(0.0), None)
-    return Tuned(config, pays, (*trials, *fewer_steps), verdict, seconds, peak_bytes, steps)
+    verdict = describe_result(trials, best, other, pays)
+    return Tuned(config, pays, tuple(all_trials), verdict, seconds, peak_bytes, steps)
 
 
-def describe_result(best: Trial | None, pays: bool, all_steps: Sequence[Trial], fewer_steps: Sequence[Trial]) -> str:
+def describe_result(trials: Sequence[Trial], best: Trial | None, other: Trial | None, pays: bool) -> str:
     """Describe the best trial, and what its time gives otherwise."""
     if best is None:
-        fastest = max(all_steps, key=attrgetter("speed_up"))
-        most_similar = max(all_steps, key=attrgetter("psnr"))
+        fastest, closest = (max(trials, key=attrgetter(name)) for name in ("speed_up", "psnr"))
         return (
             f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
-            f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
+            f"{fastest.psnr:.1f} dB, the most similar {closest.psnr:.1f} dB with {closest.speed_up:.2f}x"
         )
-    speed = f"{best.speed_up:.2f}x the speed"
-    timed = f"{speed}, timed side by side with the unmerged image"
+    result = f"{best.name}: {best.speed_up:.2f}x the speed, side by side with the unmerged image"
     if not pays:
-        why = "" if best.config.ratio == 0 else (
-            ". Attention takes too small a part of the time; a larger image has a larger speed-up"
-        )  # fmt: skip
-        return (
-            f"The best settings that reach the target, {best.name}, give no speed-up on this machine at this size: "
-            f"they run at {timed}{why}"
-        )
-    if best.steps is None:
-        result = f"The chosen settings, {best.name}, run at {timed}, with a PSNR of {best.psnr:.1f} dB"
-        others, prefix = fewer_steps, ""
-    else:
-        result = f"Fewer steps are best here: {best.name}, {speed} at a PSNR of {best.psnr:.1f} dB"
-        others, prefix = [trial for trial in all_steps if trial.is_as_fast_as(best)], "all steps with "
-    other = max(others, key=attrgetter("psnr"), default=None)
-    beside = "" if other is None else f"; {prefix}{other.name} run at {other.speed_up:.2f}x with {other.psnr:.1f} dB"
-    return f"{result}{beside}"
+        return f"Nothing that reaches the target is faster on this machine at this size. The best is {result}"
+    beside = "" if other is None else f"; {other.name}: {other.speed_up:.2f}x with {other.psnr:.1f} dB"
+    return f"The best is {result}, with a PSNR of {best.psnr:.1f} dB{beside}"

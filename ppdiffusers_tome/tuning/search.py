@@ -19,9 +19,8 @@ from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import count_computed_steps
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tuning.candidates import Steps
 from ppdiffusers_tome.tuning.images import compute_psnr
-from ppdiffusers_tome.tuning.measurement import find_highest_peak
+from ppdiffusers_tome.tuning.measurement import find_highest_peak, measures_memory
 from ppdiffusers_tome.tuning.results import MeasuredImage, Target, Trial, Tuned, conclude, rank_trials
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 
@@ -52,33 +51,40 @@ class Search:
     images: Sequence[tuple[Any, int]]
     target: Target
     families: Mapping[str, Sequence[ToMeConfig]]
-    steps: Steps | None
+    steps: int | None
     on_begin: Callable[[int, float], None]
     on_trial: Callable[[Trial], None]
     earlier_trials: Mapping[ToMeConfig, Trial] = field(default_factory=dict)
     unmerged: Sequence[MeasuredImage] = field(default=(), init=False)
 
     def run(self) -> Tuned:
-        """Search, and describe the result."""
+        """Search, and describe the result.
+
+        Raises:
+            ToMeValueError: a requirement for memory, which this Paddle cannot measure.
+        """
+        if self.target.memory is not None and not measures_memory():
+            raise ToMeValueError(
+                "the target has memory, of which Paddle 2.6 cannot measure the peak of one call; require a PSNR or a "
+                "speed-up in its place, or install Paddle 3"
+            )
         try:
             self.generate_unmerged()
             trials = self.try_families(self.fit_candidates())
-            repeated = self.repeat_best(trials)
-            fewer_steps = self.try_fewer_steps(trials, repeated)
+            best = self.repeat_best(trials)
+            fewer_steps = self.try_fewer_steps(best)
         finally:
             remove_tome(self.pipe)
-        return conclude(self.target, self.unmerged, trials, repeated, fewer_steps)
+        return conclude(self.target, self.unmerged, trials, best, fewer_steps)
 
     def generate_unmerged(self) -> None:
         """Generate the unmerged images, and estimate the search by their time."""
         remove_tome(self.pipe)
         self.generate(*self.images[0], None)  # the first call is slower, as kernels are set up
         self.unmerged = [self.generate(*image, None) for image in self.images]
-        # The best are repeated beside the unmerged image, and so are three with fewer steps, of two of which the time
-        # of a step is measured before.
-        num_pairs = _MAX_REPEATED + (5 if self.steps else 0)
+        num_pairs = _MAX_REPEATED + 1  # the best and fewer steps, beside the unmerged image
         num_trials = sum(map(len, self.families.values())) - len(self.earlier_trials) + 2 * num_pairs
-        num_choosing = NUM_CHOOSING * count_images(self.steps.number) if self.steps and self._fractions else 0
+        num_choosing = NUM_CHOOSING * count_images(self.steps) if self.steps and self._fractions else 0
         num_images = len(self.images) * num_trials + num_choosing
         self.on_begin(num_images, num_images * statistics.median(image.seconds for image in self.unmerged))
 
@@ -141,41 +147,26 @@ class Search:
             raise refusal
         return list(trials.values())
 
-    def repeat_best(self, trials: Sequence[Trial]) -> dict[ToMeConfig, Trial]:
+    def repeat_best(self, trials: Sequence[Trial]) -> Trial | None:
         """Repeat the best trials beside unmerged images until one meets the target."""
-        repeated: dict[ToMeConfig, Trial] = {}
-        for best in rank_trials(trials, self.target)[:_MAX_REPEATED]:
-            repeated[best.config] = self.try_settings(best.family, best.config, beside_unmerged=True)
-            if repeated[best.config].meets(self.target):
-                break
-        return repeated
+        for trial in rank_trials(trials, self.target)[:_MAX_REPEATED]:
+            repeated = self.try_settings(trial.family, trial.config, beside_unmerged=True)
+            if repeated.meets(self.target):
+                return repeated
+        return None
 
-    def try_fewer_steps(self, trials: Sequence[Trial], repeated: Mapping[ToMeConfig, Trial]) -> list[Trial]:
-        """Try fewer steps in the time of the best repeated trial.
-
-        They are unmerged, with the best trial's merging, and with the best merging that has no cache.
-        """
-        best = next((trial for trial in repeated.values() if trial.meets(self.target)), None)
-        if best is None or self.steps is None or self.steps.number < 2:
-            return []
-        uncached = [trial.config for trial in rank_trials(trials, self.target) if not trial.config.cache]
-        merging = [best.config.without_cache, *uncached[:1]]
-        fewer_steps, family = [], "fewer steps"
-        for config in dict.fromkeys([_UNMERGED, *(config for config in merging if config.ratio != 0)]):
-            if config == best.config:
-                continue
-            speed_up = 1.0 if config == _UNMERGED else self.try_settings(family, config, beside_unmerged=True).speed_up
-            steps = self.steps.number
-            steps = min(steps - 1, max(1, round(steps * speed_up / best.speed_up)))
-            fitted = self.steps._replace(number=steps).fit(config)
-            try:
-                fewer_steps.append(self.try_settings(family, fitted, steps, beside_unmerged=True))
-            except Exception as error:  # some schedulers need several steps, and fail in their own ways
-                count = format_count(steps, "step")
-                warn_user(f"{count} cannot be generated ({error}), so they are not tried")
-            else:
-                self.on_trial(fewer_steps[-1])
-        return fewer_steps
+    def try_fewer_steps(self, best: Trial | None) -> Trial | None:
+        """Try fewer unmerged steps in the time of the best trial."""
+        if best is None or self.steps is None or self.steps < 2:
+            return None
+        num_steps = min(self.steps - 1, max(1, round(self.steps / best.speed_up)))
+        try:
+            trial = self.try_settings("fewer steps", _UNMERGED, num_steps, beside_unmerged=True)
+        except Exception as error:  # some schedulers need several steps, and fail in their own ways
+            warn_user(f"{format_count(num_steps, 'step')} cannot be generated ({error}), so they are not tried")
+            return None
+        self.on_trial(trial)
+        return trial
 
     def try_settings(
         self, family: str, config: ToMeConfig, num_steps: int | None = None, *, beside_unmerged: bool = False
@@ -189,11 +180,11 @@ class Search:
             remove_tome(self.pipe)
             if beside_unmerged:
                 unmerged = self.generate(*image, None)
-            if config.ratio != 0 or config.cache:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # advice about settings that nobody chose
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="ToMe")  # advice about settings that nobody chose
+                if config.ratio != 0 or config.cache:
                     apply_config(self.pipe, config)
-            pairs.append((unmerged, self.generate(*image, num_steps)))
+                pairs.append((unmerged, self.generate(*image, num_steps)))
         speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
         psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
         peak_bytes = find_highest_peak(after.peak_bytes for _, after in pairs)

@@ -38,13 +38,14 @@ def measure_peaks(model_name: str, attention: str, size: int, name: str) -> tupl
     prepare_cpu()
     model, run = load_workload(Case(model_name, "float32", attention, size, batch=1, steps=1))
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = _read_mebibytes("VmRSS")
+    before = read_mebibytes("VmRSS")
     with apply_variant(model, VARIANTS[name], 0.5):
         run(1)
-    return before, _read_mebibytes("VmHWM")
+    return before, read_mebibytes("VmHWM")
 
 
-def _read_mebibytes(field: str) -> float:
+def read_mebibytes(field: str) -> float:
+    """Read a size of this process, such as ``VmHWM``, its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith(f"{field}:"))
 

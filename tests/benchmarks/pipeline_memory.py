@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,12 +26,13 @@ from unittest import mock
 import paddle
 import ppdiffusers
 
+from benchmarks.call_memory import read_mebibytes
 from benchmarks.random_models import _SD3, RANDOM_UNETS, random_model
 from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data, read_tensor_bytes
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.overrides import block
-from ppdiffusers_tome.tuning.measurement import Meter, start_resident_peak
+from ppdiffusers_tome.tuning.measurement import Meter
 
 SIZES, PRESET = (512, 1024), "balanced"
 VARIANTS = {"unmerged": None, "ratio 0.5": ToMeConfig(0.5), PRESET: ToMeConfig.preset(PRESET)}
@@ -187,12 +189,13 @@ def measure(variant: str, pixels: int) -> dict[str, int]:
 
     unet.forward, vae.decode = add_meter("calls", unet.forward), add_meter("decoding", vae.decode)
     embeddings = paddle.randn([1, 77, 768])
-    read_resident_peak = start_resident_peak()
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory would count again
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     pipe(
         prompt_embeds=embeddings, negative_prompt_embeds=embeddings, height=pixels, width=pixels,
         num_inference_steps=_STEPS, output_type="np",
     )  # fmt: skip
-    return {**peaks, "process": read_resident_peak() or 0}
+    return {**peaks, "process": round(read_mebibytes("VmHWM") * 2**20)}
 
 
 def measure_all(variants: list[str], pixels: int) -> Iterator[dict[str, Any]]:

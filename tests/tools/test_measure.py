@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from paddle.base import core
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.stats import Median, find_frontier
 from ppdiffusers_tome.tools.measure.units import format_bytes
-from ppdiffusers_tome.tuning import measurement
-from ppdiffusers_tome.tuning.measurement import Meter, explain_peak, find_highest_peak
+from ppdiffusers_tome.tuning.measurement import Meter, find_highest_peak
 
 MIB = 2**20
 
@@ -33,8 +31,9 @@ def test_a_peak_belongs_to_its_own_work():
         meter = Meter()
         hold(size)
         peaks.append(meter.peak_bytes())
-    if None in peaks:
-        pytest.skip("this system measures no memory")
+    if paddle.__version__.startswith("2."):
+        assert peaks == [None] * 3  # it cannot reset one
+        return
     assert [(peak - peaks[0]) / MIB for peak in peaks[1:]] == [pytest.approx(size, abs=12) for size in (399, 99)]
 
 
@@ -43,7 +42,7 @@ def test_what_waits_for_the_garbage_collector_belongs_to_no_peak():
     hold(1)
     alone = meter.peak_bytes()
     if alone is None:
-        pytest.skip("this system measures no memory")
+        pytest.skip("Paddle 2.6 measures no memory")
     waiting: list[Any] = [paddle.ones([200 * MIB // 4])]
     waiting.append(waiting)
     del waiting
@@ -52,11 +51,7 @@ def test_what_waits_for_the_garbage_collector_belongs_to_no_peak():
     assert abs(meter.peak_bytes() - alone) / MIB < 50
 
 
-def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):
-    monkeypatch.delattr(core, "host_memory_stat_reset_peak_value", raising=False)  # as in Paddle 2.6
-    assert explain_peak() == "resident memory of the process"
-    monkeypatch.setattr(measurement, "_CLEAR_PEAK", tmp_path / "no" / "clear_refs")
-    assert Meter().peak_bytes() is None
+def test_the_highest_peak_is_known_where_each_is():
     assert find_highest_peak([1, None]) is None
     assert find_highest_peak(iter([1, 3, 2])) == 3
     assert (format_bytes(None), format_bytes(1536 * MIB)) == ("not measured", "1,536 MiB")

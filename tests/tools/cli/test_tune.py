@@ -10,7 +10,7 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tuning import results
-from ppdiffusers_tome.tuning.candidates import Steps, list_candidates
+from ppdiffusers_tome.tuning.candidates import list_candidates
 from tools.cli.conftest import PROMPT, SMALL, interrupting
 
 GIVEN = [*SMALL, "--prompt", PROMPT]
@@ -32,7 +32,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     assert "target: memory 65,536 MiB\n" in shown
     found = json.loads((folder / "tune.json").read_text())
     settings = dict(method="keys", tile=16, seed=3)
-    expected = [configs[0].to_dict() for configs in list_candidates(settings, steps=Steps(1)).values()]
+    expected = [configs[0].to_dict() for configs in list_candidates(settings, steps=1).values()]
     assert [trial["config"] for trial in found["trials"]] == expected
     assert found["verdict"] in shown
     best = max(found["trials"], key=lambda trial: trial["psnr_db"] or float("inf"))

@@ -30,7 +30,7 @@ from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import find_frontier
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
-from ppdiffusers_tome.tuning.candidates import Steps, collect_common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import collect_common_settings, list_candidates
 from ppdiffusers_tome.tuning.measurement import explain_peak
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
@@ -40,8 +40,8 @@ trials), and tune.jsonl trial by trial: stopped, the same command resumes. The d
 a PSNR it chooses the fastest settings that meet the target; without one, those with the images most similar to the
 unmerged ones. If none pay, it says so and writes no tome.json.
 
-The steps that a cache computes are chosen by images of other seeds than those that judge. Fewer steps in the time of
-the best are measured, too; where they keep more, it says how many, and tome.json has what goes with them.
+The steps that a cache computes are chosen by images of other seeds than those that judge. Fewer unmerged steps in the
+time of the best are measured, too; where they keep more, it says how many, and tome.json merges nothing.
 
 All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched, and
 the cache over steps without --config.
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help="least similarity to the unmerged images (default: 30, if there is no other target)")
     group.add_argument("--target-speedup", type=float, metavar="X", help="least speed-up of the whole call")
     group.add_argument("--max-memory", type=parse_bytes, metavar="SIZE",
-                       help="most memory during a call, such as 8GiB or 900MB")
+                       help="most memory during a call, such as 8GiB or 900MB; needs Paddle 3")
     add_tome_arguments(parser)
     add_output_arguments(parser)
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:2])
     kept = collect_common_settings(args.config, get_tome_overrides(args))
-    families = list_candidates(kept, steps=Steps(settings.steps))  # an error before anything is loaded
+    families = list_candidates(kept, steps=settings.steps)  # an error before anything is loaded
     target = Target(args.target_psnr, args.target_speedup, args.max_memory)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
     is_own = _is_own(settings_file, paths[-1])
@@ -132,7 +132,7 @@ def _tune(
 
         return Search(
             pipe=loaded.pipe, generate=generate, images=[(prompt, number) for number, prompt in enumerate(prompts)],
-            target=target, families=families, steps=Steps(settings.steps), on_begin=begin, on_trial=report,
+            target=target, families=families, steps=settings.steps, on_begin=begin, on_trial=report,
             earlier_trials={trial.config: trial for trial in trials if trial.steps is None},
         ).run()  # fmt: skip
 
