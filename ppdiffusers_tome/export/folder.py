@@ -10,32 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.files import prepare_folder
+from ppdiffusers_tome.files import prepare_folder, write_json
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 TOLERANCE = 1e-4
 PROGRAM = "inference"
 PROGRAM_SUFFIXES = (".pdmodel", ".json")  # of Paddle 2 and Paddle 3
 PROGRAMS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
-DENOISERS = ("unet", "controlnet")
 INDEX, EXPORT = "model_index.json", "export.json"
 SETTINGS = "tome.json"
 
 
-def require_exportable(config: ToMeConfig, denoiser: str = "") -> None:
+def require_exportable(config: ToMeConfig) -> None:
     """Refuse settings that need values known only at run time.
 
     Raises:
         ToMeValueError: the settings cannot be exported.
     """
-    refused = {
-        "a ratio that changes over the denoising, start or end": config.uses_progress,
-        "cache": bool(config.cache),
-    }
-    for setting in (name for name, is_given in refused.items() if is_given):
-        owner = f" of {denoiser}" if denoiser else ""
+    if config.uses_progress or config.cache:
         raise ToMeValueError(
-            f"{setting}{owner} cannot be exported: a program does the same in every step; give one ratio alone"
+            "a ratio that changes over the denoising, start, end and cache cannot be exported: a program does the same "
+            "in every step; give one ratio alone"
         )
 
 
@@ -59,37 +54,30 @@ def require_folder(folder: Path, *, overwrite: bool) -> None:
 def publish(work: Path, folder: Path, description: dict[str, Any]) -> None:
     """Move a complete export into its folder, replacing an earlier one.
 
-    ``model_index.json`` is removed first and moved last, so an incomplete export cannot be loaded.
+    ``model_index.json`` is removed first and moved last, so an incomplete export cannot be loaded. ``export.json`` is
+    moved first, so the next export may overwrite the rest.
 
     Args:
         work: the folder that holds the complete export, on the same disk.
         folder: of the export, which ``require_folder`` allows.
         description: what ``export.json`` says of the export, beside its files.
-
-    Raises:
-        OSError: writing failed midway. ``export.json`` exists then, so the next export may overwrite the rest.
     """
-    names = [name for name in _list_files(work) if name != EXPORT]
-    text = json.dumps({**description, "files": [*names, EXPORT]}, indent=2, allow_nan=False) + "\n"
-    (work / EXPORT).write_text(text, encoding="utf-8")
-    try:
-        (folder / INDEX).unlink(missing_ok=True)
-        # A program of the other Paddle would be loaded in place of the new one, and settings would be out of date.
-        for name in _list_exported(folder).intersection(_list_files(folder)) - {EXPORT}:
-            (folder / name).unlink()
-        for name in [EXPORT, *(name for name in names if name != INDEX), INDEX]:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (work / name).replace(folder / name)
-    except OSError as error:
-        reason = f"{error.strerror or error}; the export there is incomplete and has no {INDEX}; export again with"
-        raise OSError(error.errno, f"{reason} overwrite=True", str(folder)) from error
+    names = _list_files(work)
+    write_json(work / EXPORT, {**description, "files": [*names, EXPORT]}, overwrite=False)
+    (folder / INDEX).unlink(missing_ok=True)
+    # A program of the other Paddle would be loaded in place of the new one, and settings would be out of date.
+    for name in _list_exported(folder).intersection(_list_files(folder)) - {EXPORT}:
+        (folder / name).unlink()
+    for name in [EXPORT, *(name for name in names if name != INDEX), INDEX]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).replace(folder / name)
 
 
 def read_export(folder: Path) -> dict[str, Any] | None:
     """Read ``export.json`` of an export, complete or not; None without one."""
     try:
         export = json.loads((folder / EXPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     return export if isinstance(export, dict) and isinstance(export.get("files"), list) else None
 

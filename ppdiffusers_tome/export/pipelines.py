@@ -10,12 +10,9 @@ Height and width are fixed, as they decide how many tokens merge; the batch may 
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,6 @@ import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.export.folder import (
-    DENOISERS,
     PROGRAM,
     PROGRAMS,
     SETTINGS,
@@ -34,7 +30,7 @@ from ppdiffusers_tome.export.folder import (
     require_exportable,
     require_folder,
 )
-from ppdiffusers_tome.export.loading import load_exported
+from ppdiffusers_tome.export.loading import load_exported, load_program
 from ppdiffusers_tome.export.programs import (
     LATENT_CHANNELS,
     VAE_SCALE_FACTOR,
@@ -44,11 +40,9 @@ from ppdiffusers_tome.export.programs import (
     VaeEncoder,
     build_denoiser_component,
 )
-from ppdiffusers_tome.patching.apply import AppliedBlocks, get_tome
-from ppdiffusers_tome.patching.legacy_port import has_legacy_port
+from ppdiffusers_tome.patching.apply import get_tome
 from ppdiffusers_tome.settings.bounds import Bounds
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.text import shorten_repr
 
 __all__ = ["export_pipeline", "load_exported"]
 _SIDE = Bounds(Integral, "a whole number, a multiple of 8, such as 512", among=range(VAE_SCALE_FACTOR, 2**31, 8))
@@ -79,7 +73,7 @@ def export_pipeline(
         rows: of the UNet's batch, two for each image with guidance; None is dynamic.
         overwrite: replace an earlier export, if the folder holds nothing else.
         tolerance: the largest difference allowed between a program and its model.
-        metadata: more entries for ``export.json``, plain values.
+        metadata: more entries for ``export.json``, plain values for JSON.
 
     Raises:
         ToMeTypeError, ToMeValueError: an argument, the pipeline or its settings of ToMe cannot be exported, the folder
@@ -89,12 +83,8 @@ def export_pipeline(
     folder = Path(folder)
     height, width, rows = _SIDE.check("height", height), _SIDE.check("width", width), _ROWS.check("rows", rows)
     tolerance = _TOLERANCE.check("tolerance", tolerance)
-    try:
-        json.dumps(metadata, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ToMeValueError(f"metadata={shorten_repr(metadata)} must be plain values for JSON ({error})") from error
     _require_deployable(pipe)
-    denoisers = _list_denoisers(pipe)
+    configs = _find_configs(pipe)
     require_folder(folder, overwrite=overwrite)
     components = _list_components(pipe, height, width, rows)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work_name:
@@ -102,54 +92,16 @@ def export_pipeline(
         _write_config(pipe, work)
         for component in components:
             component.save(work)
-            probe = work / ".free-space"
-            probe.write_bytes(bytes(2**16))  # Paddle ignores that a disk is full
-            probe.unlink()
-        deployed = load_exported(work)
-        exported = [_check_program(component, deployed, work, tolerance) for component in components]
+        exported = [_check_program(component, work, tolerance) for component in components]
         description = {
             **(metadata or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
-            "tolerance": tolerance, "tome": describe_settings(denoisers), "components": [*map(asdict, exported)],
+            "tolerance": tolerance, "tome": {name: config.to_dict() for name, config in configs.items()},
+            "components": [*map(asdict, exported)],
         }  # fmt: skip
-        config = find_common_config(denoisers.values())
-        if config is not None:
-            config.save(work / SETTINGS)
+        if len(set(configs.values())) == 1:
+            configs["unet"].save(work / SETTINGS)
         publish(work, folder, description)
     return exported
-
-
-def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe by denoiser which blocks merge with which settings, for JSON."""
-    return {
-        name: [{"settings": each.config.to_dict(), "blocks": list(each.paths)} for each in _list_entries(model)] or None
-        for name, model in denoisers.items()
-    }
-
-
-def find_common_config(models: Iterable[Any]) -> ToMeConfig | None:
-    """Find the config that all models have; ratio 0 means no merging."""
-    by_model = ([each.config for each in _list_entries(model)] or [ToMeConfig(0)] for model in models)
-    configs = set(chain.from_iterable(by_model))
-    return configs.pop() if len(configs) == 1 else None
-
-
-def _list_entries(model: Any) -> tuple[AppliedBlocks, ...]:
-    applied = get_tome(model)
-    return () if applied is None else applied.entries
-
-
-def _list_denoisers(pipe: Any) -> dict[str, Any]:
-    """Return the models that may merge, by name; refuse unsupported settings."""
-    models = {name: model for name in DENOISERS if (model := getattr(pipe, name, None)) is not None}
-    for name, model in models.items():
-        if has_legacy_port(model):
-            raise ToMeValueError(
-                f"ppdiffusers' own port of token merging is on {name} and cannot be exported; call remove_tome, or "
-                "apply_tome in its place"
-            )
-        for entry in _list_entries(model):
-            require_exportable(entry.config, name)
-    return models
 
 
 def _require_deployable(pipe: Any) -> None:
@@ -164,12 +116,6 @@ def _require_deployable(pipe: Any) -> None:
         raise ToMeValueError(
             f"a {type(controlnet).__name__} cannot be exported; the deploy pipelines take one ControlNet"
         )
-    channels = (pipe.unet.config.in_channels, pipe.vae.config.latent_channels)
-    if channels != (LATENT_CHANNELS, LATENT_CHANNELS) or pipe.vae_scale_factor != VAE_SCALE_FACTOR:
-        raise ToMeValueError(
-            f"a UNet of {channels[0]} and a VAE of {channels[1]} channels at 1/{pipe.vae_scale_factor} of the size "
-            f"cannot be exported; the deploy pipelines take {LATENT_CHANNELS} channels at 1/{VAE_SCALE_FACTOR}"
-        )
     for name in ("unet", "controlnet", "text_encoder", "vae"):
         model = getattr(pipe, name, None)
         dtypes = {parameter.dtype for parameter in model.parameters()} if model is not None else set()
@@ -179,16 +125,25 @@ def _require_deployable(pipe: Any) -> None:
             )
 
 
+def _find_configs(pipe: Any) -> dict[str, ToMeConfig]:
+    """Find the settings of each denoiser; ratio 0 means no merging."""
+    configs = {}
+    for name, model in (("unet", pipe.unet), ("controlnet", getattr(pipe, "controlnet", None))):
+        if model is not None:
+            tome = get_tome(model)
+            configs[name] = ToMeConfig(0) if tome is None else tome.config
+            require_exportable(configs[name])
+    return configs
+
+
 def _list_components(pipe: Any, height: int, width: int, rows: int | None) -> list[Component]:
     text_tokens, vae, controlnet = pipe.tokenizer.model_max_length, pipe.vae, getattr(pipe, "controlnet", None)
     latent: list[int | None] = [None, LATENT_CHANNELS, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
     return [
-        Component(
-            "text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")}, text_tokens
-        ),
+        Component("text_encoder", TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")}, text_tokens),
         build_denoiser_component(pipe.unet, controlnet, height=height, width=width, rows=rows, text_tokens=text_tokens),
-        Component("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
-        Component("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
+        Component("vae_encoder", VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
+        Component("vae_decoder", VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
     ]
 
 
@@ -208,13 +163,13 @@ def _write_config(pipe: Any, folder: Path) -> None:
     pipe.scheduler.save_pretrained(str(folder / "scheduler"))
 
 
-def _check_program(component: Component, deployed: Any, folder: Path, tolerance: float) -> ExportedComponent:
+def _check_program(component: Component, folder: Path, tolerance: float) -> ExportedComponent:
     """Run a program and compare its outputs with the model's.
 
     Raises:
         ToMeValueError: they differ by more than the tolerance.
     """
-    program, differences = getattr(deployed, component.name), []
+    program, differences = load_program(folder / component.name), []
     for example in component.make_examples():
         expected = component.run(example)
         differences.append(np.abs(program(**example)[0].numpy() - expected).max() / max(1.0, np.abs(expected).max()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ class Component:
     """
 
     name: str  # of the program's folder
-    build: Callable[[], paddle.nn.Layer]
+    layer: paddle.nn.Layer
     inputs: dict[str, tuple[Shape, str]]  # shape, in which None is dynamic, and data type
     example_length: int = 1  # of dynamic dimensions other than the batch in examples
 
@@ -39,8 +39,8 @@ class Component:
             paddle.static.InputSpec(list(shape), getattr(paddle, dtype), name)
             for name, (shape, dtype) in self.inputs.items()
         ]
-        with self._build_for_inference() as layer:
-            program = paddle.jit.to_static(layer, input_spec=specs, full_graph=True)
+        with self._set_for_inference():
+            program = paddle.jit.to_static(self.layer, input_spec=specs, full_graph=True)
             paddle.jit.save(program, str(folder / self.name / PROGRAM))
 
     def make_examples(self) -> list[dict[str, paddle.Tensor]]:
@@ -66,26 +66,25 @@ class Component:
     @paddle.no_grad()
     def run(self, example: dict[str, paddle.Tensor]) -> np.ndarray:
         """Return the output of the model itself, the reference for its program."""
-        with self._build_for_inference() as layer:
-            return layer(*example.values()).numpy()
+        with self._set_for_inference():
+            return self.layer(*example.values()).numpy()
 
     @contextmanager
-    def _build_for_inference(self) -> Iterator[paddle.nn.Layer]:
-        """Build the layer in evaluation mode; restore its models afterwards."""
-        layer = self.build()
+    def _set_for_inference(self) -> Iterator[None]:
+        """Set the layer and its models to evaluation mode; restore them afterwards."""
         # Tracing puts functions in place of ``forward``, and Paddle 2.6 leaves them there.
         before = {part: {name: vars(part)[name] for name in ("training", "forward") if name in vars(part)}
-                  for part in layer.sublayers()}  # fmt: skip
-        layer.eval()
+                  for part in self.layer.sublayers(include_self=True)}  # fmt: skip
+        self.layer.eval()
         try:
-            yield layer
+            yield
         finally:
             for part, attributes in before.items():
                 vars(part).pop("forward", None)
                 vars(part).update(attributes)
 
 
-class Part(paddle.nn.Layer):
+class DeployedModel(paddle.nn.Layer):
     """A model in the form that a deploy pipeline runs."""
 
     def __init__(self, model: Any, controlnet: Any = None) -> None:
@@ -93,7 +92,7 @@ class Part(paddle.nn.Layer):
         self.model, self.controlnet = model, controlnet
 
 
-class Denoiser(Part):
+class Denoiser(DeployedModel):
     """A UNet, guided by a ControlNet if there is one."""
 
     def forward(
@@ -112,14 +111,14 @@ class Denoiser(Part):
         )[0]  # fmt: skip
 
 
-class TextEncoder(Part):
+class TextEncoder(DeployedModel):
     """A text encoder that returns its last hidden states alone."""
 
     def forward(self, input_ids: paddle.Tensor) -> paddle.Tensor:
         return self.model(input_ids, return_dict=False)[0]
 
 
-class VaeEncoder(Part):
+class VaeEncoder(DeployedModel):
     """A VAE's encoder that corrects for the deploy pipelines' fixed scaling factor."""
 
     def forward(self, sample: paddle.Tensor) -> paddle.Tensor:
@@ -127,7 +126,7 @@ class VaeEncoder(Part):
         return latent * (self.model.config.scaling_factor / _SCALING_FACTOR)
 
 
-class VaeDecoder(Part):
+class VaeDecoder(DeployedModel):
     """A VAE's decoder that corrects for the deploy pipelines' fixed scaling factor."""
 
     def forward(self, latent_sample: paddle.Tensor) -> paddle.Tensor:
@@ -151,4 +150,4 @@ def build_denoiser_component(
     if controlnet is not None:
         inputs["controlnet_cond"] = ([rows, 3, height, width], "float32")
         inputs["controlnet_conditioning_scale"] = ([_NUM_CONTROL_SCALES], "float32")
-    return Component("unet", lambda: Denoiser(unet, controlnet), inputs, text_tokens)
+    return Component("unet", Denoiser(unet, controlnet), inputs, text_tokens)

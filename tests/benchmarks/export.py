@@ -81,7 +81,7 @@ def _calls(component: Any, folder: Path) -> dict[str, Callable[[], Any]]:
     from ppdiffusers_tome.export.programs import PROGRAM as FILE
 
     example = component.make_examples()[0]
-    layer = component.build()
+    layer = component.layer
     layer.eval()
     loaded = paddle.jit.load(str(folder / component.name / FILE))
     program = load_program(folder / component.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +26,7 @@ def export(folder: Path, text: str, suffixes: tuple[str, ...] = PADDLE_3, *more:
     """Write an export whose files hold a text, and move it into its folder; return its files."""
     names = [INDEX, "scheduler/scheduler_config.json", "tokenizer/vocab.json", *more]
     names += [f"{part}/{PROGRAM}{suffix}" for part in PROGRAMS for suffix in suffixes]
+    shutil.rmtree(folder.with_name("work"), ignore_errors=True)
     for path in (folder.with_name("work") / name for name in names):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -103,19 +105,19 @@ def test_a_file_that_two_threads_write_is_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("moved", range(12))
+@pytest.mark.parametrize("moved", [0, 1, 5, 11])
 def test_stopping_midway_leaves_no_pipeline(moved, folder, monkeypatch):
     export(folder, "old", PADDLE_2)
     moves, replace_file = iter(range(100)), Path.replace
 
     def replace_few(path: Path, target: Path) -> Path:
-        if next(moves) == moved:
-            raise OSError(28, "No space left on device")
+        if target.parent != path.parent and next(moves) == moved:
+            raise KeyboardInterrupt
         return replace_file(path, target)
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", replace_few)
-        with pytest.raises(OSError, match=f"No space left on device.* has no {INDEX}.* with overwrite=True"):
+        with pytest.raises(KeyboardInterrupt):
             export(folder, "new")
     assert not (folder / INDEX).exists()
     newer = export(folder, "newer")

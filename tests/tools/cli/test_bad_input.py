@@ -77,7 +77,7 @@ visualize --config fast | method todo) makes no groups of similar tokens, so the
 visualize --prompt a --prompt b | 2 prompts were given
 export --tolerance 0 | --tolerance 0.0 must be above 0
 export --height 100000 --width 100000 | GiB are free; choose a smaller image
-export --end 0.5 | start or end cannot be exported
+export --end 0.5 | start, end and cache cannot be exported
 export --output /proc/nowhere | /proc/nowhere cannot be written
 """
 if paddle.get_device() == "cpu":
