@@ -38,15 +38,12 @@ def uninstall() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AfterImport)]
     while _replaced:
         (cls, name), (original, ours) = _replaced.popitem()
-        if vars(cls).get(name) is ours:
-            _restore(cls, name, original)
-    if "ppdiffusers" in sys.modules:
-        from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
-
-        for pipeline in _list_subclasses(DiffusionPipeline):
-            call: Any = vars(pipeline).get("__call__")
-            if _is_tracked(call):
-                _restore(pipeline, "__call__", call.original)
+        if vars(cls).get(name) is not ours:
+            continue
+        if original is _ABSENT:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, original)
 
 
 def _patch_classes() -> None:
@@ -79,21 +76,12 @@ def _replace(cls: type, name: str, value: Any) -> None:
         setattr(cls, name, value)
 
 
-def _restore(cls: type, name: str, original: Any) -> None:
-    if original is _ABSENT:
-        delattr(cls, name)
-    else:
-        setattr(cls, name, original)
-
-
 def _track_calls(cls: type) -> None:
     """Track calls of a pipeline class."""
-    call: Any = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
+    owner = next((base for base in cls.__mro__ if "__call__" in vars(base)), None)
     # A call inherited from another pipeline is tracked there; one inherited from a mixin is not.
-    if call is not None and not _is_tracked(call):
-        ours: Any = _track_call(call)
-        ours.original = vars(cls).get("__call__", _ABSENT)
-        cls.__call__ = ours  # type: ignore[method-assign]
+    if owner is not None and _replaced.get((owner, "__call__"), (None, None))[1] is not vars(owner)["__call__"]:
+        _replace(cls, "__call__", _track_call(vars(owner)["__call__"]))
 
 
 def _track_call(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,14 +101,7 @@ def _track_call(call: Callable[..., Any]) -> Callable[..., Any]:
             CALL_STACK.pipeline_call = outer
             pipeline_call.end(is_complete=is_complete)
 
-    tracked: Any = run_call
-    tracked.itself = run_call  # ``functools.wraps`` copies attributes, and a wrapper of this one is another
-    return tracked
-
-
-def _is_tracked(call: Any) -> bool:
-    """Return whether a ``__call__`` is one that ``_track_call`` made."""
-    return call is not None and getattr(call, "itself", None) is call
+    return run_call
 
 
 def _track_new_class(cls: type, **kwargs: Any) -> None:
@@ -158,9 +139,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             def run_and_patch(module: ModuleType) -> None:
                 run_module(module)
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                    _patch_classes()
+                sys.meta_path.remove(self)
+                _patch_classes()
 
             spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
         return spec
