@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,9 +55,9 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
     """Write a file beside its place, and rename it when complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        # A file of a killed process with the same numbers; or a link, which would lead out of the folder.
+        # A file of a killed process with the same number; or a link, which would lead out of the folder.
         temporary.unlink(missing_ok=True)
         with temporary.open("xb") as file:
             write(file)

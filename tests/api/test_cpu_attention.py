@@ -74,18 +74,10 @@ def run_eagerly(layer: Any, *args: Any, **given: Any) -> np.ndarray:
     return layer(*args, **given).numpy()
 
 
-@paddle.no_grad()
-def decode(vae: tiny.Model) -> np.ndarray:
-    """A VAE attends to images, with a group norm and a residual."""
-    return vae.decode(tiny.latent(2, 6, 10)).sample.numpy()
-
-
 MODELS = {
     "unet": (tiny.unet, tiny.run_unet),
-    "sdxl": (tiny.sdxl_unet, tiny.run_unet),
     "controlnet": (tiny.controlnet, tiny.run_controlnet),
     "dit": (tiny.dit, tiny.run_dit),
-    "vae": (tiny.vae, decode),
     "gligen": (lambda: tiny.unet(**CASES["gligen"].unet), lambda unet: tiny.run_unet(unet, **CASES["gligen"].call)),
     "text-mask": (tiny.unet, lambda unet: tiny.run_unet(unet, **CASES["text-mask"].call)),
     "mask": (lambda: tiny.unet(levels=1), lambda unet: tiny.run_unet(unet, attention_mask=KEEP)),

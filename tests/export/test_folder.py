@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from ppdiffusers_tome import ToMeValueError
 from ppdiffusers_tome.export.folder import EXPORT, INDEX, PROGRAM, PROGRAMS, SETTINGS, publish, require_folder
-from ppdiffusers_tome.files import prepare_folder, write_atomically
+from ppdiffusers_tome.files import prepare_folder
 
 PADDLE_2, PADDLE_3 = (".pdmodel", ".pdiparams"), (".json", ".pdiparams")
 
@@ -88,21 +86,6 @@ def test_a_linked_subfolder_or_a_file_in_its_place_is_refused(is_link, folder, t
     with pytest.raises(ToMeValueError, match="unet is a link or a file"):
         prepare_folder(folder, ["unet/deeper/file"], overwrite=True)
     assert (read(folder), read(elsewhere)) == before
-
-
-def test_a_file_that_two_threads_write_is_whole(tmp_path):
-    path = tmp_path / "file"
-
-    def write_while_another_does(file: BinaryIO) -> None:
-        file.write(b"one ")
-        pool.submit(write_atomically, path, lambda other: other.write(b"two"), overwrite=True).result()
-        assert path.read_bytes() == b"two"
-        file.write(b"half")
-
-    with ThreadPoolExecutor() as pool:
-        write_atomically(path, write_while_another_does, overwrite=True)
-    assert path.read_bytes() == b"one half"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("moved", [0, 1, 5, 11])

@@ -17,7 +17,6 @@ import paddle
 import pytest
 from PIL import Image
 
-import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import (
     NothingToMergeError,
@@ -295,15 +294,6 @@ def user_hooks(pipe: Any) -> None:
     block.attn1.register_forward_post_hook(lambda layer, inputs, output: None)
 
 
-def port(pipe: Any) -> None:
-    """ppdiffusers' own port of tomesd, which ours takes off wherever it goes on."""
-    ppdiffusers_tome.uninstall()
-    try:
-        pipe.apply_tome(ratio=0.6, max_downsample=2)
-    finally:
-        ppdiffusers_tome.install()
-
-
 def watched(callback: Callable[[int], None]) -> dict[str, Any]:
     """A call that tells of every step."""
     return {**PROMPT, "callback": lambda step, timestep, latents: callback(step), "callback_steps": 1}
@@ -343,19 +333,6 @@ class TestWhatIsLeftBehind:
         assert everything_held(pipe) == before
         assert pipe.tome == tome
         assert tiny.random_states() == states
-
-    @pytest.mark.parametrize("applied", [user_hooks, port])
-    def test_it_draws_as_before(self, applied):
-        pipe = tiny.pipeline()
-        applied(pipe)
-
-        def drawn() -> np.ndarray:
-            paddle.seed(0)  # the port draws its destinations from the global generator
-            return tiny.run_pipeline(pipe)
-
-        before = drawn()
-        tune_with(STRONG, pipe=pipe, psnr=1)
-        assert np.array_equal(drawn(), before)
 
     def test_a_named_generator_starts_anew_for_every_image(self):
         """On a GPU a pipeline draws its noise from one, ``pipe(generator=name)``, whose state goes on."""
