@@ -30,7 +30,7 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It generates about 70 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
+    It generates about 60 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
     pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. A function
     in ``call`` that reaches the pipeline sees the idle original.
 
