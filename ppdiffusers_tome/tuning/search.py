@@ -42,8 +42,6 @@ class Search:
         target, on_begin, on_trial: as for ``tune``.
         families: of ``list_candidates``.
         steps: of the calls; None if unknown, then fewer steps are not tried, nor are those of a cache chosen.
-        earlier_trials: what ``on_trial`` got, of all steps, in an interrupted search with the same images; they are not
-            repeated.
         unmerged: the unmerged images, once the search has begun.
     """
 
@@ -55,7 +53,6 @@ class Search:
     steps: Steps | None
     on_begin: Callable[[int, float], None]
     on_trial: Callable[[Trial], None]
-    earlier_trials: Mapping[ToMeConfig, Trial] = field(default_factory=dict)
     unmerged: Sequence[MeasuredImage] = field(default=(), init=False)
 
     def run(self) -> Tuned:
@@ -77,7 +74,7 @@ class Search:
         # The best are repeated beside the unmerged image, and so are three with fewer steps, of two of which the time
         # of a step is measured before.
         num_pairs = _MAX_REPEATED + (5 if self.steps else 0)
-        num_trials = sum(map(len, self.families.values())) - len(self.earlier_trials) + 2 * num_pairs
+        num_trials = sum(map(len, self.families.values())) + 2 * num_pairs
         num_choosing = NUM_CHOOSING * count_images(self.steps.number) if self.steps and self._fractions else 0
         num_images = len(self.images) * num_trials + num_choosing
         self.on_begin(num_images, num_images * statistics.median(image.seconds for image in self.unmerged))
@@ -125,7 +122,7 @@ class Search:
         refusal: NothingToMergeError | None = None
         for family, configs in families.items():
             for config in configs:
-                trial = trials.get(config) or self.earlier_trials.get(config)
+                trial = trials.get(config)
                 if trial is None:
                     try:
                         trial = self.try_settings(family, config)

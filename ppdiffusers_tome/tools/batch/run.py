@@ -15,15 +15,12 @@ from typing import Any, NamedTuple
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.files import prepare_folder
-from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.batch.prompts_file import check_names, read_entries
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
-from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 from ppdiffusers_tome.tools.generation.settings import (
     Settings,
-    changes_nothing,
     check_seed,
     check_size,
     check_text,
@@ -57,32 +54,16 @@ class ImageSpec(NamedTuple):
         if not self.path.exists():
             return False
         kept: dict[str, Any] = {}
-        kept_defaults: list[str] = []
         with suppress(Exception):  # whatever the file holds, it is no such image
             kept = read_settings(self.path)
-            kept_defaults = list(kept["defaults"])
-            kept["tome"] = ToMeConfig.from_dict(kept["tome"] or {"ratio": 0.0})
-        settings, scheduler = self.settings, self.settings.scheduler
-        wanted = {
-            "prompt": self.prompt, "seed": settings.seed, "model": settings.model.label, "steps": settings.steps,
-            "tome": ToMeConfig(0.0) if changes_nothing(settings.tome) else settings.tome, "dtype": settings.dtype,
-            "negative_prompt": settings.negative_prompt, "controlnet": settings.describe_control(),
-            "height": settings.height, "width": settings.width, "guidance_scale": settings.guidance_scale,
-            "scheduler": None if scheduler is None else SCHEDULERS[scheduler],
-        }  # fmt: skip
-        by_default = settings.defaults
-        for name, value in wanted.items():
-            if not (name in by_default and name in kept_defaults) and kept.get(name) != value:
-                line = "the model's default" if name in by_default else _format_setting(value)
+            kept |= dict.fromkeys(kept["defaults"])
+        for name, value in self.settings.describe(self.prompt).items():
+            if kept.get(name) != value:
                 raise UserError(
-                    f"{self.path} is there with {name} {_format_setting(kept.get(name))}, and line {self.line} has "
-                    f"{line}; give another --output, or replace it with --overwrite"
+                    f"{self.path} is there with another {name} than line {self.line} asks for; give another --output, "
+                    "or replace it with --overwrite"
                 )
         return True
-
-
-def _format_setting(value: Any) -> str:
-    return f"({value.summary})" if isinstance(value, ToMeConfig) else shorten_repr(value)
 
 
 def generate_from_file(args: argparse.Namespace) -> None:

@@ -31,8 +31,8 @@ def open_page(chromium: Any, address: str) -> Iterator[Callable[..., Any]]:
     """Opens the page; afterwards no script has failed."""
     contexts, errors = [], []
 
-    def open_in(size: dict[str, int], locale: str = "en-US") -> Any:
-        contexts.append(chromium.new_context(viewport=size, locale=locale, has_touch=size == PHONE))
+    def open_in(size: dict[str, int]) -> Any:
+        contexts.append(chromium.new_context(viewport=size, has_touch=size == PHONE))
         tab = contexts[-1].new_page()
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.goto(f"http://{address}/")
@@ -45,12 +45,9 @@ def open_page(chromium: Any, address: str) -> Iterator[Callable[..., Any]]:
     assert errors == []
 
 
-@pytest.mark.parametrize(("size", "locale", "word"), [(DESKTOP, "en-US", "Generate"), (PHONE, "zh-CN", "生成")])
-def test_both_images_are_compared_under_a_slider(
-    open_page: Callable[..., Any], size: dict[str, int], locale: str, word: str
-) -> None:
-    tab = open_page(size, locale)
-    assert tab.locator("#tome-generate").inner_text() == word
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_both_images_are_compared_under_a_slider(open_page: Callable[..., Any], size: dict[str, int]) -> None:
+    tab = open_page(size)
     tab.locator("#tome-preset input").last.check()  # nothing merges
     tab.wait_for_selector("#tome-own", state="hidden", timeout=WAIT)
     tab.locator("#tome-preset input").first.check()  # a ratio, where the page begins
