@@ -33,12 +33,8 @@ _HIDDEN = re.compile(r"HF_ENDPOINT|HF_HOME|https?_proxy|LD_LIBRARY_PATH|LD_PRELO
 _HARMLESS_VALUE = re.compile(r"[\w.,:+-]{0,32}")
 
 
-def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """Describe the machine and what is installed, as JSON takes it.
-
-    Args:
-        variables: the environment as the process got it.
-    """
+def describe_environment() -> dict[str, Any]:
+    """Describe the machine and what is installed, as JSON takes it."""
     machine = describe_processor()
     versions = {name: find_version(name) for name in _REPORTED}
     return {
@@ -46,12 +42,11 @@ def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
         "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use",
-        "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "memory": f"{format_bytes(get_total_memory())}, of it free {format_bytes(get_free_memory())}",
         "installed": {name: version for name, version in versions.items() if version is not None},
         "variables": {
             name: value if _SHOWN.fullmatch(name) and _HARMLESS_VALUE.fullmatch(value) else "(set)"
-            for name, value in sorted(variables.items()) if _SHOWN.fullmatch(name) or _HIDDEN.fullmatch(name)
+            for name, value in sorted(os.environ.items()) if _SHOWN.fullmatch(name) or _HIDDEN.fullmatch(name)
         },
     }  # fmt: skip
 

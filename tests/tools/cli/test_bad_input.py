@@ -34,9 +34,6 @@ generate --prompt x --cache x | cache='x' must be the fraction of steps
 generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --xformers --cpu-kernels | --cpu-kernels: not allowed with argument --xformers
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
-generate --prompt x --model bundled | --model bundled is called photographs now; give a pipeline's folder
-generate --prompt x --model bundled-emoji | --model bundled-emoji is called emoji now; give
-generate --prompt x --controlnet bundled --image PHOTO | --controlnet bundled is called controlnet now; give
 generate --prompt x --model controlnet | --model controlnet has no model_index.json
 generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or dit or
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
@@ -63,7 +60,7 @@ evaluate --configs nowhere.json | --configs nowhere.json cannot be read
 evaluate --seeds -1 | --seeds -1 must be from 0 to 2**62
 evaluate --model some/model | there is no prompt
 evaluate --prompts /dev/null | --prompts /dev/null holds no prompt
-evaluate --prompts /proc/self/exe | --prompts /proc/self/exe: it is not text in UTF-8
+evaluate --prompts /proc/self/exe | --prompts /proc/self/exe is not text in UTF-8
 evaluate --output TAKEN | evaluate.md exists already; choose another --output, or replace it with --overwrite
 generate --prompt x --output TAKEN | 0001-x.png exists already; choose another --output, or replace it with --overwrite
 tune --max-memory 8 | must be a size above 0 with its unit
@@ -182,7 +179,7 @@ def test_controlnet_whose_config_does_not_name_its_class_is_taken(tmp_path):
     assert find_controlnet(str(tmp_path)).folder == tmp_path
 
 
-@pytest.mark.parametrize("given", [[], ["--model", "photographs"], ["--model", "bundled"]])
+@pytest.mark.parametrize("given", [[], ["--model", "photographs"]])
 def test_without_a_clone_a_model_is_asked_for(given, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ppdiffusers_tome.__file__", str(tmp_path / "ppdiffusers_tome" / "__init__.py"))
