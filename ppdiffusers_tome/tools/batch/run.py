@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -76,9 +75,9 @@ def generate_from_file(args: argparse.Namespace) -> None:
     batch_size = 1 if args.batch_size is None else args.batch_size
     if batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be 1 or more")
-    rank, ranks = _read_rank()
+    rank, ranks = (int(os.environ.get(f"PADDLE_{name}") or 0) for name in ("TRAINER_ID", "TRAINERS_NUM"))
     specs, num_bad = _read_specs(args)
-    specs = specs[rank::ranks]
+    specs = specs[rank :: ranks or 1]
     prepare_folder(args.output, [], overwrite=True)
     missing = [spec for spec in specs if args.overwrite or not spec.is_finished()]
     # A ControlNet makes another pipeline, so images without come first, and one is in memory at a time.
@@ -94,17 +93,6 @@ def generate_from_file(args: argparse.Namespace) -> None:
     print_line(f"{images}: {done} generated now, {before} before{ending}")
 
 
-def _read_rank() -> tuple[int, int]:
-    """Return this process's place among those of Paddle's launcher, and their number."""
-    rank, ranks = os.environ.get("PADDLE_TRAINER_ID", "0"), os.environ.get("PADDLE_TRAINERS_NUM", "1")
-    if not (rank.isdecimal() and ranks.isdecimal()) or int(rank) >= int(ranks):
-        raise UserError(
-            f"PADDLE_TRAINER_ID={rank} and PADDLE_TRAINERS_NUM={ranks} name no process; start many with python -m "
-            "paddle.distributed.launch, and one without these variables"
-        )
-    return int(rank), int(ranks)
-
-
 def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
     """Read the images that lines ask for; count bad lines."""
     settings = parse_settings(args, args.ratio, provides_edges=True)
@@ -116,8 +104,7 @@ def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
             if isinstance(values, UserError):
                 raise values
             spec = _make_spec(args, settings, values, number, line)
-            # Some file systems ignore case, and the way accents are composed.
-            first = lines.setdefault(unicodedata.normalize("NFC", spec.path.name).casefold(), line)
+            first = lines.setdefault(spec.path.name, line)
             if first != line:
                 raise UserError(f"output {spec.path.name!r} is that of line {first} already; give each line its own")
             specs.append(spec)
