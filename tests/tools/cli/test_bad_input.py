@@ -25,6 +25,8 @@ generte | did you mean generate?; see ppdiffusers-tome --help
 generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
 generate --prompt x --method tood | did you mean todo?
 generate | there is no prompt
+generate --prompt a\udcd2 | --prompt 'a\\udcd2' must be text
+generate --prompt x --negative-prompt \udcd2 | --negative-prompt '\\udcd2' must be text
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
 generate --prompt x --height 100000 --width 100000 | width 100000: the VAE alone takes at
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number

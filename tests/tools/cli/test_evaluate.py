@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.evaluate import runner
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import parse_settings
-from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, interrupting, pixels_of
+from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
 
 TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
 BOTH = ["--ratios", "0.5", "--configs", "quality"]
@@ -81,8 +81,17 @@ def test_everything_is_measured_and_written(whole):
     assert len(list((whole / "references").iterdir())) == 2
 
 
-def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_path, capsys):
-    with interrupting(sampling, "generate_image", 7):  # after three warm-ups, and four images of two prompts
+def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_path, capsys, monkeypatch):
+    generate_image, left = sampling.generate_image, [None] * 7  # three warm-ups, and four images of two prompts
+
+    def stop(*given: Any, **settings: Any) -> Any:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return generate_image(*given, **settings)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sampling, "generate_image", stop)
         assert evaluate(tmp_path, *TWO, *BOTH) == 130
     assert read_keys(tmp_path) == [[PROMPT, 0]]
     assert not (tmp_path / "evaluate.json").exists()

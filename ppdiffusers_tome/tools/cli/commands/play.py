@@ -6,7 +6,6 @@ import argparse
 import ipaddress
 import os
 import re
-import sys
 import tempfile
 from dataclasses import replace
 
@@ -71,7 +70,6 @@ def run(args: argparse.Namespace) -> None:
             warn("every machine that reaches this one can open the page, without a password; omit --host to prevent it")
         shown = "localhost" if address.is_unspecified else f"[{host}]" if address.version == 6 else host
         print_line(f"http://{shown}:{port}/  (Ctrl-C ends it)")
-        sys.stdout.flush()  # a program may read it through a pipe
         try:
             server.run(sockets=[listening])
         finally:
