@@ -9,13 +9,11 @@ import paddle
 import ppdiffusers
 import pytest
 from ppdiffusers import FlowMatchEulerDiscreteScheduler
-from ppdiffusers.pipelines.latent_diffusion import LDMTextToImageUViTPipeline
 from ppdiffusers.pipelines.unidiffuser import UniDiffuserTextDecoder
-from ppdiffusers.pipelines.wuerstchen import PaellaVQModel
 
 import tiny
-from pipelines.whole import check_merging, image_encoder, load_tokenizer, start, text_parts
-from zoo import pixart, sd3, unidiffuser, uvit, wuerstchen_decoder, wuerstchen_prior
+from pipelines.whole import check_merging, image_encoder, load_tokenizer, start
+from zoo import pixart, sd3, unidiffuser, wuerstchen_prior
 
 DIM, TEXT_TOKENS = tiny.CROSS_DIM, tiny.TEXT_TOKENS
 PROMPT = "a cat"
@@ -60,20 +58,6 @@ def build_wuerstchen_prior() -> Any:
     )  # fmt: skip
 
 
-def build_wuerstchen_decoder() -> Any:
-    vqgan = tiny.build(PaellaVQModel, bottleneck_blocks=1, embed_dim=8, num_vq_embeddings=8)
-    return ppdiffusers.WuerstchenDecoderPipeline(
-        **text_parts(), decoder=wuerstchen_decoder.SPECIMEN.build(), vqgan=vqgan,
-        scheduler=ppdiffusers.DDPMWuerstchenScheduler(),
-    )  # fmt: skip
-
-
-def build_uvit() -> Any:
-    return LDMTextToImageUViTPipeline(
-        vqvae=tiny.vae(), **text_parts(), unet=uvit.SPECIMEN.build(), scheduler=tiny.scheduler()
-    )  # fmt: skip
-
-
 TEXTS: dict[str, Any] = tiny.PROMPT
 MASK = paddle.ones([1, TEXT_TOKENS])
 MASKS = dict(negative_prompt=None, prompt_attention_mask=MASK, negative_prompt_attention_mask=MASK)
@@ -89,14 +73,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], int]] = {
     "sd3": (build_sd3, dict(**TEXTS, **POOLED, height=32, width=40, **LATENT), 2),
     "unidiffuser": (build_unidiffuser, dict(prompt_embeds=tiny.text(1), **IMAGE), 3),
     "wuerstchen_prior": (build_wuerstchen_prior, dict(**TEXTS, height=32, width=24), 2),
-    "wuerstchen_decoder": (
-        build_wuerstchen_decoder,
-        dict(
-            image_embeddings=tiny.array((1, wuerstchen_decoder.EMBEDDING_CHANNELS, 3, 3)), prompt=PROMPT,
-            guidance_scale=2.0, **IMAGE,
-        ), 2,
-    ),
-    "uvit": (build_uvit, dict(prompt=None, **TEXTS, height=128, width=128, guidance_scale=3.0, **IMAGE), 3),
 }  # fmt: skip
 
 

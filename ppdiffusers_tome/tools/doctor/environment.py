@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from ppdiffusers_tome.tools.doctor.imports import STEPS
 from ppdiffusers_tome.tools.doctor.methods import explain_faults
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
@@ -73,9 +72,6 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
         if "error" in result:
             where = f" (raised in {result['raised in']})" if "raised in" in result else ""
             problems.append(f"{name} cannot be imported: {result['error']}{where}")
-            dependents = STEPS[STEPS.index(name) + 1 :]
-            if dependents:
-                problems.append(f"so {' and '.join(dependents)} cannot either")
             remedy = "the documentation (installation.md) says which versions work together"
             if "[Errno " in result["error"]:  # libraries make folders as they are imported
                 remedy = "set HOME to a folder that you may write to, such as HOME=/tmp"

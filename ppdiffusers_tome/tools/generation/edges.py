@@ -62,8 +62,7 @@ class EdgeSource:
         from PIL import Image, UnidentifiedImageError
 
         if not os.path.isfile(self.path):  # Path raises at names that are too long
-            fault = "is not a file" if os.path.exists(self.path) else "does not exist"
-            raise UserError(f"{self.option} {str(self.path)[:200]} {fault}; give the path of an image file")
+            raise UserError(f"{self.option} {str(self.path)[:200]} is no file; give the path of an image file")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user's own large photo

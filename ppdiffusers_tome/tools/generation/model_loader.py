@@ -56,11 +56,6 @@ def load_pipeline(
         )
     kind = index.get("_class_name")
     kind = str(kind[-1] if isinstance(kind, list) else kind)  # a list names a file and its class
-    if kind.startswith("PaddleInfer"):
-        raise UserError(
-            f"--model {model.name} is an exported {kind}, whose settings are fixed; load it in Python with "
-            f"ppdiffusers_tome.export.pipelines.load_exported({model.name!r}), or give the model that was exported"
-        )
     # A part is a library and a class of it; without either, the pipeline lacks it.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
     is_usable = any_kind or {"unet", "vae"} <= parts

@@ -50,7 +50,6 @@ play --host 203.0.113.7 | --host 203.0.113.7 --port 7860 cannot be used
 play --port 70000 | --port 70000 cannot be used
 play --prompt a --prompt b | 2 prompts were given
 play --steps 201 | --steps 201 exceeds
-play --allow-host play.* | --allow-host play.* must be a name
 doctor --model photographs --height 100000 --width 100000 | alone takes at least
 doctor --environment --model photographs | --model: not allowed with argument --environment
 generate --prompts EDGES --canny-low 50 | --canny-low is for a photo
@@ -118,7 +117,7 @@ UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "predictio
     ("file", "content", "words"),
     [
         ("model_index.json", b"[]", "could not be loaded; check that its files are complete"),
-        ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "load_exported("),
+        ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "which this command cannot use"),
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("text_encoder/model.safetensors", None, "could not be loaded; check that its files are complete"),

@@ -84,7 +84,6 @@ def test_failed_import_is_explained(package, code, sentence, home, tmp_path):
     (tmp_path / "broken" / package / "__init__.py").write_text(code.replace("/homes", str(home.parent)))
     lines = report(home, broken=tmp_path / "broken").splitlines()
     assert sentence in lines
-    assert package != "paddle" or "so paddlenlp and ppdiffusers cannot either" in lines
     assert lines[-1] == "the documentation (installation.md) says which versions work together"
 
 
@@ -123,7 +122,7 @@ def test_report_needs_the_standard_library_alone():
     assert done.stdout.strip() == "{'ppdiffusers_tome'}"
 
 
-def test_method_that_fails_is_named_with_those_that_work(monkeypatch):
+def test_method_that_fails_is_named(monkeypatch):
     def sparkle(*_: object, **__: object) -> object:
         raise RuntimeError("The kernel `argmax` is not registered\n  [Hint: bfloat16]")
 
@@ -131,14 +130,9 @@ def test_method_that_fails_is_named_with_those_that_work(monkeypatch):
         monkeypatch.setattr(f"ppdiffusers_tome.merging.matchers.{name}", sparkle)
     found = check_methods()
     assert found["work"] == "1 of 3"
-    fails = "in float32 fails on cpu, RuntimeError: The kernel `argmax` is not registered [Hint: bfloat16]; "
-    problems = find_problems({"methods": found})
-    assert problems[:2] == [
-        f"method {name} {fails}these work: todo, balanced, fast, quality" for name in ("keys", "tome")
-    ]
+    fails = "in float32 fails on cpu, RuntimeError: The kernel `argmax` is not registered [Hint: bfloat16]"
+    assert find_problems({"methods": found})[:2] == [f"method {name} {fails}" for name in ("keys", "tome")]
     monkeypatch.setattr("ppdiffusers_tome.merging.chosen_keys.ChosenKeys.reduce", lambda self, x: x[:, :4])
     found = check_methods()
     assert found["work"] == "0 of 3"
-    assert "method todo in float32 fails on cpu, its numbers are wrong; no method works" in find_problems(
-        {"methods": found}
-    )
+    assert "method todo in float32 fails on cpu, its numbers are wrong" in find_problems({"methods": found})

@@ -64,7 +64,7 @@ def test_lines_have_their_own_settings_and_bad_ones_are_skipped(many, tmp_path, 
     settings = read_settings(outputs / "000002-a-photo-of-a-cat.png")
     assert (settings["height"], settings["width"], settings["tome"], settings["controlnet"]) == (72, 128, None, None)
     assert settings["negative_prompt"] == ROCKET
-    for line, words in ((3, "cut.png cannot be read"), (4, "/dev/zero is not a file"), (5, "the name of a file alone")):
+    for line, words in ((3, "cut.png cannot be read"), (4, "/dev/zero is no file"), (5, "the name of a file alone")):
         assert any(f"line {line} is skipped: " in said and words in said for said in captured.err.splitlines())
     assert not (tmp_path / "outside.png").exists()
     assert "2 images of " in captured.out

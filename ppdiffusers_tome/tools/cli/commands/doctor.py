@@ -41,8 +41,7 @@ EXAMPLES = """without --model: a table of every pipeline that ppdiffusers export
 with --model: the tokens at every level, how many merge, the memory that an image needs, computed from shapes, and a
 call of the denoiser timed on this machine, merged and unmerged.
 with --environment: versions, devices, threads and memory, for a bug report, and every merging method run on the
-device. It names no folders, users or machines, and also tells why Paddle or ppdiffusers
-cannot be imported.
+device. It names no users or machines, and also tells why Paddle or ppdiffusers cannot be imported.
 
   ppdiffusers-tome doctor --model photographs --ratio 0.5
   ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
