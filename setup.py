@@ -20,6 +20,7 @@ CLI = [
     "psutil>=5.9",
     "rich>=13.8,<16",
     "scikit-image>=0.22,<0.25",
+    "scipy>=1.11,<2",
     "tqdm",
 ]
 # Bounds that ppdiffusers and paddlenlp need and do not set: newer ones fail on import.

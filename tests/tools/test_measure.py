@@ -89,6 +89,7 @@ def test_infinite_values_have_medians_and_intervals():
     assert half.interval[0] < 33
     assert half.interval[1] == math.inf
     assert json.loads(json.dumps(half.to_dict(), allow_nan=False))["interval"][1] is None
+    assert Median.from_values([-math.inf] * 3 + [math.inf] * 3).median == 0
     assert Median.from_values([math.inf] * 6).interval == (math.inf, math.inf)
 
 

@@ -6,7 +6,10 @@ from importlib.util import find_spec
 
 from ppdiffusers_tome.errors import UserError
 
-_CLI = ("flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "skimage", "tqdm")
+_CLI = (
+    "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
+    "skimage", "tqdm",
+)  # fmt: skip
 MODULES = {"cli": _CLI, "play": ("gradio", *_CLI)}
 
 

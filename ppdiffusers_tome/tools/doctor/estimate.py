@@ -19,7 +19,6 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.sampling import get_class_labels
-from ppdiffusers_tome.tools.measure.units import format_count
 from ppdiffusers_tome.tuning.measurement import keep_random_state, read_clock
 
 _REPEATS = 2
@@ -164,9 +163,7 @@ def _explain_unmerged(config: ToMeConfig, grid: Grid, num_selected: int) -> str 
     if not num_selected:
         limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
         return f"none: max_downsample={config.max_downsample} reaches {limit}"
-    if grid.num_cells(config.sx, config.sy) == 0:
-        return f"smaller than one cell of {config.sy}x{config.sx} tokens"
-    return None if grid.num_merged(ratio) else f"ratio {ratio:g} of {format_count(grid.num_tokens, 'token')} is none"
+    return None if grid.num_merged(ratio) else f"{grid.num_tokens}: too few for ratio {ratio:g} and this stride"
 
 
 def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:

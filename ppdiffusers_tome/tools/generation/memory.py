@@ -42,9 +42,9 @@ def check_memory(
     except (KeyError, TypeError, ValueError, OSError):  # of an odd config, on which loading has its say
         return
     for part, size in needs.items():
-        has_scores = part in (_VAE, _UNET) and cpu_kernels is not None
-        if size > free and not (has_scores and cpu_kernels and find_version("onnxruntime")):
-            remedy = f", or {'install onnxruntime' if cpu_kernels else 'give --cpu-kernels'}" if has_scores else ""
+        has_scores = part in (_VAE, _UNET)
+        if size > free and not (has_scores and cpu_kernels):
+            remedy = ", or give --cpu-kernels" if has_scores and cpu_kernels is False else ""
             raise UserError(
                 f"{names}: {part} alone takes at least {size / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB "
                 f"are free; choose a smaller image{remedy}"

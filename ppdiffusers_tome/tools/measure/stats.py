@@ -14,6 +14,7 @@ RESAMPLES = 10_000
 # so no interval of five values reaches 95%.
 MIN_VALUES = 6
 METHOD = f"{LEVEL:.0%} percentile bootstrap over the images ({RESAMPLES:,} resamples, seed 0)"
+_INFINITE = 1e12  # stands for infinity in the bootstrap; medians halfway to it are infinite too
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Median:
     @classmethod
     def from_values(cls, values: Sequence[float]) -> Median:
         """Summarize one value or more; equal values have an equal interval."""
-        return cls(statistics.median(values), min(values), max(values), _bootstrap(values))
+        finite = [min(max(value, -_INFINITE), _INFINITE) for value in values]
+        return cls(_restore(statistics.median(finite)), min(values), max(values), _bootstrap(finite))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; infinity, which JSON lacks, is null."""
@@ -60,14 +62,21 @@ def find_frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
 
 def _bootstrap(values: Sequence[float]) -> tuple[float, float] | None:
     import numpy as np
+    from scipy.stats import bootstrap
 
     if len(values) < MIN_VALUES:
         return None
-    drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
-    medians = np.sort(np.median(drawn, axis=1))
-    ends = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-    low, high = (float(medians[round(end * (RESAMPLES - 1))]) for end in ends)  # of them, as some may be infinite
-    return low, high
+    if min(values) == max(values):
+        return _restore(values[0]), _restore(values[0])
+    interval = bootstrap(
+        (np.asarray(values),), np.median, confidence_level=LEVEL, n_resamples=RESAMPLES, method="percentile",
+        batch=1_000_000 // len(values) + 1, random_state=0,
+    ).confidence_interval  # fmt: skip
+    return _restore(float(interval.low)), _restore(float(interval.high))
+
+
+def _restore(value: float) -> float:
+    return math.copysign(math.inf, value) if abs(value) > _INFINITE / 4 else value
 
 
 def _finite_or_none(value: float) -> float | None:
