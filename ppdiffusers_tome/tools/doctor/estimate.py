@@ -163,7 +163,9 @@ def _explain_unmerged(config: ToMeConfig, grid: Grid, num_selected: int) -> str 
     if not num_selected:
         limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
         return f"none: max_downsample={config.max_downsample} reaches {limit}"
-    return None if grid.num_merged(ratio) else f"{grid.num_tokens}: too few for ratio {ratio:g} and this stride"
+    if grid.num_cells(config.sx, config.sy) and grid.num_merged(ratio):
+        return None
+    return f"{grid.num_tokens}: too few for ratio {ratio:g} and this stride"
 
 
 def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:

@@ -112,6 +112,7 @@ def test_reasons_why_nothing_merges_at_a_level():
     assert find_reason(ToMeConfig(), 16, 16) == "none: max_downsample=None reaches the finest level"
     large = ToMeConfig(0.9, sx=8, sy=8, max_downsample=2)
     assert find_reason(large, 4, 16) == "16: too few for ratio 0.9 and this stride"
+    assert find_reason(ToMeConfig(0.001, max_downsample=2), 16, 16) == "64: too few for ratio 0.001 and this stride"
 
 
 def test_pipeline_without_blocks_is_explained(tmp_path, capsys):
