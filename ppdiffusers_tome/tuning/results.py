@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from operator import attrgetter
@@ -82,13 +82,6 @@ class Trial:
         psnr = self.psnr if math.isfinite(self.psnr) else None
         return {"family": self.family, "config": self.config.to_dict(), "speed_up": self.speed_up, "psnr_db": psnr,
                 "peak_bytes": self.peak_bytes, "steps": self.steps}  # fmt: skip
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Trial:
-        """Restore a trial from ``to_dict``."""
-        psnr = math.inf if values["psnr_db"] is None else values["psnr_db"]
-        config = ToMeConfig.from_dict(values["config"])
-        return cls(values["family"], config, values["speed_up"], psnr, values["peak_bytes"], values["steps"])
 
     def meets(self, target: Target) -> bool:
         return self.is_similar_enough(target) and self.is_cheap_enough(target)

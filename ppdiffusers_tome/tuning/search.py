@@ -41,8 +41,6 @@ class Search:
         target, on_begin, on_trial: as for ``tune``.
         families: of ``list_candidates``.
         steps: of the calls; None if unknown, then fewer steps are not tried, nor are those of a cache chosen.
-        earlier_trials: what ``on_trial`` got, of all steps, in an interrupted search with the same images; they are not
-            repeated.
         unmerged: the unmerged images, once the search has begun.
     """
 
@@ -54,7 +52,6 @@ class Search:
     steps: int | None
     on_begin: Callable[[int, float], None]
     on_trial: Callable[[Trial], None]
-    earlier_trials: Mapping[ToMeConfig, Trial] = field(default_factory=dict)
     unmerged: Sequence[MeasuredImage] = field(default=(), init=False)
 
     def run(self) -> Tuned:
@@ -83,7 +80,7 @@ class Search:
         self.generate(*self.images[0], None)  # the first call is slower, as kernels are set up
         self.unmerged = [self.generate(*image, None) for image in self.images]
         num_pairs = _MAX_REPEATED + 1  # the best and fewer steps, beside the unmerged image
-        num_trials = sum(map(len, self.families.values())) - len(self.earlier_trials) + 2 * num_pairs
+        num_trials = sum(map(len, self.families.values())) + 2 * num_pairs
         num_choosing = NUM_CHOOSING * count_images(self.steps) if self.steps and self._fractions else 0
         num_images = len(self.images) * num_trials + num_choosing
         self.on_begin(num_images, num_images * statistics.median(image.seconds for image in self.unmerged))
@@ -131,7 +128,7 @@ class Search:
         refusal: NothingToMergeError | None = None
         for family, configs in families.items():
             for config in configs:
-                trial = trials.get(config) or self.earlier_trials.get(config)
+                trial = trials.get(config)
                 if trial is None:
                     try:
                         trial = self.try_settings(family, config)

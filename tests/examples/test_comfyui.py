@@ -24,21 +24,6 @@ FOLDER = tiny.ROOT / "examples" / "comfyui"
 NODE, LOADER = "PaddleTokenMerging", "PaddlePhotographsLoader"
 FILES = ["workflow", "workflow_photographs"]  # .json for ComfyUI's page, _api.json for its /prompt
 OWN = "ratio and method"
-# Inputs and outputs of PaddleMIX's nodes: comfyui/ComfyUI_ppdiffusers/basic_nodes.py and sd_pipe_nodes.py of
-# https://github.com/PaddlePaddle/PaddleMIX at commit 6afaf05 (22 October 2024). A list is a choice.
-PADDLEMIX: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    "PaddleSDCheckpointLoader": ({"ckpt_name": ["v1-5-pruned-emaonly.safetensors"]}, {"sd_pipe": "PIPELINE"}),
-    "PaddleSDText2ImagePipe": (
-        {
-            "sd_pipe": "PIPELINE", "prompt": "PROMPT", "negative_prompt": "PROMPT", "steps": "INT", "width": "INT",
-            "height": "INT", "number": "INT", "seed": "INT", "cfg": "FLOAT", "scheduler_type": "a choice",
-        },
-        {"latent": "LATENT"},
-    ),
-    "PaddleSDVaeDecoder": ({"latent": "LATENT", "sd_pipe": "PIPELINE"}, {"image": "IMAGE"}),
-    "PromptInput": ({"prompt": "STRING"}, {"prompt": "PROMPT"}),
-    "PaddleSaveImage": ({"images": "IMAGE", "filename_prefix": "STRING", "censor": "BOOLEAN"}, {}),
-}  # fmt: skip
 
 
 def loaded() -> ModuleType:
@@ -57,19 +42,6 @@ OURS = NODES[NODE]
 
 def written(file: str) -> dict[str, Any]:
     return json.loads((FOLDER / file).read_text(encoding="utf-8"))
-
-
-def inputs_of(kind: str) -> dict[str, Any]:
-    """Every input of a node, a type or a list to choose from."""
-    if kind in NODES:
-        return {name: told[0] for name, told in NODES[kind].INPUT_TYPES()["required"].items()}
-    return PADDLEMIX[kind][0]
-
-
-def outputs_of(kind: str) -> dict[str, str]:
-    if kind in NODES:
-        return dict(zip(NODES[kind].RETURN_NAMES, NODES[kind].RETURN_TYPES, strict=True))
-    return PADDLEMIX[kind][1]
 
 
 class TestOfTheNode:
@@ -114,33 +86,15 @@ assert module.NODE_CLASS_MAPPINGS == {{}}
 
 
 @pytest.mark.parametrize("file", FILES)
-class TestOfTheWorkflow:
-    def test_the_graph_of_the_page_is_the_same_workflow(self, file):
-        """As ComfyUI's page makes one of the other; its own widget after a seed says whether that changes."""
-        graph = written(f"{file}.json")
-        links = {link[0]: link for link in graph["links"]}
-        found: dict[str, Any] = {}
-        for node in graph["nodes"]:
-            known, values = inputs_of(node["type"]), iter(node["widgets_values"])
-            linked = {each["name"]: each for each in node["inputs"]}
-            inputs: dict[str, Any] = {}
-            for name in known:
-                if name in linked:
-                    _, origin, slot, target, place, kind = links[linked[name]["link"]]
-                    assert (target, node["inputs"][place]["name"], kind) == (node["id"], name, known[name])
-                    inputs[name] = [str(origin), slot]
-                else:
-                    inputs[name] = next(values)
-                    assert name != "seed" or next(values) == "fixed"
-            assert next(values, None) is None
-            assert {each["name"]: each["type"] for each in node["outputs"]} == outputs_of(node["type"])
-            for slot, output in enumerate(node["outputs"]):
-                assert output["links"] == [link[0] for link in graph["links"] if link[1:3] == [node["id"], slot]]
-            found[str(node["id"])] = {"class_type": node["type"], "inputs": inputs}
-        nodes = written(f"{file}_api.json")
-        assert found == {
-            number: {name: node[name] for name in ("class_type", "inputs")} for number, node in nodes.items()
-        }
+def test_both_forms_of_a_workflow_use_the_node_as_it_is(file):
+    (of_program,) = [node["inputs"] for node in written(f"{file}_api.json").values() if node["class_type"] == NODE]
+    (of_page,) = [node for node in written(f"{file}.json")["nodes"] if node["type"] == NODE]
+    assert list(of_program) == list(OURS.INPUT_TYPES()["required"])
+    assert [each["name"] for each in of_page["inputs"]] == ["sd_pipe"]
+    del of_program["sd_pipe"]
+    assert of_page["widgets_values"] == list(of_program.values())
+    assert OURS.VALIDATE_INPUTS(**of_program) is True
+    assert [each["type"] for each in of_page["outputs"]] == list(OURS.RETURN_TYPES)
 
 
 def sample(pipe: Any, **inputs: Any) -> np.ndarray:

@@ -59,39 +59,3 @@ def test_images_are_judged(exported, tmp_path):
     output = run_script("evaluate", "--output", tmp_path, *arguments)
     assert output.splitlines()[-1].startswith("| 0.0 | 1 | 0.000 |")
     assert [path.name for path in tmp_path.glob("*.png")] == ["images-000-0.png"]
-
-
-@pytest.fixture(scope="module")
-def emoji(tmp_path_factory):
-    """Export tiny models of emoji."""
-    folder = tmp_path_factory.mktemp("emoji")
-    rng = np.random.default_rng(0)
-    width = tiny.unet().config.cross_attention_dim
-    text = {"token": (4, width), "position": (6, width), "norm": (width,)}
-    weights = {f"{name}.weight": rng.standard_normal(shape, np.float32) for name, shape in text.items()}
-    np.savez(
-        folder / "text.npz", words=["<|startoftext|>", "<|endoftext|>", "cat", "face"], **weights,
-        **{"norm.bias": np.zeros(width, np.float32)},
-    )  # fmt: skip
-    tiny.unet().save_pretrained(str(folder / "unet"), to_diffusers=True)
-    tiny.dit(num_embeds_ada_norm=1000).save_pretrained(str(folder / "dit"), to_diffusers=True)
-    tiny.vae().save_pretrained(str(folder / "vae"), to_diffusers=True)
-    for kind in ("unet", "dit"):
-        tiny.scheduler().save_pretrained(str(folder / f"{kind}-scheduler"))
-    run_script("export", "--emoji", folder, "--output", folder / "exported")
-    return folder
-
-
-def test_exported_text_encoder_is_embeddings_and_other_words_are_padding(emoji):
-    pipe = load_pipeline(find_model(str(emoji / "exported" / "emoji")))
-    text = np.load(emoji / "text.npz")
-
-    def encode(prompt: str) -> np.ndarray:
-        tokens = pipe.tokenizer(prompt, padding="max_length", max_length=6, return_tensors="pd").input_ids
-        return pipe.text_encoder(tokens)[0].numpy()[0]
-
-    states = text["token.weight"][[0, 2, 3, 1, 1, 1]] + text["position.weight"]
-    states -= states.mean(-1, keepdims=True)
-    expected = states / np.sqrt(states.var(-1, keepdims=True) + 1e-5) * text["norm.weight"]
-    np.testing.assert_allclose(encode("cat face"), expected, atol=0.02)
-    np.testing.assert_allclose(encode("xyz"), encode(""), atol=1e-6)

@@ -28,7 +28,7 @@ from pipelines.whole import (
     start,
     text_parts,
 )  # fmt: skip
-from zoo import added_kv, controlnet_sdxl, gligen, latent_upscaler, sdxl, unet_consistency, upscaler
+from zoo import added_kv, controlnet_sdxl, gligen, sdxl, unet_consistency, upscaler
 from zoo import unet_score_sde as score_sde
 from zoo import unet_unconditional as unconditional
 from zoo.specimen import create, normal, smooth_image
@@ -71,14 +71,6 @@ def upscale() -> Made:
         low_res_scheduler=ppdiffusers.DDPMScheduler(),
     )  # fmt: skip
     return pipeline("StableDiffusionUpscalePipeline", **parts), dict(image=rgb(), **TEXT, **LATENT)
-
-
-def latent_upscale() -> Made:
-    parts = dict(
-        vae=tiny.vae(), **text_parts(), unet=latent_upscaler.SPECIMEN.build(),
-        scheduler=ppdiffusers.EulerDiscreteScheduler(),
-    )  # fmt: skip
-    return pipeline("StableDiffusionLatentUpscalePipeline", **parts), dict(image=tiny.latent(1), **PROMPT, **LATENT)
 
 
 def panorama() -> Made:
@@ -196,7 +188,6 @@ CASES: dict[str, Callable[[], Made]] = {
         dict(image=rgb(), mask_image=mask(), **TEXT, **LATENT, **SIZE),
     ),
     "upscale": upscale,
-    "latent_upscale": latent_upscale,
     "latent_consistency": lambda: (
         sd(
             "LatentConsistencyModelPipeline", unet=tiny.unet(time_cond_proj_dim=8),
@@ -245,13 +236,6 @@ CASES: dict[str, Callable[[], Made]] = {
     "consistency": lambda: (
         free("ConsistencyModelPipeline", "CMStochasticIterativeScheduler", unet_consistency.SPECIMEN.build()),
         dict(class_labels=3, **ARRAYS),
-    ),
-    "ldm_super_resolution": lambda: (
-        pipeline(
-            "LDMSuperResolutionPipeline", vqvae=vqvae(), scheduler=tiny.scheduler(),
-            unet=create(ppdiffusers.UNet2DModel, **{**unconditional.SPECIMEN.config, "in_channels": 6}),
-        ),
-        dict(image=rgb(side=16), **ARRAYS),
     ),
 }  # fmt: skip
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,6 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
-from PIL import Image
 from ppdiffusers import transformers
 from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero import CrossFrameAttnProcessor2_5
 
@@ -21,9 +18,6 @@ from ppdiffusers_tome import apply_tome
 from zoo import (
     audioldm,
     audioldm2,
-    hotshot,
-    lvdm,
-    st_unet,
     unet_3d,
     unet_spatio_temporal,
 )
@@ -78,59 +72,6 @@ def stable_video_diffusion() -> Made:
     return pipe, dict(num_inference_steps=STEPS, **given)
 
 
-def hotshot_xl() -> Made:
-    from ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline import HotshotXLPipeline
-
-    encoder = tiny.text_encoder("CLIPTextModelWithProjection", projection_dim=hotshot.POOLED_DIM)
-    pipe = HotshotXLPipeline(
-        unet=hotshot.SPECIMEN.build(), text_encoder_2=encoder, tokenizer_2=None, **stable_diffusion_parts()
-    )
-    pooled = dict(
-        pooled_prompt_embeds=tiny.array((1, hotshot.POOLED_DIM), seed=5),
-        negative_pooled_prompt_embeds=tiny.array((1, hotshot.POOLED_DIM), seed=6),
-    )
-    given = dict(video_length=FRAMES, height=32, width=32, latents=tiny.smooth_image(1, 4, FRAMES, 16, 16))
-    return pipe, dict(num_inference_steps=STEPS, output_type="np", **tiny.PROMPT, **pooled, **given)
-
-
-def image_to_video() -> Made:
-    # Its configuration holds that of the pipeline too.
-    vae = tiny.build(
-        ppdiffusers.AutoencoderKL_imgtovideo, in_channels=3, out_ch=3, ch=32, resolution=32, z_channels=4, embed_dim=4,
-        attn_resolutions=[], ch_mult=(1, 1), num_res_blocks=1,
-    )  # fmt: skip
-    vae.register_to_config(
-        seed=0, batch_size=1, target_fps=8, max_frames=FRAMES, latent_hei=16, latent_wid=16, vit_resolution=32,
-        vit_mean=[0.5] * 3, vit_std=[0.5] * 3, resolution_crop=32, beta_type="linear", num_timesteps=1000,
-        init_beta=0.00085, last_beta=0.0120, mean_type="eps", var_type="fixed_small", loss_type="mse",
-        noise_strength=0.0, ddim_timesteps=STEPS, input_dim=st_unet.IMAGE_DIM, guide_scale=6.0, scale_factor=0.18215,
-        decoder_bs=FRAMES,
-    )  # fmt: skip
-    pipe = ppdiffusers.ImgToVideoSDPipeline(
-        vae=vae, img_encoder=image_encoder(32, 8, st_unet.IMAGE_DIM, width=12), unet=st_unet.SPECIMEN.build()
-    )
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8))
-    return pipe, lambda: pipe(image).frames
-
-
-def lvdm_text_to_video() -> Made:
-    pipe = ppdiffusers.LVDMTextToVideoPipeline(unet=lvdm.SPECIMEN.build(), **stable_diffusion_parts())
-    given = dict(num_frames=FRAMES, height=128, width=128, latents=tiny.smooth_image(1, 4, FRAMES, 16, 16))
-
-    def call() -> Any:
-        steps: list[Any] = []
-        # Last of all it writes a file, in a way that PyAV no longer takes: "TypeError: an integer is required".
-        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(TypeError):
-            pipe(
-                num_inference_steps=STEPS, save_dir=folder, **tiny.PROMPT, **given,
-                callback=lambda step, timestep, latents: steps.append(latents),
-            )  # fmt: skip
-        assert len(steps) == STEPS
-        return steps[-1]
-
-    return pipe, call
-
-
 def sound_parts() -> dict[str, Any]:
     vae = tiny.build(
         ppdiffusers.AutoencoderKL, in_channels=1, out_channels=1, block_out_channels=(8, 8), norm_num_groups=4,
@@ -181,20 +122,12 @@ def audio_ldm_2() -> Made:
     return pipe, dict(num_inference_steps=STEPS, **given)
 
 
-# What ppdiffusers cannot run.
-MARKS = {
-    hotshot_xl: pytest.mark.xfail(
-        paddle.__version__.startswith("2."), raises=ValueError, strict=True,
-        reason="its UNet with Paddle 2.6: device value error ... but the type of device is Place",
-    ),
-}  # fmt: skip
 CASES = (
-    animatediff, text_to_video, video_to_video, stable_video_diffusion, image_to_video, lvdm_text_to_video, audio_ldm,
-    audio_ldm_2, hotshot_xl,
+    animatediff, text_to_video, video_to_video, stable_video_diffusion, audio_ldm, audio_ldm_2,
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [pytest.param(case, marks=MARKS.get(case, ()), id=case.__name__) for case in CASES])
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
 def test_pipeline_merges_and_comes_back(make: Callable[[], Made]) -> None:
     check_merging(*start(make), begins_in_the_middle=make is video_to_video)
 

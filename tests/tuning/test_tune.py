@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -159,29 +158,6 @@ class TestOnAPipeline:
         assert "11 steps unmerged: 1.00x" in found.verdict
         num_images = 9 + NUM_CHOOSING * count_images(12)
         assert begun == [(num_images, num_images)]  # and seconds
-
-    def test_the_trials_of_an_interrupted_search_are_not_repeated(self, any_speed_pays):
-        pipe, trials = tiny.pipeline(), []
-        families = {"a": [replace(MILD, cache=0.5)], "b": [MILD]}
-
-        def generate(call: dict[str, Any], number: int, steps: int | None) -> MeasuredImage:
-            paddle.seed(number)
-            image = read_first_image(pipe(**{**call, "num_inference_steps": steps or 9}))
-            return MeasuredImage(image, 1.0, None)
-
-        def run(**earlier: Any) -> Tuned:
-            given = dict(pipe=pipe, generate=generate, images=[(PROMPT, 0)], target=Target(psnr=1), families=families)
-            return Search(**SEARCH | dict(steps=9) | given | dict(on_trial=trials.append), **earlier).run()
-
-        first = run()
-        earlier = [Trial.from_dict(json.loads(json.dumps(trial.to_dict()))) for trial in trials]
-        assert earlier == trials
-        whole = {trial.config: trial for trial in earlier if trial.steps is None}
-        assert len(whole) == 2
-        trials.clear()
-        again = run(earlier_trials=whole)
-        assert all(trial.steps is not None for trial in trials)
-        assert (again.config, again.trials) == (first.config, first.trials)
 
     @pytest.mark.parametrize(("num_steps", "words"), [(1, "1 step"), (6, "6 steps")])
     def test_fewer_steps_are_returned_where_they_keep_more(self, num_steps, words):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.errors import ToMeValueError, UserError
-from ppdiffusers_tome.settings.text import did_you_mean, format_count, shorten_repr
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 from ppdiffusers_tome.tools.console.output import warn
-from ppdiffusers_tome.tools.text_files import doubt_encoding, read_text
 
 FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
 ENDINGS = (".jsonl", ".csv", ".tsv", ".txt")
-_SEPARATORS = ",\t;"
 
 Entry = tuple[int, dict[str, Any] | UserError]  # with its first line, from 1
 
@@ -38,18 +34,10 @@ def read_entries(path: Path, *, may_have_any_name: bool = False) -> list[Entry]:
         ending = ".txt"
     if ending not in ENDINGS:
         raise UserError(f"--prompts {path} must end in one of {', '.join(ENDINGS)}, which says how to read it")
-    try:
-        text = read_text(path)
-    except ToMeValueError as error:
-        raise UserError(f"--prompts {error}; give a file of prompts") from error
-    text = text.replace("\ufeff", "")  # which files that were put together have between them
-    if ending == ".txt":
-        _check_name(path, text)
-    if doubt := doubt_encoding(text):
-        warn(f"--prompts {path} {doubt}")
+    lines = _read_lines(path)
     if ending in (".csv", ".tsv"):
-        return list(_read_table(path, text))
-    entries = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        return list(_read_table(path, lines))
+    entries = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
     if ending == ".txt":
         return [(number, {"prompt": line}) for number, line in entries]
     return [(number, _parse_object(line)) for number, line in entries]
@@ -63,63 +51,57 @@ def check_names(values: Mapping[str, Any]) -> None:
         raise UserError(f"{shorten_repr(unknown)} is not known{suggestion}")
 
 
-def _check_name(path: Path, text: str) -> None:
-    """Refuse a table or JSON whose name is that of text."""
-    first = next((line for line in text.split("\n") if line.strip()), "")
-    with suppress(ValueError, RecursionError):
-        if isinstance(json.loads(first), dict | list):
-            raise UserError(f"--prompts {path} holds JSON, not a prompt a line; rename it to end in .jsonl")
-    for separator in _SEPARATORS:
-        names = [cell.strip(' "').lower() for cell in first.split(separator)]
-        if "prompt" in names and (len(names) > 1 or first.strip() == "prompt"):
-            raise UserError(f"--prompts {path} begins like a table, {shorten_repr(first)}; rename it to end in .csv")
+def _read_lines(path: Path) -> list[str]:
+    """Read a text file in UTF-8, UTF-16 or UTF-32, with any line ends."""
+    try:
+        content = path.read_bytes()
+        encoding = json.detect_encoding(content)
+        return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"--prompts {path} is not text in {encoding.upper()}; save it as UTF-8, a workbook of Excel as CSV, or "
+            "convert it, such as Chinese text of Windows (GBK) with iconv -f GB18030 -t UTF-8 OLD > NEW"
+        ) from error
+    except OSError as error:
+        raise UserError(f"--prompts {path} cannot be read ({error.strerror}); give a file of prompts") from error
 
 
-def _read_table(path: Path, text: str) -> Iterator[Entry]:
-    separator, columns = _read_header(path, text)
-    rows = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
-    while not any(map(str.strip, next(rows))):  # up to the names of the columns
-        pass
+def _read_table(path: Path, lines: list[str]) -> Iterator[Entry]:
+    first, *others = lines
+    separator = max(",\t;", key=first.count)
+    columns = _check_columns(path, next(csv.reader([first], delimiter=separator), []))
+    rows = csv.DictReader((f"{line}\n" for line in others), columns, delimiter=separator, strict=True)
     while True:
-        line = rows.line_num + 1
+        line = rows.line_num + 2
         try:
-            cells = next(rows, None)
+            row = next(rows, None)
         except csv.Error as error:
             fault = f"it cannot be read as a row ({error}); close every quotation mark, and shorten long cells"
             yield line, UserError(fault)
             continue
-        if cells is None:
+        if row is None:
             return
-        if len(cells) > len(columns):
-            number = format_count(len(columns), "column")
-            yield line, UserError(f"it has {len(cells)} cells for {number}; quote cells that hold {separator!r}")
-        elif row := {name: cell for name, cell in zip(columns, cells, strict=False) if name in FIELDS and cell.strip()}:
-            yield line, row
+        if None in row:  # DictReader's key of cells without a column
+            fault = f"it has more cells than the {len(columns)} columns; quote cells that hold {separator!r}"
+            yield line, UserError(fault)
+        elif values := {name: cell for name, cell in row.items() if name in FIELDS and cell and cell.strip()}:
+            yield line, values
 
 
-def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
-    """Find the separator that gives a column ``prompt``, and all names."""
-    first = next((line for line in text.split("\n") if line.strip()), "")
-    for separator in _SEPARATORS:
-        names: list[str] = []
-        with suppress(csv.Error):  # such as of an open quotation mark
-            cells = next(csv.reader([first[:10_000]], delimiter=separator, strict=True))
-            names = [cell.strip().lower().replace(" ", "_").replace("-", "_") for cell in cells]
-        if "prompt" in names:
-            break
-    else:
+def _check_columns(path: Path, columns: Sequence[str]) -> list[str]:
+    """Return the names of a table's columns as in ``FIELDS``."""
+    names = [name.strip().lower().replace(" ", "_").replace("-", "_") for name in columns]
+    if names.count("prompt") != 1:
         raise UserError(
-            f"--prompts {path} begins with {shorten_repr(first)}; the first line of a table must name its columns, "
-            f"separated by commas, semicolons or tabs: 'prompt' and any of {', '.join(FIELDS[1:])}"
+            f"--prompts {path} begins with {shorten_repr(','.join(columns))}; the first line of a table must name its "
+            f"columns, separated by commas, semicolons or tabs: 'prompt' and any of {', '.join(FIELDS[1:])}"
         )
     for name in names:
-        if name in FIELDS and names.count(name) > 1:
-            raise UserError(f"--prompts {path} has two columns {name!r}; name every column once")
         if name not in FIELDS and (suggestion := did_you_mean(name, set(FIELDS) - set(names))):
             raise UserError(f"--prompts {path} has a column {shorten_repr(name)}, which is not known{suggestion}")
     if unknown := [name for name in names if name and name not in FIELDS]:
         warn(f"--prompts {path}: columns that are not used: {shorten_repr(', '.join(unknown))}")
-    return separator, names
+    return names
 
 
 def _parse_object(line: str) -> dict[str, Any] | UserError:

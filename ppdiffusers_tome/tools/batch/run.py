@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,15 +14,12 @@ from typing import Any, NamedTuple
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.files import prepare_folder
-from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.batch.prompts_file import check_names, read_entries
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
-from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 from ppdiffusers_tome.tools.generation.settings import (
     Settings,
-    changes_nothing,
     check_seed,
     check_size,
     check_text,
@@ -57,32 +53,16 @@ class ImageSpec(NamedTuple):
         if not self.path.exists():
             return False
         kept: dict[str, Any] = {}
-        kept_defaults: list[str] = []
         with suppress(Exception):  # whatever the file holds, it is no such image
             kept = read_settings(self.path)
-            kept_defaults = list(kept["defaults"])
-            kept["tome"] = ToMeConfig.from_dict(kept["tome"] or {"ratio": 0.0})
-        settings, scheduler = self.settings, self.settings.scheduler
-        wanted = {
-            "prompt": self.prompt, "seed": settings.seed, "model": settings.model.label, "steps": settings.steps,
-            "tome": ToMeConfig(0.0) if changes_nothing(settings.tome) else settings.tome, "dtype": settings.dtype,
-            "negative_prompt": settings.negative_prompt, "controlnet": settings.describe_control(),
-            "height": settings.height, "width": settings.width, "guidance_scale": settings.guidance_scale,
-            "scheduler": None if scheduler is None else SCHEDULERS[scheduler],
-        }  # fmt: skip
-        by_default = settings.defaults
-        for name, value in wanted.items():
-            if not (name in by_default and name in kept_defaults) and kept.get(name) != value:
-                line = "the model's default" if name in by_default else _format_setting(value)
+            kept |= dict.fromkeys(kept["defaults"])
+        for name, value in self.settings.describe(self.prompt).items():
+            if kept.get(name) != value:
                 raise UserError(
-                    f"{self.path} is there with {name} {_format_setting(kept.get(name))}, and line {self.line} has "
-                    f"{line}; give another --output, or replace it with --overwrite"
+                    f"{self.path} is there with another {name} than line {self.line} asks for; give another --output, "
+                    "or replace it with --overwrite"
                 )
         return True
-
-
-def _format_setting(value: Any) -> str:
-    return f"({value.summary})" if isinstance(value, ToMeConfig) else shorten_repr(value)
 
 
 def generate_from_file(args: argparse.Namespace) -> None:
@@ -95,9 +75,9 @@ def generate_from_file(args: argparse.Namespace) -> None:
     batch_size = 1 if args.batch_size is None else args.batch_size
     if batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be 1 or more")
-    rank, ranks = _read_rank()
+    rank, ranks = (int(os.environ.get(f"PADDLE_{name}") or 0) for name in ("TRAINER_ID", "TRAINERS_NUM"))
     specs, num_bad = _read_specs(args)
-    specs = specs[rank::ranks]
+    specs = specs[rank :: ranks or 1]
     prepare_folder(args.output, [], overwrite=True)
     missing = [spec for spec in specs if args.overwrite or not spec.is_finished()]
     # A ControlNet makes another pipeline, so images without come first, and one is in memory at a time.
@@ -113,17 +93,6 @@ def generate_from_file(args: argparse.Namespace) -> None:
     print_line(f"{images}: {done} generated now, {before} before{ending}")
 
 
-def _read_rank() -> tuple[int, int]:
-    """Return this process's place among those of Paddle's launcher, and their number."""
-    rank, ranks = os.environ.get("PADDLE_TRAINER_ID", "0"), os.environ.get("PADDLE_TRAINERS_NUM", "1")
-    if not (rank.isdecimal() and ranks.isdecimal()) or int(rank) >= int(ranks):
-        raise UserError(
-            f"PADDLE_TRAINER_ID={rank} and PADDLE_TRAINERS_NUM={ranks} name no process; start many with python -m "
-            "paddle.distributed.launch, and one without these variables"
-        )
-    return int(rank), int(ranks)
-
-
 def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
     """Read the images that lines ask for; count bad lines."""
     settings = parse_settings(args, args.ratio, provides_edges=True)
@@ -135,8 +104,7 @@ def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
             if isinstance(values, UserError):
                 raise values
             spec = _make_spec(args, settings, values, number, line)
-            # Some file systems ignore case, and the way accents are composed.
-            first = lines.setdefault(unicodedata.normalize("NFC", spec.path.name).casefold(), line)
+            first = lines.setdefault(spec.path.name, line)
             if first != line:
                 raise UserError(f"output {spec.path.name!r} is that of line {first} already; give each line its own")
             specs.append(spec)

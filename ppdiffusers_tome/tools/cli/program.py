@@ -39,9 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; 2 for input that cannot be used (one line on stderr); 130 after Ctrl-C; 141 when the output
         is a closed pipe.
     """
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # a service may have neither
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
@@ -80,22 +77,14 @@ def _explain(error: Exception, args: Any) -> str | None:
     if isinstance(error, ToMeError):
         return str(error)
     if is_out_of_memory(error):
-        # Where the option may help: of a CPU, and it excludes --xformers.
-        is_possible = not getattr(args, "cpu_kernels", True) and not args.xformers and _runs_on_cpu()
-        remedy = ", or give --cpu-kernels" if is_possible else ""
+        remedy = ", or on a CPU give --cpu-kernels" if hasattr(args, "cpu_kernels") else ""
         return f"there is not enough memory ({str(error)[:200] or type(error).__name__}); make images smaller{remedy}"
-    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
-        return f"there is no folder for temporary files ({error.strerror}); set TMPDIR to one that you may write to"
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         if error.filename is None:
             _drop_output()
         place = error.filename or "standard output"
         return f"{place} cannot be used ({error.strerror}); make room there, or take another place"
     return None
-
-
-def _runs_on_cpu() -> bool:
-    return "paddle" not in sys.modules or sys.modules["paddle"].get_device() == "cpu"
 
 
 def _drop_output() -> None:

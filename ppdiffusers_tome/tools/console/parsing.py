@@ -54,9 +54,6 @@ def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
         UserError: an argument is not known, or no command was given.
         ToMeValueError: an option is of an earlier version and gone.
     """
-    wrong = next((word for word in arguments if word.startswith("--") and word.endswith("=--")), None)
-    if wrong is not None:  # argparse makes an empty list of it, whatever the type
-        parser.error(f"argument {wrong.partition('=')[0]}: '--' is not a value")
     args, unknown = parser.parse_known_args(arguments)
     chosen: Parser = args.parser
     refuse_removed({word.partition("=")[0].lstrip("-").removeprefix("no-").replace("-", "_"): word for word in unknown})

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from ppdiffusers_tome.tools.doctor.imports import STEPS
 from ppdiffusers_tome.tools.doctor.methods import explain_faults
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
@@ -33,12 +32,8 @@ _HIDDEN = re.compile(r"HF_ENDPOINT|HF_HOME|https?_proxy|LD_LIBRARY_PATH|LD_PRELO
 _HARMLESS_VALUE = re.compile(r"[\w.,:+-]{0,32}")
 
 
-def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """Describe the machine and what is installed, as JSON takes it.
-
-    Args:
-        variables: the environment as the process got it.
-    """
+def describe_environment() -> dict[str, Any]:
+    """Describe the machine and what is installed, as JSON takes it."""
     machine = describe_processor()
     versions = {name: find_version(name) for name in _REPORTED}
     return {
@@ -46,12 +41,11 @@ def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
         "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use",
-        "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "memory": f"{format_bytes(get_total_memory())}, of it free {format_bytes(get_free_memory())}",
         "installed": {name: version for name, version in versions.items() if version is not None},
         "variables": {
             name: value if _SHOWN.fullmatch(name) and _HARMLESS_VALUE.fullmatch(value) else "(set)"
-            for name, value in sorted(variables.items()) if _SHOWN.fullmatch(name) or _HIDDEN.fullmatch(name)
+            for name, value in sorted(os.environ.items()) if _SHOWN.fullmatch(name) or _HIDDEN.fullmatch(name)
         },
     }  # fmt: skip
 
@@ -78,9 +72,6 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
         if "error" in result:
             where = f" (raised in {result['raised in']})" if "raised in" in result else ""
             problems.append(f"{name} cannot be imported: {result['error']}{where}")
-            dependents = STEPS[STEPS.index(name) + 1 :]
-            if dependents:
-                problems.append(f"so {' and '.join(dependents)} cannot either")
             remedy = "the documentation (installation.md) says which versions work together"
             if "[Errno " in result["error"]:  # libraries make folders as they are imported
                 remedy = "set HOME to a folder that you may write to, such as HOME=/tmp"

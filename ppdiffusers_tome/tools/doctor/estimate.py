@@ -19,7 +19,6 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.sampling import get_class_labels
-from ppdiffusers_tome.tools.measure.units import format_count
 from ppdiffusers_tome.tuning.measurement import keep_random_state, read_clock
 
 _REPEATS = 2
@@ -75,39 +74,19 @@ def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width:
     return estimates
 
 
-def time_denoiser(
-    pipe: Any, part: str, config: ToMeConfig, height: int, width: int, *, steps: int = 20
-) -> tuple[float, float]:
+def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: int) -> tuple[float, float]:
     """Time a denoiser call of an image, unmerged and where most merges.
 
     The pipeline has no ToMe, before and after; height and width are those of the image in pixels.
     """
     denoiser = dict(list_models(pipe))[part]
-    unmerged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
+    unmerged = min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
     # It is the first call of an image, in which a start or a ramp may leave all unmerged.
     apply_tome(pipe, replace(config.without_cache, ratio=config.highest_ratio, start=0.0, end=1.0))
     try:
-        return unmerged, min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
+        return unmerged, min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
     finally:
         remove_tome(pipe)
-
-
-def count_merging_steps(config: ToMeConfig, steps: int) -> int:
-    """Count the steps in which tokens merge."""
-    return sum(config.ratio_at(step / steps) > 0 for step in range(steps))
-
-
-def time_decoding(pipe: Any, height: int, width: int) -> float:
-    """Time the decoding of an image; 0 without an image's VAE."""
-    vae = getattr(pipe, "vae", None)
-    if not isinstance(vae, ppdiffusers.AutoencoderKL):
-        return 0.0
-    scale = compute_vae_scale(vae.config)
-    latent = paddle.zeros([1, vae.config.latent_channels, height // scale, width // scale], dtype=vae.dtype)
-    start = read_clock()
-    with paddle.no_grad():
-        vae.decode(latent)
-    return read_clock() - start
 
 
 def compute_memory(
@@ -151,12 +130,10 @@ class _TimedError(Exception):
     """Ends a pipeline's call after the first call of its denoiser."""
 
 
-def _time_call(pipe: Any, denoiser: Any, height: int, width: int, steps: int) -> float:
+def _time_call(pipe: Any, denoiser: Any, height: int, width: int) -> float:
     """Time the first call of an image, and stop its pipeline there."""
     takes = inspect.signature(pipe.__call__).parameters
-    wanted = dict(
-        prompt="", class_labels=[0], height=height, width=width, num_inference_steps=max(3, steps), guidance_scale=1.0
-    )
+    wanted = dict(prompt="", class_labels=[0], height=height, width=width, num_inference_steps=20, guidance_scale=1.0)
     starts: list[float] = []
 
     def start(*_: Any) -> None:
@@ -186,9 +163,9 @@ def _explain_unmerged(config: ToMeConfig, grid: Grid, num_selected: int) -> str 
     if not num_selected:
         limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
         return f"none: max_downsample={config.max_downsample} reaches {limit}"
-    if grid.num_cells(config.sx, config.sy) == 0:
-        return f"smaller than one cell of {config.sy}x{config.sx} tokens"
-    return None if grid.num_merged(ratio) else f"ratio {ratio:g} of {format_count(grid.num_tokens, 'token')} is none"
+    if grid.num_cells(config.sx, config.sy) and grid.num_merged(ratio):
+        return None
+    return f"{grid.num_tokens}: too few for ratio {ratio:g} and this stride"
 
 
 def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:

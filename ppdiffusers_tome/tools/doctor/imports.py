@@ -20,8 +20,6 @@ from typing import Any
 
 STEPS = ("paddle", "paddlenlp", "ppdiffusers")  # each imports those before it
 _IMPORTERS = (__file__, importlib.__file__)
-_PACKAGE_FOLDER = re.compile(r".*[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]")
-_PATH = re.compile(r"(['\"])((?:[A-Za-z]:)?[/\\].*?)\1|((?:[A-Za-z]:\\|(?<![\w.])/)[^\s'\"():,;]+)")
 
 
 def try_imports() -> Iterator[tuple[str, dict[str, str]]]:
@@ -44,24 +42,16 @@ def try_imports() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def remove_private(text: str) -> str:
-    """Remove folders and the names of the user and the machine.
-
-    Files of packages keep their path inside ``site-packages``, other files only their name.
-    """
+    """Remove folders of packages, and the names of the user and the machine."""
     for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
-        text = text.replace(folder + os.sep, "/site-packages/")  # also a folder with spaces in its name
-    text = text.replace(str(Path.home()), "/~")
-    text = _PATH.sub(lambda found: f"{found[1] or ''}{_shorten_path(found[2] or found[3])}{found[1] or ''}", text)
+        text = text.replace(folder + os.sep, "")
+    text = text.replace(str(Path.home()), "~")
     names = {platform.node(): "HOST"}
     with suppress(Exception):  # raised in various ways where the system does not know the user
         names[getpass.getuser()] = "USER"
     for name in names.keys() - {"", *STEPS}:
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", names[name], text)
     return " ".join(text.split())
-
-
-def _shorten_path(path: str) -> str:
-    return _PACKAGE_FOLDER.sub("", path) if _PACKAGE_FOLDER.match(path) else re.split(r"[/\\]", path)[-1]
 
 
 def _import(step: str) -> dict[str, str]:

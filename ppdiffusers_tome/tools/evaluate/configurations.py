@@ -6,7 +6,6 @@ Imports no Paddle.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,9 +47,8 @@ class Configuration:
             apply_tome(pipe, config=self.tome)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, equal to those that JSON restores."""
-        tome = None if self.tome is None else self.tome.to_dict()
-        return json.loads(json.dumps({**vars(self), "tome": tome}))
+        """Return plain values, fit for JSON."""
+        return {**vars(self), "tome": None if self.tome is None else self.tome.to_dict()}
 
 
 def make_unmerged() -> Configuration:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, make_unmerged
 from ppdiffusers_tome.tools.evaluate.report import Report, Row
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
@@ -34,8 +33,8 @@ class Evaluation:
     """An evaluation of configurations.
 
     The images of a case follow each other, so that whatever slows the machine slows all configurations. A case begins
-    with its unmerged image, which is generated again after ``IMAGES_PER_REFERENCE`` images and when a run resumes:
-    seconds are compared with those of the same minutes. Similarity is always to the first unmerged image.
+    with its unmerged image, which is generated again after ``IMAGES_PER_REFERENCE`` images: seconds are compared with
+    those of the same minutes. Similarity is always to the first unmerged image.
     """
 
     loaded: LoadedPipeline
@@ -45,7 +44,7 @@ class Evaluation:
     _warmed_up: set[str] = field(default_factory=set)
 
     def run(self, title: str, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Report:
-        """Measure the images that ledger or folder lack; report on all.
+        """Measure the cases that the ledger lacks; report on all.
 
         Raises:
             UserError: the ledger belongs to another run, or cannot be written; or the scheduler cannot run so few steps
@@ -60,68 +59,55 @@ class Evaluation:
         machine = {**describe_machine(), "memory": explain_peak()}
         if self.edges is not None:  # another image may have taken the place of a file
             run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
-        ledger, busy = Ledger(ledger_path, {**run, **machine}, overwrite=overwrite), describe_load()
-        self._generate_missing(cases, ledger)
+        identity = {**run, **machine, "configurations": [each.to_dict() for each in self.configurations]}
+        ledger, busy = Ledger(ledger_path, identity, overwrite=overwrite), describe_load()
+        self._measure_missing(cases, ledger)
         families = list(dict.fromkeys(each.family for each in self.configurations))
-        try:
-            rows = [
-                Row(each, [Sample(**ledger[case.key(each.name)]) for case in cases])
-                for each in sorted(self.configurations, key=lambda each: families.index(each.family))
-            ]
-        except (KeyError, TypeError) as error:
-            raise UserError(
-                f"{ledger_path} holds results that this version did not write; give another --output, or --overwrite "
-                "to start over"
-            ) from error
+        rows = [
+            Row(each, [Sample(**ledger[case.key][each.name]) for case in cases])
+            for each in sorted(self.configurations, key=lambda each: families.index(each.family))
+        ]
         run["prompts"] = list(dict.fromkeys(case.prompt for case in cases))
         run["seeds"] = list(dict.fromkeys(case.seed for case in cases))
         return Report(title, run, machine, rows, busy)
 
-    def _generate_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
+    def _measure_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
         from tqdm import tqdm
 
-        for each in self.configurations:
-            key, settings = ["configuration", each.name], each.to_dict()
-            if ledger.get(key, settings) != settings:
-                raise UserError(
-                    f"{ledger.path} has another configuration called {each.name!r}; give it another name, another "
-                    "--output, or --overwrite to start over"
-                )
-            if key not in ledger:
-                ledger.add(key, settings)
-        missing = {
-            case: [each for each in self.configurations
-                   if (key := case.key(each.name)) not in ledger or not self.images.has(key)] for case in cases
-        }  # fmt: skip
-        total, done = sum(map(len, missing.values())), 0
+        total = len(self.configurations) * sum(case.key not in ledger for case in cases)
         with tqdm(total=total, desc="images", position=0, disable=None) as bar:
+            done = 0
             for number, case in enumerate(cases):
-                for name, sample in self._run_case(number, case, missing[case]) if missing[case] else ():
-                    ledger.add(case.key(name), asdict(sample))
+                if case.key in ledger:
+                    continue
+                samples = {}
+                for name, sample in self._measure_case(number, case):
+                    samples[name] = asdict(sample)
                     bar.update()
                     done += 1
                     if bar.disable:  # without a terminal
                         line = f"image {done} of {total}: {case.prompt}, {name}, {sample.seconds:.1f} s"
                         print(line, file=sys.stderr, flush=True)
+                ledger.add(case.key, samples)
 
-    def _run_case(self, number: int, case: Case, missing: list[Configuration]) -> Iterator[tuple[str, Sample]]:
-        """Generate missing images of a case; each case begins with another configuration."""
-        wanted = [each for each in missing if each.name != UNMERGED]
-        turn = number % len(wanted) if wanted else 0
-        wanted = wanted[turn:] + wanted[:turn]
-        for start in range(0, max(1, len(wanted)), IMAGES_PER_REFERENCE):
-            reference = self._measure(make_unmerged(), case, None)
-            if start == 0 and len(wanted) < len(missing):
-                self.images.write(UNMERGED, case, reference.image)
+    def _measure_case(self, number: int, case: Case) -> Iterator[tuple[str, Sample]]:
+        """Generate the images of a case; each case begins with another configuration."""
+        first: Image.Image | None = None
+        merged = self.configurations[1:]
+        turn = number % len(merged)
+        merged = [*merged[turn:], *merged[:turn]]
+        for start in range(0, len(merged), IMAGES_PER_REFERENCE):
+            reference = self._measure(make_unmerged(), case)
+            if first is None:
+                first = reference.image
+                self.images.write(UNMERGED, case, first)
                 yield UNMERGED, _make_sample(case, reference, reference)
-            first = self.images.open(UNMERGED, case)
-            for configuration in wanted[start : start + IMAGES_PER_REFERENCE]:
-                generated = self._measure(configuration, case, first)
+            for configuration in merged[start : start + IMAGES_PER_REFERENCE]:
+                generated = self._measure(configuration, case).compare_with(first)
                 self.images.write(configuration.name, case, generated.image)
                 yield configuration.name, _make_sample(case, generated, reference)
 
-    def _measure(self, configuration: Configuration, case: Case, reference: Image.Image | None) -> GeneratedImage:
-        """Measure an image, and its similarity to the unmerged one."""
+    def _measure(self, configuration: Configuration, case: Case) -> GeneratedImage:
         from ppdiffusers_tome.api import remove_tome
 
         try:
@@ -130,10 +116,9 @@ class Evaluation:
                 self._generate(case, self.loaded.warm_up_steps)
                 self._warmed_up.add(configuration.name)
             configuration.apply(self.loaded.pipe)
-            generated = self._generate(case, configuration.steps)
+            return self._generate(case, configuration.steps)
         finally:
             remove_tome(self.loaded.pipe)
-        return generated if reference is None else generated.compare_with(reference)
 
     def _generate(self, case: Case, steps: int | None) -> GeneratedImage:
         number = case.seed - self.loaded.settings.seed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +24,10 @@ class Case:
     prompt: str
     seed: int
 
-    def key(self, configuration: str) -> list[Any]:
-        """Return the key of its sample in the ledger."""
-        return [configuration, self.prompt, self.seed]
+    @property
+    def key(self) -> list[Any]:
+        """The key of its samples in the ledger."""
+        return [self.prompt, self.seed]
 
     @property
     def file_name(self) -> str:
@@ -75,15 +75,9 @@ class ImageFolder:
         """Return the folder of a configuration; different names have different folders."""
         return self.path / ("references" if configuration == UNMERGED else f"images/{_make_name(configuration)}")
 
-    def has(self, key: Sequence[Any]) -> bool:
-        """Return whether the image of a ledger's key exists, or is unwanted."""
-        configuration, prompt, seed = key
-        path = self.folder_of(configuration) / Case(prompt, seed).file_name
-        return not self._keeps(configuration) or path.is_file()
-
     def write(self, configuration: str, case: Case, image: Image.Image) -> None:
         """Write an image that is kept, over an earlier one."""
-        if self._keeps(configuration):
+        if self.keeps_all or configuration == UNMERGED:
             settings = {"configuration": configuration, "prompt": case.prompt, "seed": case.seed}
             (path,) = prepare_folder(self.folder_of(configuration), [case.file_name], overwrite=True)
             write_image(path, image, settings, overwrite=True)
@@ -93,9 +87,6 @@ class ImageFolder:
         from PIL import Image
 
         return Image.open(self.folder_of(configuration) / case.file_name).convert("RGB")
-
-    def _keeps(self, configuration: str) -> bool:
-        return self.keeps_all or configuration == UNMERGED
 
 
 def _make_name(text: str) -> str:

@@ -27,9 +27,8 @@ _STYLE: dict[str, Any] = {
 }  # fmt: skip
 # Fonts with Chinese, Japanese and Korean, for the characters that the first one lacks.
 _FONTS = (
-    "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei",
-    "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans GB", "Microsoft YaHei", "SimHei", "Droid Sans Fallback",
-    "Arial Unicode MS",
+    "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "PingFang SC",
+    "Microsoft YaHei", "SimHei", "Droid Sans Fallback", "Arial Unicode MS",
 )  # fmt: skip
 
 

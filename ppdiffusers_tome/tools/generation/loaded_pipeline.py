@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
@@ -169,12 +169,9 @@ class LoadedPipeline:
 
     def describe(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
-        tome = self.settings.tome
-        return {
-            "prompt": prompt, "negative_prompt": self.settings.negative_prompt, "seed": self.settings.seed + number,
-            "ratio": tome.to_dict()["ratio"], "tome": None if changes_nothing(tome) else tome.to_dict(),
-            **self.describe_run(), "defaults": self.settings.defaults,
-        }  # fmt: skip
+        settings = replace(self.settings, seed=self.settings.seed + number)
+        ratio = settings.tome.to_dict()["ratio"]
+        return {**settings.describe(prompt), "ratio": ratio, **self.describe_run(), "defaults": settings.defaults}
 
     def describe_run(self) -> dict[str, Any]:
         """Return what all images of this pipeline have in common."""

@@ -7,7 +7,6 @@ would end in a raw error after minutes, or with the system killing the process. 
 from __future__ import annotations
 
 import json
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,17 +34,17 @@ def check_memory(
     """
     sizes = {"height": height, "width": width}
     names = " and ".join(f"{name} {pixels}" for name, pixels in sizes.items() if pixels is not None)
-    free = get_free_bytes()
-    if folder is None or free is None or not names:
+    if folder is None or not names:
         return
+    free = get_free_bytes()
     try:
         needs = _compute_needs(folder, tome, height, width, rows)
     except (KeyError, TypeError, ValueError, OSError):  # of an odd config, on which loading has its say
         return
     for part, size in needs.items():
-        has_scores = part in (_VAE, _UNET) and cpu_kernels is not None
-        if size > free and not (has_scores and cpu_kernels and find_version("onnxruntime")):
-            remedy = f", or {'install onnxruntime' if cpu_kernels else 'give --cpu-kernels'}" if has_scores else ""
+        has_scores = part in (_VAE, _UNET)
+        if size > free and not (has_scores and cpu_kernels):
+            remedy = ", or give --cpu-kernels" if has_scores and cpu_kernels is False else ""
             raise UserError(
                 f"{names}: {part} alone takes at least {size / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB "
                 f"are free; choose a smaller image{remedy}"
@@ -77,11 +76,11 @@ def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: in
     return needs
 
 
-def get_free_bytes() -> int | None:
-    """Return free memory and swap; None where swap grows."""
+def get_free_bytes() -> int:
+    """Return free memory and swap."""
     import psutil
 
-    return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
+    return get_free_memory() + psutil.swap_memory().free
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log, warn
-from ppdiffusers_tome.tools.generation.class_labels import PIPELINE, compute_vae_scale
+from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource
 from ppdiffusers_tome.tools.generation.weights import explain_weights, find_code, is_torch, list_pickles
 
@@ -56,11 +56,6 @@ def load_pipeline(
         )
     kind = index.get("_class_name")
     kind = str(kind[-1] if isinstance(kind, list) else kind)  # a list names a file and its class
-    if kind.startswith("PaddleInfer"):
-        raise UserError(
-            f"--model {model.name} is an exported {kind}, whose settings are fixed; load it in Python with "
-            f"ppdiffusers_tome.export.pipelines.load_exported({model.name!r}), or give the model that was exported"
-        )
     # A part is a library and a class of it; without either, the pipeline lacks it.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
     is_usable = any_kind or {"unet", "vae"} <= parts
@@ -133,17 +128,9 @@ def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
 
 def _check_fit(pipe: Any, model: ModelSource, controlnet: ModelSource) -> None:
     """Check that a ControlNet was made for a UNet of this shape."""
-
-    def list_by_level(value: Any) -> list[Any]:
-        return list(value) if isinstance(value, list | tuple) else [value] * len(unet["block_out_channels"])
-
-    own, unet = pipe.controlnet.config, pipe.unet.config
-    values = {name: (own[name], unet[name]) for name in ("block_out_channels", "cross_attention_dim")}
-    own_scale = 2 ** (len(own["conditioning_embedding_out_channels"]) - 1)
-    values["scale from image to latent"] = own_scale, compute_vae_scale(pipe.vae.config)
-    for name, (given, needed) in values.items():
-        # One for all levels may be written out.
-        if list_by_level(given) != list_by_level(needed):
+    for name in ("block_out_channels", "cross_attention_dim"):
+        given, needed = pipe.controlnet.config[name], pipe.unet.config[name]
+        if given != needed:
             raise UserError(
                 f"--controlnet {controlnet.name} does not fit --model {model.name}: its {name} is {given}, and that of "
                 f"the model {needed}; name one that was made for this model"

@@ -22,7 +22,6 @@ PHOTOGRAPHS = "photographs"  # the commands' default in a clone
 
 _ANY_PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_RENAMED = {"bundled": PHOTOGRAPHS, "bundled-dit": "dit", "bundled-emoji": "emoji"}
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,13 @@ def find_model(name: str | None, *, trusts_code: bool = False) -> ModelSource:
     owner, index = "a pipeline's", "model_index.json"
     if name is None and not list_small_models():
         raise UserError(f"--model is missing; {_describe_choices(owner, index)}")
-    source = _find(name or PHOTOGRAPHS, "--model", _RENAMED, owner, index)
+    source = _find(name or PHOTOGRAPHS, "--model", owner, index)
     return replace(source, trusts_code=trusts_code)
 
 
 def find_controlnet(name: str) -> ModelSource:
     """Find a ControlNet."""
-    source = _find(name, "--controlnet", {"bundled": "controlnet"}, "a ControlNet's", "config.json")
+    source = _find(name, "--controlnet", "a ControlNet's", "config.json")
     if source.folder is not None:
         with suppress(ValueError, AttributeError):  # of a damaged config, on which loading has its say
             kind = json.loads((source.folder / "config.json").read_bytes()).get("_class_name")
@@ -81,7 +80,7 @@ def list_small_models() -> dict[str, Path]:
     return {}
 
 
-def _find(name: str, option: str, renamed: dict[str, str], owner: str, index: str) -> ModelSource:
+def _find(name: str, option: str, owner: str, index: str) -> ModelSource:
     """Find a folder that has ``index``, or a hub name."""
     # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
     folder = Path(os.path.expanduser(list_small_models().get(name, Path(name))))
@@ -89,8 +88,6 @@ def _find(name: str, option: str, renamed: dict[str, str], owner: str, index: st
         if not os.path.exists(folder) and _HUB_NAME.fullmatch(name):
             return ModelSource(name)
         fault = "is a file" if os.path.exists(folder) else "does not exist"
-        if name in renamed:
-            fault = f"is called {renamed[name]} now"
         raise UserError(f"{option} {name} {fault}; {_describe_choices(owner, index)}")
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")

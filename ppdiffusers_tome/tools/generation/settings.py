@@ -19,6 +19,7 @@ from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
@@ -59,6 +60,15 @@ class Settings:
     def defaults(self) -> list[str]:
         """The names of settings that are left to the model."""
         return [name for name in ("height", "width", "guidance_scale", "scheduler") if getattr(self, name) is None]
+
+    def describe(self, prompt: str) -> dict[str, Any]:
+        """Return what was asked for as plain values; ``defaults`` are None."""
+        names = ("negative_prompt", "seed", "height", "width", "steps", "guidance_scale", "dtype")
+        return {
+            "prompt": prompt, **{name: getattr(self, name) for name in names}, "model": self.model.label,
+            "controlnet": self.describe_control(), "scheduler": SCHEDULERS.get(str(self.scheduler)),
+            "tome": None if changes_nothing(self.tome) else self.tome.to_dict(),
+        }  # fmt: skip
 
     def check_memory(self) -> None:
         """Refuse an image whose size cannot fit into memory."""

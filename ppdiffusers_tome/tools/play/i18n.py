@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import re
-
 LANGUAGES = ("en", "zh")
 # fmt: off
 WORDS = {
@@ -83,14 +81,3 @@ WORDS = {
 def translate(language: str, key: str, **values: object) -> str:
     """Return the words for a key, with the values in their places."""
     return WORDS[key][LANGUAGES.index(language)].format(**values)
-
-
-def choose_language(accept_language: str) -> str:
-    """Return the first language of an ``Accept-Language`` header that the page has, or English.
-
-    Example:
-        >>> choose_language("fr, zh-CN;q=0.8, en;q=0.5")
-        'zh'
-    """
-    found = re.search(r"\b(en|zh)\b", accept_language[:500].lower())
-    return found[0] if found else "en"

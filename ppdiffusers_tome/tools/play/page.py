@@ -47,16 +47,10 @@ _SHOW_FIELDS = f"""name => [
 ]"""
 
 
-def make_pages(studio: Studio, language: str | None = None) -> dict[str, gr.Blocks]:
-    """Return the pages of a studio by their languages, or that of one language."""
-    links = {"en": "· [中文](../zh/)", "zh": "· [English](../en/)"} if language is None else {language: ""}
-    return {name: Page(studio, name, link).blocks for name, link in links.items()}
-
-
 class Page:
     """The page of a studio in one language; Gradio serves its ``blocks``."""
 
-    def __init__(self, studio: Studio, language: str, link: str = "") -> None:
+    def __init__(self, studio: Studio, language: str) -> None:
         self._studio, self._words, self._form = studio, partial(translate, language), dict[str, Any]()
         self._running: dict[str, Request] = {}  # by session
         self.blocks = gr.Blocks(
@@ -68,11 +62,11 @@ class Page:
         self.blocks.state_session_capacity = _MAX_SESSIONS
         self.blocks.queue(default_concurrency_limit=None, max_size=_MAX_WAITING, api_open=False)
         with self.blocks:
-            self._lay_out(link)
+            self._lay_out()
 
-    def _lay_out(self, link: str) -> None:
+    def _lay_out(self) -> None:
         words, settings, form = self._words, self._studio.plain.settings, self._form
-        gr.Markdown(f"{words('header')} {settings.model.label} · {get_device_name()} · {settings.dtype} {link}")
+        gr.Markdown(f"{words('header')} {settings.model.label} · {get_device_name()} · {settings.dtype}")
         with gr.Row(elem_id="tome-columns"):
             with gr.Column(scale=2, min_width=300):
                 known = self._lay_out_prompt()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.play.i18n import choose_language
 from ppdiffusers_tome.tools.play.studio import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -32,30 +31,22 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def make_server(pages: Mapping[str, Blocks], listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
-    """Return a ``uvicorn.Server`` of the pages by language.
+def make_server(page: Blocks, listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
+    """Return a ``uvicorn.Server`` of the page.
 
-    Its first address leads to the page in the browser's language. A page for this machine alone, or behind proxies,
-    answers to no other names than its own and theirs: any site can point its name at 127.0.0.1, and its pages would
-    then count as this one (DNS rebinding).
+    A page for this machine alone, or behind proxies, answers to no other names than its own and theirs: any site can
+    point its name at 127.0.0.1, and its pages would then count as this one (DNS rebinding).
     """
     import uvicorn
     from fastapi import FastAPI
     from gradio import mount_gradio_app
     from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.responses import RedirectResponse
 
-    def lead_to_language(request: Any) -> RedirectResponse:
-        found = choose_language(request.headers.get("accept-language", ""))
-        return RedirectResponse(f"{found if found in pages else next(iter(pages))}/")
-
-    app, root = FastAPI(openapi_url=None), os.environ.get("GRADIO_ROOT_PATH")
-    app.add_route("/", lead_to_language)
-    for language, blocks in pages.items():
-        mount_gradio_app(
-            app, blocks, f"/{language}", show_api=False, show_error=False, ssr_mode=False, max_file_size=MAX_BYTES,
-            root_path=root and f"{root.rstrip('/')}/{language}",
-        )  # fmt: skip
+    app = FastAPI(openapi_url=None)
+    mount_gradio_app(
+        app, page, "/", show_api=False, show_error=False, ssr_mode=False, max_file_size=MAX_BYTES,
+        root_path=os.environ.get("GRADIO_ROOT_PATH"),
+    )  # fmt: skip
     address = listening.getsockname()[0]
     if proxies or ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         # "[" is what the middleware reads of [::1].

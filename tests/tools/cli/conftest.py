@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import ppdiffusers
@@ -18,19 +15,6 @@ from ppdiffusers_tome.tools.cli.program import main
 
 PROMPT, ROCKET = "a photo of a cat", "a photo of a rocket"
 SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
-
-
-class Gone:
-    """Standard output that nobody reads any more."""
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError
-
-    def flush(self) -> None:
-        raise BrokenPipeError
-
-    def fileno(self) -> int:
-        raise OSError
 
 
 def heard(errors: str) -> list[str]:
@@ -63,22 +47,6 @@ def photo(tmp_path):
     path = tmp_path / "photo.png"
     draw_square().save(path)
     return path
-
-
-@contextlib.contextmanager
-def interrupting(owner: Any, name: str, calls: int) -> Iterator[None]:
-    """Interrupt the program, as Ctrl-C does, in a call of a function after so many ``calls``."""
-    function, left = getattr(owner, name), [None] * calls
-
-    def stop(*arguments: Any, **keywords: Any) -> Any:
-        if not left:
-            raise KeyboardInterrupt
-        left.pop()
-        return function(*arguments, **keywords)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, stop)
-        yield
 
 
 def pixels_of(path: Path) -> np.ndarray:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import evaluate as command
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
@@ -18,7 +17,7 @@ from ppdiffusers_tome.tools.evaluate import runner
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import parse_settings
-from tools.cli.conftest import PROMPT, ROCKET, SMALL, interrupting, pixels_of
+from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
 
 TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
 BOTH = ["--ratios", "0.5", "--configs", "quality"]
@@ -43,13 +42,10 @@ def read_similarity(folder: Path) -> dict[tuple[str, str, int], tuple[float | No
     }
 
 
-def read_keys(folder: Path) -> list[tuple[str, str, int]]:
-    """Return configuration, prompt and seed of every measured image, in the order of the ledger."""
-    lines = [
-        json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()
-        if line.endswith("}")
-    ]  # fmt: skip
-    return [tuple(line["key"]) for line in lines if len(line.get("key", ())) == 3]
+def read_keys(folder: Path) -> list[list[Any]]:
+    """Return prompt and seed of every measured case, in the order of the ledger."""
+    _, *lines = map(json.loads, (folder / "evaluate.jsonl").read_text().splitlines())
+    return [line["key"] for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +70,6 @@ def test_everything_is_measured_and_written(whole):
     assert rows["unmerged"]["speed_up"] == {"median": 1, "low": 1, "high": 1, "interval": None}
     assert rows["unmerged"]["psnr_db"] is None
     assert all(10 < rows[name]["psnr_db"]["median"] < 60 for name in NAMES[1:])
-    # The configuration after the unmerged image changes from case to case.
-    assert [name for name, _, _ in read_keys(whole)] == [*NAMES, "unmerged", "quality", "ratio 0.5"]
     table = (whole / "evaluate.md").read_text()
     assert "photographs model, 64x64 pixels, 1 step," in table
     assert all(f"| {name} | " in table for name in NAMES)
@@ -87,46 +81,42 @@ def test_everything_is_measured_and_written(whole):
     assert len(list((whole / "references").iterdir())) == 2
 
 
-def test_a_stopped_run_resumes(whole, tmp_path):
-    with interrupting(sampling, "generate_image", 4):  # after a warm-up and an image of two configurations
+def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_path, capsys, monkeypatch):
+    generate_image, left = sampling.generate_image, [None] * 7  # three warm-ups, and four images of two prompts
+
+    def stop(*given: Any, **settings: Any) -> Any:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return generate_image(*given, **settings)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sampling, "generate_image", stop)
         assert evaluate(tmp_path, *TWO, *BOTH) == 130
-    assert len(read_keys(tmp_path)) == 2
+    assert read_keys(tmp_path) == [[PROMPT, 0]]
     assert not (tmp_path / "evaluate.json").exists()
-    with (tmp_path / "evaluate.jsonl").open("a") as file:
-        file.write('{"key": ["ratio 0.5", "a ph')  # as after a power failure
+    capsys.readouterr()
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
+    # The configuration after the unmerged image changes from case to case.
+    said = [line for line in heard(capsys.readouterr().err) if line.startswith("image ")]
+    assert [line.split(", ")[1] for line in said] == ["unmerged", "quality", "ratio 0.5"]
     assert read_similarity(tmp_path) == read_similarity(whole)
-    assert len(read_keys(tmp_path)) == 6
-    assert evaluate(tmp_path, *TWO, *BOTH) == 0
-    assert len(read_keys(tmp_path)) == 6
-
-
-def test_more_is_added_to_the_results(whole, copy, tmp_path):
-    ToMeConfig(ratio=0.5, tile=4).save(tmp_path / "tiles.json")
-    ToMeConfig(ratio=0.25).save(tmp_path / "quarter.json")
-    more = [str(tmp_path / "tiles.json"), str(tmp_path / "quarter.json"), "--seeds", "0", "3"]
-    assert evaluate(copy, "--prompt", PROMPT, *BOTH, *more) == 0
-    added = read_keys(copy)[6:]
-    assert [seed for _, _, seed in added] == [0] * 2 + [3] * 5
-    assert {name for name, _, _ in added[:2]} == {"quarter", "tiles"}
-    assert list(read_rows(copy)) == ["unmerged", "ratio 0.5", "quarter", "quality", "tiles"]  # by family
-    before, after = read_similarity(whole), read_similarity(copy)
+    assert evaluate(tmp_path, "--prompt", PROMPT, *BOTH, "--seeds", "0", "3") == 0
+    assert read_keys(tmp_path) == [[PROMPT, 0], [ROCKET, 0], [PROMPT, 3]]
+    before, after = read_similarity(whole), read_similarity(tmp_path)
     assert after["ratio 0.5", PROMPT, 0] == before["ratio 0.5", PROMPT, 0] != after["ratio 0.5", PROMPT, 3]
 
 
-def test_results_of_other_settings_are_refused_and_overwritten_on_demand(whole, copy, tmp_path, capsys):
-    assert evaluate(copy, *TWO, *BOTH, "--steps", "2") == 2
-    assert "was measured with steps=1 and this run has 2" in capsys.readouterr().err
-    ToMeConfig(tile=16).save(tmp_path / "ratio 0.5.json")
-    assert evaluate(copy, *TWO, "--configs", str(tmp_path / "ratio 0.5.json")) == 2
-    assert "another configuration called 'ratio 0.5'" in capsys.readouterr().err
+def test_results_of_other_settings_are_refused_and_overwritten_on_demand(whole, copy, capsys):
+    for other, words in (
+        (["--steps", "2"], "was measured with steps=1 and this run has 2"),
+        (["--cache", "0.5"], "was measured with configurations=["),
+    ):
+        assert evaluate(copy, *TWO, *BOTH, *other) == 2
+        assert words in capsys.readouterr().err
     assert read_keys(copy) == read_keys(whole)
-    with (copy / "evaluate.jsonl").open("a") as file:
-        file.write(json.dumps({"key": ["unmerged", PROMPT, 0], "result": {"psnr": 1}}) + "\n")
-    assert evaluate(copy, *TWO, *BOTH) == 2
-    assert "holds results that this version did not write" in capsys.readouterr().err
     assert evaluate(copy, "--prompt", PROMPT, "--ratios", "0.5", "--steps", "2", "--overwrite") == 0
-    assert read_keys(copy) == [("unmerged", PROMPT, 0), ("ratio 0.5", PROMPT, 0)]
+    assert read_keys(copy) == [[PROMPT, 0]]
     (reference,) = [path for path in (whole / "references").iterdir() if "cat" in path.name]
     assert (pixels_of(reference) != pixels_of(copy / "references" / reference.name)).any()
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.errors import ToMeValueError, UserError
-from ppdiffusers_tome.files import write_atomically, write_json
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
 
@@ -49,6 +46,20 @@ def test_edges_are_of_the_middle_and_given_ones_are_left_as_they_are_on_black(tm
     np.testing.assert_array_equal(np.asarray(EdgeSource(white, "--control-image").load(64, 64))[..., 0], ALPHA)
 
 
+def test_images_that_cannot_guide_are_named(tmp_path, recwarn):
+    white = np.full((64, 64, 3), 255, np.uint8)
+    edges = np.where(np.pad(SQUARE[20:44, 20:44], 20) & ~np.pad(SQUARE[21:43, 21:43], 21), 255, 0).astype(np.uint8)
+    for pixels, option, words in (
+        (edges, "--control-image", None), (255 - edges, "--control-image", "does not show edges in white on black"),
+        (np.dstack([0 * white, edges]), "--control-image", "does not show edges in white on black"),
+        (NOISE, "--control-image", "does not show edges in white on black"),
+        (white // 4, "--image", "has no edges with the thresholds 100 and 200"),
+    ):  # fmt: skip
+        recwarn.clear()
+        EdgeSource(save(tmp_path / "a.png", pixels), option).load(64, 64)
+        assert [f"{option} a.png {words}" in str(each.message) for each in recwarn] == [True] * (words is not None)
+
+
 @pytest.mark.parametrize("kind", ["jpg", "png", "gif", "webp"])
 def test_files_that_were_cut_off_are_detected(kind, tmp_path):
     path = save(tmp_path / f"a.{kind}", NOISE)
@@ -77,20 +88,3 @@ def test_settings_survive_the_file(tmp_path):
     assert read_settings(tmp_path / "a.png") == settings
     with pytest.raises(UserError, match="holds no settings"):
         read_settings(save(tmp_path / "b.png", GRAY))
-
-
-def test_file_is_on_the_disk_before_it_gets_its_name_and_replaces_none(tmp_path, monkeypatch):
-    path, synced, fsync = tmp_path / "a.json", [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(path.exists()), fsync(descriptor)))
-    write_json(path, {"psnr_db": None}, overwrite=False)
-    assert synced == [False]
-    with pytest.raises(ToMeValueError, match="exists already"):
-        write_json(path, {}, overwrite=False)
-
-    def write(file):
-        file.write(b"half of it")
-        raise OSError(28, "No space left")
-
-    with pytest.raises(ToMeValueError, match="No space left"):
-        write_atomically(path, write, overwrite=True)
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b'{\n  "psnr_db": null\n}\n')]

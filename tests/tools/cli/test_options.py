@@ -135,13 +135,6 @@ def test_every_option_is_used_or_refused(case, plan, capsys):
     assert not dropped
 
 
-def test_settings_beside_a_preset_change_it(plan):
-    found = plan(split("compare --config balanced --cache 0.5"))
-    assert "ratio 0.8889, sx 3, sy 3, method todo, cache 0.5" in found
-    assert "ratio 0.25" not in found
-    assert plan(split("compare --config balanced --ratios 0.8889")) == plan(split("compare --config balanced"))
-
-
 @pytest.mark.parametrize(
     "line",
     [

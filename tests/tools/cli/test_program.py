@@ -111,7 +111,7 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(generate, "run", fail)
     assert main(GENERATE) == 2
     error = capsys.readouterr().err
-    assert "not enough memory (all is taken); make images smaller, or give --cpu-kernels" in error
+    assert "not enough memory (all is taken); make images smaller, or on a CPU give --cpu-kernels" in error
 
 
 def test_table_in_markdown_and_whole_on_a_terminal(monkeypatch, capsys):

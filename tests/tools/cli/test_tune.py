@@ -8,11 +8,10 @@ import pytest
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tuning import results
 from ppdiffusers_tome.tuning.candidates import list_candidates
 from ppdiffusers_tome.tuning.measurement import measures_memory
-from tools.cli.conftest import PROMPT, SMALL, interrupting
+from tools.cli.conftest import PROMPT, SMALL
 
 GIVEN = [*SMALL, "--prompt", PROMPT]
 pytestmark = pytest.mark.skipif(not measures_memory(), reason="Paddle 2.6 measures no memory, the target here")
@@ -45,32 +44,13 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     assert len(list(drawn.glob("*.png"))) == 1
 
 
-def test_a_stopped_search_resumes_and_another_target_adds_to_it(tmp_path, capsys):
-    arguments = ["tune", *GIVEN, "--max-memory", "64GB", "--output", str(tmp_path)]
-    with interrupting(LoadedPipeline, "generate", 4):  # after a warm-up, the unmerged image and two candidates
-        assert main(arguments) == 130
-    lines = (tmp_path / "tune.jsonl").read_text().splitlines()
-    assert not (tmp_path / "tune.json").exists()
-    assert main(arguments) == 0
-    assert (tmp_path / "tune.jsonl").read_text().splitlines()[: len(lines)] == lines
-    trials = json.loads((tmp_path / "tune.json").read_text())["trials"]
-    results = [json.loads(line) for line in (tmp_path / "tune.jsonl").read_text().splitlines()]
-    assert [line["result"] for line in results if "result" in line] == trials  # each was tried once
-    assert (tmp_path / "tome.json").exists()
-    # A ledger of another version is told.
-    ledger = tmp_path / "tune.jsonl"
-    ledger.write_text("\n".join(line.replace('"family"', '"kind"') for line in ledger.read_text().splitlines()) + "\n")
+def test_results_are_replaced_on_demand_and_settings_go_where_none_pay(tmp_path, capsys):
+    ToMeConfig(ratio=0.1234).save(tmp_path / "tome.json")
+    arguments = ["tune", *GIVEN, "--target-psnr", "100", "--output", str(tmp_path)]
     assert main(arguments) == 2
-    assert "tune.jsonl is of another version; give --overwrite" in capsys.readouterr().err
-    ledger.write_text("\n".join(map(json.dumps, results)) + "\n")
-    # Another target takes what was tried; without settings that reach it, those of the first go.
-    assert main(["tune", *GIVEN, "--target-psnr", "100", "--output", str(tmp_path)]) == 0
-    assert "No settings reach the target here" in capsys.readouterr().out
-    assert (tmp_path / "tune.jsonl").read_text().splitlines()[: len(results)] == list(map(json.dumps, results))
-    assert not (tmp_path / "tome.json").exists()
-    assert json.loads((tmp_path / "tune.json").read_text())["config"] is None
-    ToMeConfig(ratio=0.1234).save(tmp_path / "tome.json")  # as export does, too
-    before = (tmp_path / "tome.json").read_bytes()
-    assert main(["tune", *GIVEN, "--target-psnr", "100", "--output", str(tmp_path)]) == 2
     assert "tome.json exists already" in capsys.readouterr().err
-    assert (tmp_path / "tome.json").read_bytes() == before
+    assert ToMeConfig.load(tmp_path / "tome.json") == ToMeConfig(ratio=0.1234)
+    assert main([*arguments, "--overwrite"]) == 0
+    assert "No settings reach the target here" in capsys.readouterr().out
+    assert json.loads((tmp_path / "tune.json").read_text())["config"] is None
+    assert not (tmp_path / "tome.json").exists()

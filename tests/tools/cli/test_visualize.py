@@ -80,12 +80,6 @@ def test_blocks_and_calls_are_selected(tmp_path):
     assert shapes[0][0] < shapes[1][0] < shapes[2][0]  # rows of one call, two, three
 
 
-def test_what_a_cache_skips_is_told(tmp_path, capsys):
-    content = visualize(tmp_path, "--cache", "0.5", size=["--height", "64", "--width", "64", "--steps", "10"])
-    assert len({row["call"] for row in content["merged"]}) == 5
-    assert "; 5 of 10 calls of unet skipped" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -57,20 +57,14 @@ def studio() -> Iterator[Studio]:
 
 
 @pytest.fixture(scope="session")
-def pages(studio: Studio) -> Any:
-    pytest.importorskip("gradio", reason="the page needs gradio")
-    from ppdiffusers_tome.tools.play.page import make_pages
-
-    return make_pages(studio)
-
-
-@pytest.fixture(scope="session")
-def address(pages: Any) -> Iterator[str]:
+def address(studio: Studio) -> Iterator[str]:
     """Host and port of the page."""
+    pytest.importorskip("gradio", reason="the page needs gradio")
+    from ppdiffusers_tome.tools.play.page import Page
     from ppdiffusers_tome.tools.play.server import listen, make_server
 
     with listen("127.0.0.1", 0) as listening:
-        server = make_server(pages, listening, "127.0.0.1", ["Play.Example.org"])
+        server = make_server(Page(studio, "en").blocks, listening, "127.0.0.1", ["Play.Example.org"])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         wait_until(lambda: server.started)

@@ -53,17 +53,6 @@ def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
     assert "5 of 10 calls of unet skipped" in result.notes["settings_note"]
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "is_odd"),
-    [(512, 512, False), (1024, 1024, False), (264, 1024, False), (256, 512, True), (512, 1032, True)],
-)
-def test_a_size_is_odd_at_half_the_models_and_above_twice(
-    studio: Studio, height: int, width: int, is_odd: bool
-) -> None:
-    loaded = replace(studio.plain, settings=replace(studio.plain.settings, height=height, width=width))
-    assert ("unusual_size" in loaded.describe_oddities(studio.prompt)) is is_odd
-
-
 def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tmp_path: Path) -> None:
     found = ToMeConfig(0.3, cache=(0, 1, 3, 4))
     found.save(tmp_path / "tome.json")

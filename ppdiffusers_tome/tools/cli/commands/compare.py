@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 HELP = "Generate the same images without and with token merging; compare speed, memory and similarity."
 EXAMPLES = """writes compare.png (a sheet of all images), compare.md and compare.json (the table), the images in
-compare/, and compare.jsonl image by image: stopped, the same command resumes, and one with more prompts or settings
-adds to the results. With a ControlNet they are called compare-controlnet.*.
+compare/, and compare.jsonl prompt by prompt: stopped, the same command resumes, and one with more prompts adds to the
+results. With a ControlNet they are called compare-controlnet.*.
 
   ppdiffusers-tome compare --ratios 0.5 --steps 5 --prompt "a photo of a motorcycle"
   ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast --fewer-steps 8 6

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import refuse_options
-from ppdiffusers_tome.tools.console.process import get_original_environment
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor.coverage import inspect_installed, make_table
 from ppdiffusers_tome.tools.doctor.environment import (
@@ -43,8 +41,7 @@ EXAMPLES = """without --model: a table of every pipeline that ppdiffusers export
 with --model: the tokens at every level, how many merge, the memory that an image needs, computed from shapes, and a
 call of the denoiser timed on this machine, merged and unmerged.
 with --environment: versions, devices, threads and memory, for a bug report, and every merging method run on the
-device. It names no folders, users or machines, and also tells why Paddle or ppdiffusers
-cannot be imported.
+device. It names no users or machines, and also tells why Paddle or ppdiffusers cannot be imported.
 
   ppdiffusers-tome doctor --model photographs --ratio 0.5
   ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
@@ -59,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust_argument(group)
     add_size_arguments(group)
     add_precision_arguments(group)
-    group.add_argument("--steps", type=int, default=20, metavar="N", help="of the estimated image (default: 20)")
     add_tome_arguments(parser, ratio=True)
 
 
@@ -77,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _print_environment() -> None:
     # At once, as importing takes a while. Not by ``print_line``, whose library may be what is broken.
-    print(format_report(describe_environment(get_original_environment())), flush=True)
+    print(format_report(describe_environment()), flush=True)
     imports = {}
     for name, result in try_imports():
         imports[name] = result
@@ -96,8 +92,6 @@ def _print_coverage() -> None:
 
 def _print_estimates(args: argparse.Namespace) -> None:
     check_sizes(args)
-    if args.steps < 2:
-        raise UserError(f"--steps {args.steps} must be 2 or more; 20 is usual")
     source = find_model(args.model, trusts_code=args.trust_model_code)
     config = parse_tome_config(args, args.ratio)
     refuse_without_merging(args, [config])
@@ -136,27 +130,20 @@ def _print_estimates(args: argparse.Namespace) -> None:
         table.print()
         merging = [each for each in levels if each.reason is None]
         if merging:
-            print_line(_describe_gain(pipe, merging, config, height, width, args.steps))
+            print_line(_describe_gain(pipe, merging, config, height, width))
         else:
             print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
         if config.cache:
-            computed = choose_computed_steps(args.steps, config.cache)
-            num_skipped = args.steps - len(computed)
-            print_line(
-                f"The cache over steps skips most layers in {num_skipped} of {args.steps} steps; neither that nor its "
-                "memory is in these numbers."
-            )
+            print_line("The cache over steps is not in these numbers, neither its seconds nor its memory.")
 
 
-def _describe_gain(
-    pipe: Any, merging: Sequence[Estimate], config: ToMeConfig, height: int, width: int, steps: int
-) -> str:
-    """Time a denoiser call and the decoding, or explain why not."""
-    from ppdiffusers_tome.tools.doctor.estimate import count_merging_steps, time_decoding, time_denoiser
+def _describe_gain(pipe: Any, merging: Sequence[Estimate], config: ToMeConfig, height: int, width: int) -> str:
+    """Time a denoiser call, or explain why not."""
+    from ppdiffusers_tome.tools.doctor.estimate import time_denoiser
 
     part = max(merging, key=lambda each: each.num_blocks).part
     try:
-        unmerged, merged = time_denoiser(pipe, part, config, height, width, steps=steps)
+        unmerged, merged = time_denoiser(pipe, part, config, height, width)
     except UserError as error:
         return f"Tokens merge. The gain was not timed: {error}."
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
@@ -164,14 +151,7 @@ def _describe_gain(
         cheaper = ", or make matching cheaper with --tile 16 --reuse-steps 4"
         remedy = cheaper if METHODS[config.method].compares else ""
         return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}."
-    num_merging = count_merging_steps(config, steps)
-    if num_merging == 0:
-        return f"Expect no speed-up: none of {steps} steps is in the part that merges; choose another --start or --end."
-    before = steps * unmerged + time_decoding(pipe, height, width)
-    after = before - num_merging * (unmerged - merged)
-    which = "" if num_merging == steps else f" of which {num_merging} merge,"
-    most = "at most " if config.is_ramp else ""
     return (
-        f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {steps} steps,{which} with "
-        f"decoding, calls are {steps * unmerged / before:.0%}, and it is {most}{before / after:.2f} times as fast."
+        f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast, in the steps that merge most. The rest of "
+        "the image takes as long as before."
     )

@@ -19,8 +19,8 @@ from ppdiffusers_tome.tools.measure.ledger import prepare_results
 
 HELP = "Generate many prompts with many settings; measure speed, memory and similarity, and plot them."
 EXAMPLES = """writes evaluate.md, evaluate.json and evaluate.png (similarity against speed-up), the unmerged images in
-references/, and evaluate.jsonl image by image: stopped, the same command resumes where it was, and one with more
-prompts, seeds or configurations adds to the results.
+references/, and evaluate.jsonl prompt by prompt: stopped, the same command resumes, and one with more prompts or seeds
+adds to the results.
 
   ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --seeds 0 1
   ppdiffusers-tome evaluate --configs quality balanced fast --fewer-steps 8 6

@@ -5,11 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
-import re
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from ppdiffusers_tome.errors import UserError
@@ -30,7 +26,6 @@ examples:
   ppdiffusers-tome play --config outputs/tome.json
 """
 HOST, PORT = "127.0.0.1", 7860
-_HOST_NAME = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--allow-host", action="append", default=[], metavar="NAME",
                       help="a name of a proxy in front of the page, such as play.example.org; may be repeated. On this "
                       "machine alone the page answers to no other names than these and its own")
-    page.add_argument("--language", choices=("en", "zh"), help="default: the browser's")
+    page.add_argument("--language", choices=("en", "zh"), default="en", help="default: en")
     page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
     add_image_arguments(parser)
     add_controlnet_argument(parser.add_argument_group("ControlNet"))
@@ -61,41 +56,22 @@ def run(args: argparse.Namespace) -> None:
     ):
         # Read as Gradio is imported: its uploads, and that it must not call anybody.
         os.environ.update(GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
-        with _hide_proxies():
-            from ppdiffusers_tome.tools.play.page import make_pages
+        from ppdiffusers_tome.tools.play.page import Page
         from ppdiffusers_tome.tools.play.server import make_server
         from ppdiffusers_tome.tools.play.studio import Studio
 
         studio = Studio(settings, prompts, default=args.prompt is None)
-        server = make_server(make_pages(studio, args.language), listening, args.host, args.allow_host)
+        server = make_server(Page(studio, args.language).blocks, listening, args.host, args.allow_host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
         if not address.is_loopback:
             warn("every machine that reaches this one can open the page, without a password; omit --host to prevent it")
         shown = "localhost" if address.is_unspecified else f"[{host}]" if address.version == 6 else host
         print_line(f"http://{shown}:{port}/  (Ctrl-C ends it)")
-        sys.stdout.flush()  # a program may read it through a pipe
         try:
             server.run(sockets=[listening])
         finally:
             studio.close()
-
-
-@contextmanager
-def _hide_proxies() -> Iterator[None]:
-    """Hide proxies from Gradio, which fails on those of SOCKS as it is imported.
-
-    A model may be downloaded through them later.
-    """
-    before = os.environ.get("no_proxy")
-    os.environ["no_proxy"] = "*"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["no_proxy"]
-        else:
-            os.environ["no_proxy"] = before
 
 
 def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
@@ -107,9 +83,6 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     settings = parse_settings(args, None, provides_edges=True)
     if settings.model.controlnet is not None and args.controlnet is None:
         settings = replace(settings, controlnet=find_controlnet(settings.model.controlnet))
-    for name in args.allow_host:
-        if not _HOST_NAME.fullmatch(name):
-            raise UserError(f"--allow-host {name} must be a name such as play.example.org, or *.example.org")
     if args.config is not None:
         settings = replace(settings, tome=combine_settings(args.config, {}))
         if changes_nothing(settings.tome):

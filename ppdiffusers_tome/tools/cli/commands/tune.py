@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.errors import ToMeError, UserError
-from ppdiffusers_tome.files import refuse_existing, write_text
+from ppdiffusers_tome.files import prepare_folder, write_text
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
@@ -25,10 +20,8 @@ from ppdiffusers_tome.tools.generation.arguments import (
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.generation.settings import check_prompts, get_tome_overrides, parse_settings
-from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import find_frontier
-from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
 from ppdiffusers_tome.tuning.candidates import collect_common_settings, list_candidates
 from ppdiffusers_tome.tuning.measurement import explain_peak
@@ -36,9 +29,8 @@ from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
-trials), and tune.jsonl trial by trial: stopped, the same command resumes. The default target is --target-psnr 30. With
-a PSNR it chooses the fastest settings that meet the target; without one, those with the images most similar to the
-unmerged ones. If none pay, it says so and writes no tome.json.
+trials). The default target is --target-psnr 30. With a PSNR it chooses the fastest settings that meet the target;
+without one, those with the images most similar to the unmerged ones. If none pay, it says so and writes no tome.json.
 
 The steps that a cache computes are chosen by images of other seeds than those that judge. Fewer unmerged steps in the
 time of the best are measured, too; where they keep more, it says how many, and tome.json merges nothing.
@@ -72,29 +64,25 @@ def run(args: argparse.Namespace) -> None:
     kept = collect_common_settings(args.config, get_tome_overrides(args))
     families = list_candidates(kept, steps=settings.steps)  # an error before anything is loaded
     target = Target(args.target_psnr, args.target_speedup, args.max_memory)
-    settings_file, *paths = prepare_results(args, "tune", "tome.json")
-    is_own = _is_own(settings_file, paths[-1])
-    refuse_existing(settings_file, overwrite=args.overwrite or is_own)
+    paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
         run = {**loaded.describe_run(), "kept": kept}
-        tuned = _tune(loaded, prompts, target, families, run, args)
+        tuned = _tune(loaded, prompts, target, families)
         run |= {"target": vars(target), "memory": explain_peak()}
         if tuned.pays:
-            write_text(settings_file, tuned.config.to_json(), overwrite=True)
-            paths.insert(0, settings_file)
-        elif is_own:
-            settings_file.unlink()
+            write_text(paths[0], tuned.config.to_json(), overwrite=True)
+        else:
+            paths.pop(0).unlink(missing_ok=True)  # of an earlier run
         results = {"run": run, "verdict": tuned.verdict, "trials": [trial.to_dict() for trial in tuned.trials],
                    "config": tuned.config.to_dict() if tuned.pays else None, "steps": tuned.steps}  # fmt: skip
         Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)]).write(paths, results)
 
 
 def _tune(
-    loaded: LoadedPipeline, prompts: list[str], target: Target, families: Mapping[str, Sequence[ToMeConfig]],
-    run: Mapping[str, Any], args: argparse.Namespace,
-) -> Tuned:  # fmt: skip
-    """Search for the settings; trials that the ledger has are not repeated."""
+    loaded: LoadedPipeline, prompts: list[str], target: Target, families: Mapping[str, Sequence[ToMeConfig]]
+) -> Tuned:
+    """Search for the settings, and tell how far the search is."""
     import numpy as np
     from tqdm import tqdm
 
@@ -103,15 +91,6 @@ def _tune(
 
     settings = loaded.settings
     edges = loaded.load_edges(settings.edges)
-    identity = {
-        **run, "prompts": prompts, "seed": settings.seed, "negative_prompt": settings.negative_prompt,
-        "edges": None if edges is None else zlib.crc32(edges.tobytes()), **describe_machine(),
-    }  # fmt: skip
-    ledger = Ledger(args.output / "tune.jsonl", identity, overwrite=args.overwrite)
-    try:
-        trials = [Trial.from_dict(values) for values in ledger.values()]
-    except (ToMeError, KeyError, TypeError) as error:
-        raise UserError(f"{args.output / 'tune.jsonl'} is of another version; give --overwrite") from error
     with tqdm(desc="images", position=0, disable=None) as bar:
 
         def begin(num_images: int, seconds: float) -> None:
@@ -125,23 +104,13 @@ def _tune(
             return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
         def report(trial: Trial) -> None:
-            content = trial.to_dict()
-            ledger.add([content["config"], trial.steps], content)
             if bar.disable:  # without a terminal
                 print(f"{trial.name}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB", file=sys.stderr, flush=True)
 
         return Search(
             pipe=loaded.pipe, generate=generate, images=[(prompt, number) for number, prompt in enumerate(prompts)],
             target=target, families=families, steps=settings.steps, on_begin=begin, on_trial=report,
-            earlier_trials={trial.config: trial for trial in trials if trial.steps is None},
         ).run()  # fmt: skip
-
-
-def _is_own(settings_file: Path, results: Path) -> bool:
-    """Return whether an earlier run wrote the settings."""
-    with suppress(ToMeError, OSError, ValueError, KeyError, TypeError):
-        return json.loads(results.read_bytes())["config"] == json.loads(ToMeConfig.load(settings_file).to_json())
-    return False
 
 
 def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
         if not by_block:
             raise UserError(
                 "none of the blocks merged tokens into groups in this image, so there is nothing to show: generate a "
-                "larger image, or omit --blocks and --min-similarity"
+                "larger image, or omit --blocks"
             )
         run = loaded.describe(prompt, 0)
         sheet = make_groups_sheet(traced.image, by_block, num_calls, calls, run, settings.tome.summary)
