@@ -64,9 +64,8 @@ def list_schedulers(pipe: Any, denoiser: str) -> Iterator[Any]:
     """
     attributes = dict(vars(pipe))  # another thread may set an attribute meanwhile
 
-    def rank(name: str) -> int:
-        stem = name.removesuffix("_scheduler")
-        return 0 if stem != name and denoiser.startswith(stem) else 1 if name == "scheduler" else 2
+    def rank(name: str) -> tuple[bool, bool]:
+        return not denoiser.startswith(name.removesuffix("_scheduler")), name != "scheduler"
 
     for scheduler in (attributes[name] for name in sorted(attributes, key=rank)):
         if hasattr(scheduler, "set_timesteps") and getattr(scheduler, "timesteps", None) is not None:

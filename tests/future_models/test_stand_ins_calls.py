@@ -19,7 +19,7 @@ from future_models.stand_ins import FAMILIES, HEADS, Model, Norm, Processor, Rou
 from future_models.test_stand_ins import attentions, change, same, set_processors
 from patching.contract import EverySecond
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import Inputs, create
 
 FLUX = FAMILIES["flux"]
