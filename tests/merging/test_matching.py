@@ -8,7 +8,7 @@ import pytest
 
 import tiny
 from patching.contract import groups
-from ppdiffusers_tome import ToMeConfig, apply_tome
+from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching, scatter_rows
@@ -56,24 +56,14 @@ def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(dtype: str) ->
     assert np.isfinite(x.grad.numpy()).all()
 
 
-class TestWarnings:
-    def test_grid_smaller_than_a_cell_warns_once_and_runs_unmerged(self) -> None:
-        unet = tiny.unet()
-        plain = tiny.run_unet(unet)
-        apply_tome(unet, 0.5, sx=32, sy=32, max_downsample=2)
-        with pytest.warns(UserWarning, match=r"a grid of 16x16 tokens is smaller than one cell of 32x32") as caught:
-            outputs = [tiny.run_unet(unet) for _ in range(2)]
-        assert len([w for w in caught if "ToMe" in str(w.message)]) == 1
-        assert all(np.array_equal(output, plain) for output in outputs)
+def test_token_mismatch_warns_once_and_runs_unmerged() -> None:
+    call = DenoiserCall(DenoiserState(ToMeConfig()), paddle.nn.Layer())
 
-    def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
-        call = DenoiserCall(DenoiserState(ToMeConfig()), paddle.nn.Layer())
+    def match(tokens: int) -> Matching | None:
+        return BlockCall(call, "block", Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
 
-        def match(tokens: int) -> Matching | None:
-            return BlockCall(call, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
-
-        sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
-        with pytest.warns(UserWarning, match=sentence) as caught:
-            assert [match(tokens) for tokens in (17, 17, 18)] == [None] * 3
-        assert len(caught) == 1
-        assert match(16) is not None
+    sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
+    with pytest.warns(UserWarning, match=sentence) as caught:
+        assert [match(tokens) for tokens in (17, 17, 18)] == [None] * 3
+    assert len(caught) == 1
+    assert match(16) is not None
