@@ -19,12 +19,14 @@ class Method:
         about: one clause, for tables and help.
         keeps_queries: True where every query stays and only keys and values are reduced.
         compares: True where similarities are computed, so that groups of similar tokens exist.
+        weighs_groups: whether group sizes weight merged keys.
         unsupported_settings: settings that must stay at their defaults, each with the reason as a clause.
     """
 
     about: str
     keeps_queries: bool = False
     compares: bool = True
+    weighs_groups: bool = False
     unsupported_settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -39,6 +41,7 @@ METHODS: Mapping[str, Method] = {
     "keys": Method(
         about="all queries; the keys and values of similar tokens merge, each weighted by its number of tokens",
         keeps_queries=True,
+        weighs_groups=True,
         unsupported_settings=_KEYS_ONLY,
     ),
     # Token Downsampling (Smith et al., IJCAI 2024): keys and values of a regular or random choice of tokens.

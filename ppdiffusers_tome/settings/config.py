@@ -126,7 +126,7 @@ class ToMeConfig:
     @property
     def uses_group_sizes(self) -> bool:
         """True where the method weights merged keys by group size."""
-        return METHODS[self.method].keeps_queries and METHODS[self.method].compares
+        return METHODS[self.method].weighs_groups
 
     @property
     def uses_progress(self) -> bool:
