@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -16,7 +16,7 @@ from paddle import nn
 
 import tiny
 from future_models.stand_ins import FAMILIES, HEADS, Model, Norm, Processor
-from future_models.test_stand_ins import attentions, change, same, set_processors
+from future_models.test_stand_ins import attentions, change, same
 from patching.contract import EverySecond
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.tools.recorder import record_merging
@@ -31,6 +31,12 @@ def check_single_warning(about: str) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     assert len([each for each in told if about in str(each.message)]) == 1, [str(each.message) for each in told]
+
+
+def set_processors(model: Model, kind: Callable[[], Processor]) -> Model:
+    for attention in attentions(model):
+        attention.processor = kind()
+    return model
 
 
 @contextmanager
