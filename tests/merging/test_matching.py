@@ -1,4 +1,4 @@
-"""Matching: sums in half precision, masks, and what runs unmerged."""
+"""Matching: sums and rotations in half precision, gradients, and what runs unmerged."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching, scatter_rows
 from ppdiffusers_tome.merging.partition import random_partition
+from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.state.block_call import BlockCall
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -54,6 +55,13 @@ def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(dtype: str) ->
     assert merged.dtype == x.dtype
     assert np.isfinite(merged.numpy()).all()
     assert np.isfinite(x.grad.numpy()).all()
+
+
+def test_rotated_queries_keep_their_type() -> None:
+    cosine, sine = tiny.array((12, 8)), tiny.array((12, 8), seed=1)
+    for embedding in ((cosine, sine), paddle.complex(cosine[:, ::2].astype("float64"), sine[:, ::2].astype("float64"))):
+        queries = tiny.array((2, 2, 12, 8)).astype("bfloat16")
+        assert RotaryEmbedding(embedding, 12).grid_rotation.rotate(queries).dtype == paddle.bfloat16
 
 
 def test_token_mismatch_warns_once_and_runs_unmerged() -> None:
