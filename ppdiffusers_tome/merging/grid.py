@@ -63,11 +63,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Layout:
-    """A grid of tokens, its place in the sequence and its level."""
+    """A grid of tokens and its place in the sequence."""
 
     grid: Grid
     prefix: int = 0  # how many other tokens precede it
-    level: int = 1  # how many times smaller than the latent it is
     num_tokens: int = field(init=False, repr=False, compare=False)  # of the sequence
 
     def __post_init__(self) -> None:

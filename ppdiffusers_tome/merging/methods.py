@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# How keys and values are reduced, see ``chosen_keys`` and ``matching``.
-CHOSEN, MERGED = "chosen", "merged"
-
 
 @dataclass(frozen=True)
 class Method:
@@ -20,25 +17,17 @@ class Method:
 
     Attributes:
         about: one clause, for tables and help.
-        key_reduction: how keys and values are reduced; None where tokens merge.
+        keeps_queries: True where every query stays and only keys and values are reduced.
+        compares: True where similarities are computed, so that groups of similar tokens exist.
         weighs_groups: whether group sizes weight merged keys.
         unsupported_settings: settings that must stay at their defaults, each with the reason as a clause.
     """
 
     about: str
-    key_reduction: str | None = None
+    keeps_queries: bool = False
+    compares: bool = True
     weighs_groups: bool = False
     unsupported_settings: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def keeps_queries(self) -> bool:
-        """True where every query stays and only keys and values are reduced."""
-        return self.key_reduction is not None
-
-    @property
-    def compares(self) -> bool:
-        """True where similarities are computed, so that groups of similar tokens exist."""
-        return self.key_reduction != CHOSEN
 
 
 _KEYS_ONLY = {
@@ -51,14 +40,15 @@ METHODS: Mapping[str, Method] = {
     # attention: Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
     "keys": Method(
         about="all queries; the keys and values of similar tokens merge, each weighted by its number of tokens",
-        key_reduction=MERGED,
+        keeps_queries=True,
         weighs_groups=True,
         unsupported_settings=_KEYS_ONLY,
     ),
     # Token Downsampling (Smith et al., IJCAI 2024): keys and values of a regular or random choice of tokens.
     "todo": Method(
         about="key/value downsampling: all queries, the keys and values of some tokens",
-        key_reduction=CHOSEN,
+        keeps_queries=True,
+        compares=False,
         unsupported_settings=_KEYS_ONLY | dict.fromkeys(("tile", "reuse_steps"), "this method compares no tokens"),
     ),
     # Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023).

@@ -66,10 +66,7 @@ def find_nearest(
         # A source's own length does not change which destination is nearest, only how sources rank: scaling the best
         # products, one number a source, is cheaper than scaling the sources.
         src = take_tiles(x, sources)
-        if destinations.shape[0] < x.shape[1]:
-            dst_unit = take_tiles(x, destinations) * take_tiles(inverse_length, destinations)
-        else:  # tiles so small that each destination is seen by several
-            dst_unit = take_tiles(x * inverse_length, destinations)
+        dst_unit = take_tiles(x, destinations) * take_tiles(inverse_length, destinations)
     with _disable_autocast():
         products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
     best = products.argmax(axis=-1).flatten()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
-from ppdiffusers_tome.patching.attach import attach, detach, list_applied, list_attached_blocks, require_unused
+from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks, require_unused
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.call_stack import CHANGES
 from ppdiffusers_tome.patching.checks import (
@@ -120,14 +120,16 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 @contextmanager
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     """Apply what is applied now again afterwards, also if the block raises."""
-    before = list_applied(layer for _, layer in list_models(model_or_pipe))
+    # A denoiser may be in two models.
+    overrides = dict.fromkeys(each for _, layer in list_models(model_or_pipe) for each in walk_overrides(layer))
+    before = [each for each in overrides if isinstance(each, DenoiserOverride)]
     try:
         yield
     finally:
         with CHANGES:
             remove_tome(model_or_pipe)
-            for blocks, config in before:
-                attach(blocks, config)
+            for override in before:
+                attach(override.blocks, override.state.config)
 
 
 def remove_tome(model_or_pipe: T) -> T:

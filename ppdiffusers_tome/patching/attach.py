@@ -78,13 +78,6 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]
     ]
 
 
-def list_applied(models: Iterable[Layer]) -> list[tuple[list[MergeableBlock], ToMeConfig]]:
-    """List the blocks and settings of the models' denoisers, for ``attach``."""
-    # A denoiser may be in two models.
-    overrides = dict.fromkeys(override for model in models for override in walk_overrides(model))
-    return [(each.blocks, each.state.config) for each in overrides if isinstance(each, DenoiserOverride)]
-
-
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     denoiser = blocks[0].denoiser
     state = DenoiserState(config, max_timestep=blocks[0].adapter.max_timestep)

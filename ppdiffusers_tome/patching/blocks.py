@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -38,14 +38,14 @@ class MergeableBlock:
 
     def list_points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
         """Return the roles and points that merge and whose layers exist."""
-        keeps_queries, found = METHODS[config.method].keeps_queries, []
-        for role, points in self.adapter.points.items():
-            for point in points if getattr(config, role) else ():
-                paths = [point.layer, *map(point.join_path, point.list_inner_layers(keeps_queries))]
-                has_layers = all(find_layer(self.block, path) is not None for path in paths)
-                if has_layers and (point.has_key_layers or not keeps_queries):
-                    found.append((role, point))
-        return found
+        keeps_queries = METHODS[config.method].keeps_queries
+
+        def has_layers(point: MergePoint) -> bool:
+            paths = [point.layer, *map(point.join_path, point.list_inner_layers(keeps_queries))]
+            return all(find_layer(self.block, path) is not None for path in paths)
+
+        roles = ((role, points) for role, points in self.adapter.points.items() if getattr(config, role))
+        return [(role, point) for role, points in roles for point in points if has_layers(point)]
 
 
 def find_layer(layer: Layer, path: str) -> Any:
@@ -70,8 +70,7 @@ def _list_class_names(layer_class: type) -> frozenset[str]:
 def find_blocks(model: Layer) -> list[MergeableBlock]:
     """Find every block that an adapter describes. Levels count from ``model``."""
     found: dict[int, MergeableBlock] = {}  # a block may be inside of several parents
-    denoisers = _list_denoisers(model)
-    for path, parent in _walk_unrefused(model):
+    for path, parent, denoiser in _walk_parents(model, "", model):
         fitting = _find_adapters(type(parent))  # type: ignore[arg-type]
         for name, block in parent.named_sublayers() if fitting else ():  # in the order of the model
             adapter = next((each for each in fitting if is_a(block, each.block_class) and each.can_merge(block)), None)
@@ -81,7 +80,6 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
             # A block that is its own parent may be in any part of the layer that contains it.
             around, located = (block, block_path) if adapter.block_is_parent else (parent, path)
             level = _find_level(model, located, adapter.unets) * adapter.downsample(around)
-            denoiser = denoisers.get(_find_innermost(path, denoisers), model)
             found[id(block)] = MergeableBlock(block_path, block, around, denoiser, adapter, level)
     return list(found.values())
 
@@ -98,14 +96,9 @@ def find_timestep_layer(denoiser: Layer) -> Any | None:
     for parent in denoiser.sublayers(include_self=True):
         # That of Stable Video Diffusion's transformers embeds the numbers of frames.
         for name, layer in parent.named_children() if not is_a(parent, "TransformerSpatioTemporalModel") else ():
-            if _embeds_timesteps(name, layer):
+            if name == "time_proj" or is_a(layer, "Timesteps"):
                 return layer
     return None
-
-
-def _embeds_timesteps(path: str, layer: Layer) -> bool:
-    """Return whether a layer embeds timesteps, by its name or class."""
-    return path.rpartition(".")[2] == "time_proj" or is_a(layer, "Timesteps")
 
 
 def is_part(layer: Layer) -> bool:
@@ -130,38 +123,19 @@ def _find_adapters(parent_class: type) -> list[BlockAdapter]:
     return [adapter for adapter in list_adapters() if not names.isdisjoint(adapter.parent_classes)]
 
 
-def _list_denoisers(model: Layer) -> dict[str, Layer]:
-    """Return the innermost models around embeddings of timesteps, by path.
+def _walk_parents(layer: Layer, path: str, denoiser: Layer) -> Iterator[tuple[str, Layer, Layer]]:
+    """Yield paths, layers and their denoisers, without those in ``REFUSED``.
 
-    Several ControlNets may be one model, which calls each, so a call belongs to the denoiser. Of a model that embeds
-    none it is the model.
+    A denoiser is the innermost model around a layer that embeds timesteps: several ControlNets may be one model, which
+    calls each.
     """
-    models = {path: layer for path, layer in model.named_sublayers(include_self=True) if is_a(layer, "ModelMixin")}
-    denoisers = {}
-    for path, layer in model.named_sublayers():
-        if _embeds_timesteps(path, layer):
-            owner = _find_innermost(path, models)
-            denoisers[owner] = models.get(owner, model)
-    return denoisers or {"": model}
-
-
-def _find_innermost(path: str, ancestors: Iterable[str]) -> str:
-    """Return the longest of some paths that contains another, or ""."""
-    return max((name for name in ancestors if _is_inside(path, name)), key=len, default="")
-
-
-def _is_inside(path: str, ancestor: str) -> bool:
-    return not ancestor or f"{path}.".startswith(f"{ancestor}.")
-
-
-def _walk_unrefused(model: Layer) -> Iterator[tuple[str, Layer]]:
-    """Yield paths and layers, the model first, without those in ``REFUSED``."""
-    refused: list[str] = []
-    for path, layer in model.named_sublayers(include_self=True):
-        if find_refusal(layer):
-            refused.append(path)
-        elif not any(_is_inside(path, each) for each in refused):
-            yield path, layer
+    if find_refusal(layer):
+        return
+    if is_a(layer, "ModelMixin") and find_timestep_layer(layer) is not None:
+        denoiser = layer
+    yield path, layer, denoiser
+    for name, child in layer.named_children():
+        yield from _walk_parents(child, f"{path}.{name}".lstrip("."), denoiser)
 
 
 def _find_level(model: Layer, path: str, unets: Sequence[UNetParts]) -> int:

@@ -37,11 +37,8 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
             f"got {shorten_repr(model_or_pipe)} of type {type(model_or_pipe).__name__}"
         )
     seen = set()
-    registered = getattr(model_or_pipe, "config", {})  # absent where a subclass registers nothing
-    # A component may be a property. On the class: an instance answers for any entry of its config, with a warning.
-    names = [name for name in registered if not name.startswith("_") and hasattr(type(model_or_pipe), name)]
     # A pipeline of the user's own may hold models that are no registered components, also in lists.
-    for name, value in {**vars(model_or_pipe), **{name: getattr(model_or_pipe, name) for name in names}}.items():
+    for name, value in vars(model_or_pipe).items():
         if denoisers_only and not is_denoiser_name(name):
             continue
         several = isinstance(value, (list, tuple))
@@ -64,9 +61,8 @@ def list_schedulers(pipe: Any, denoiser: str) -> Iterator[Any]:
     """
     attributes = dict(vars(pipe))  # another thread may set an attribute meanwhile
 
-    def rank(name: str) -> int:
-        stem = name.removesuffix("_scheduler")
-        return 0 if stem != name and denoiser.startswith(stem) else 1 if name == "scheduler" else 2
+    def rank(name: str) -> tuple[bool, bool]:
+        return not denoiser.startswith(name.removesuffix("_scheduler")), name != "scheduler"
 
     for scheduler in (attributes[name] for name in sorted(attributes, key=rank)):
         if hasattr(scheduler, "set_timesteps") and getattr(scheduler, "timesteps", None) is not None:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 _VAE = "it decodes images and runs once, not at every step"
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
-_OPTIMIZED = "INFERENCE_OPTIMIZE=True made it run fused blocks in place of its own; build it without that variable"
-_CASCADE = "ppdiffusers itself cannot import it (there is no paddle_aux), so nothing could be checked"
 _ROTARY = "its attention itself rotates tokens by their positions, so ToMe cannot set those of merged tokens"
 
 if TYPE_CHECKING:
@@ -17,8 +15,6 @@ _VAES = (
     "AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderKLTemporalDecoder", "AutoencoderKL_imgtovideo",
     "AutoencoderTiny", "ConsistencyDecoderVAE", "LVDMAutoencoderKL", "VQModel", "PaellaVQModel",
 )  # fmt: skip
-# What a model that is built with INFERENCE_OPTIMIZE=True runs.
-_FUSED = {"simplified_sd3", "simplified_facebookdit"}
 # Class name -> the reason, a clause.
 REFUSED = {
     **dict.fromkeys(_VAES, _VAE),
@@ -30,20 +26,13 @@ REFUSED = {
     "UNet1DModel": "its signal has one dimension, not a grid of tokens",
     "DiTLLaMA2DModel": _ROTARY,
     "DiTLLaMAT2IModel": _ROTARY,
-    # A block of AnimateAnyone's UNet; the pipeline replaces its forward.
-    "TemporalBasicTransformerBlock": "in its attention, tokens also see those of a reference image",
-    "StageB": _CASCADE,
-    "StageC": _CASCADE,
     "Kandinsky3UNet": "ppdiffusers 0.29 itself cannot run it, so nothing could be checked",
 }
 
 
-def find_refusal(model: Layer | type) -> str | None:
-    """Return why nothing merges in a model or class, or None."""
-    cls = model if isinstance(model, type) else type(model)
-    if not _FUSED.isdisjoint(vars(model).get("_sub_layers", ())):
-        return _OPTIMIZED
-    return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
+def find_refusal(layer: Layer) -> str | None:
+    """Return why nothing merges in a layer, or None."""
+    return next((REFUSED[base.__name__] for base in type(layer).__mro__ if base.__name__ in REFUSED), None)
 
 
 def find_refusal_inside(model: Layer) -> str | None:

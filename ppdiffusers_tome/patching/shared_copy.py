@@ -10,8 +10,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.apply import get_tome, remove_tome
-from ppdiffusers_tome.patching.legacy_port import has_legacy_port
+from ppdiffusers_tome.patching.apply import remove_tome
 from ppdiffusers_tome.patching.models import is_denoiser_name
 from ppdiffusers_tome.patching.override import list_functions
 
@@ -22,9 +21,8 @@ def shared_copy(model_or_pipe: T) -> T:
     """Copy a pipeline or model without its ToMe, sharing the weights.
 
     ToMe on either does not affect the other, so one can generate merged images and the other unmerged ones, in turns or
-    in threads. Of a pipeline the denoisers, the schedulers and other models with ToMe are copied; the VAE, the text
-    encoders and the rest are shared. A change of a weight (training, fusing LoRA, another dtype) affects both, so make
-    it before copying.
+    in threads. Of a pipeline the denoisers and the schedulers are copied; the VAE, the text encoders and the rest are
+    shared. A change of a weight (training, fusing LoRA, another dtype) affects both, so make it before copying.
 
     Args:
         model_or_pipe: as for ``apply_tome``; it keeps its ToMe.
@@ -42,41 +40,35 @@ def shared_copy(model_or_pipe: T) -> T:
         (True, None)
     """
     # One dictionary for all models, so that a layer that two of them share is one layer in the copy too.
-    return remove_tome(_copy(model_or_pipe, "", {}))
+    return remove_tome(_copy(model_or_pipe, {}))
 
 
-def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
+def _copy(value: Any, copies: dict[int, Any]) -> Any:
     """Copy a model, scheduler, pipeline or list; return anything else.
 
-    ``name`` is for errors; ``copies`` is the memo of ``deepcopy``.
+    ``copies`` is the memo of ``deepcopy``.
     """
     if isinstance(value, Layer):
-        _require_copyable_forwards(name, value)
-        # The copy of a tensor is the tensor, so it is shared.
-        for layer in value.sublayers(include_self=True):
+        for path, layer in value.named_sublayers(include_self=True):
+            # ``deepcopy`` binds a method to the copy.
+            if not all(isinstance(function, MethodType) for function in list_functions(layer)):
+                raise ToMeValueError(
+                    f"{path or 'the layer'} of {type(value).__name__} has a replaced forward, as a cache of steps or "
+                    "paddle.jit.to_static installs it, which would run the original's layers in a copy; copy first, "
+                    "and install it on both afterwards"
+                )
+            # The copy of a tensor is the tensor, so it is shared.
             tensors = [*layer._parameters.values(), *layer._buffers.values(), *vars(layer).values()]
             copies |= {id(tensor): tensor for tensor in tensors if isinstance(tensor, paddle.Tensor)}
         return copy.deepcopy(value, copies)
     if hasattr(value, "set_timesteps"):
         return copy.deepcopy(value, copies)
     if isinstance(value, (list, tuple)):
-        return type(value)([_copy(item, f"{name}[{index}]", copies) for index, item in enumerate(value)])
+        return type(value)([_copy(item, copies) for item in value])
     if id(value) not in copies and hasattr(type(value), "components"):
         copies[id(value)] = pipe = copy.copy(value)
         for attribute, component in vars(value).items():
-            has_tome = isinstance(component, Layer) and (get_tome(component) or has_legacy_port(component))
-            if has_tome or is_denoiser_name(attribute):
+            if is_denoiser_name(attribute):
                 # setattr would write the classes' names into the pipeline's config again.
-                vars(pipe)[attribute] = _copy(component, f"{name}.{attribute}" if name else attribute, copies)
+                vars(pipe)[attribute] = _copy(component, copies)
     return copies.get(id(value), value)
-
-
-def _require_copyable_forwards(name: str, model: Layer) -> None:
-    for path, layer in model.named_sublayers(include_self=True):
-        # ``deepcopy`` binds a method to the copy.
-        if not all(isinstance(function, MethodType) for function in list_functions(layer)):
-            where = ".".join(part for part in (name, path) if part) or type(layer).__name__
-            raise ToMeValueError(
-                f"{where} has a replaced forward, as a cache of steps or paddle.jit.to_static installs it, which would "
-                "run the original's layers in a copy; copy first, and install it on both afterwards"
-            )

@@ -26,7 +26,7 @@ from benchmarks.gpu_trace import trace
 from benchmarks.gpu_unet import Attentions, UNet
 from benchmarks.pages import presets_by_strength, replace_between
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.methods import CHOSEN, METHODS
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.console.tables import Table
@@ -106,7 +106,7 @@ def count_merged(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
     Raises:
         SystemExit: the method does more than omit keys, which is not counted here.
     """
-    if METHODS[config.method].key_reduction != CHOSEN:
+    if METHODS[config.method].compares:
         sys.exit(f"the cost of method={config.method!r} in a whole call is not counted; add it beside todo")
     attentions = family.denoiser.attentions(pixels)
     finest = min(each.level for each in attentions)

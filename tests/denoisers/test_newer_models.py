@@ -96,19 +96,6 @@ def numbers(specimen: Specimen, model: tiny.Model, **inputs: Any) -> np.ndarray:
     return specimen.run(model, **inputs).numpy()
 
 
-def change(one: np.ndarray, other: np.ndarray) -> float:
-    """Root mean square of the difference, as a share of that of ``one``."""
-    return float(np.sqrt(np.square(other - one).mean() / np.square(one).mean()))
-
-
-@parametrize_specimens(*NEWER)
-def test_the_difference_falls_with_the_ratio(specimen: Specimen, model: tiny.Model) -> None:
-    plain = numbers(specimen, model)
-    changes = [change(plain, numbers(specimen, apply_tome(model, ratio))) for ratio in (0.7, 0.5, 0.25, 0.1)]
-    assert changes == sorted(changes, reverse=True)
-    assert 1e-4 < changes[-1] < 0.9 * changes[0] < 0.9
-
-
 # Grids of 9x7, 5x11 and 9x13 tokens.
 SIZES = [
     dict(height=18, width=14, frames=2, batch=1), dict(height=10, width=22, frames=1, batch=3),
@@ -133,7 +120,7 @@ def test_todo_is_the_model_with_other_keys_masked(specimen: Specimen, model: tin
     others_masked = Attention(kept[0], frames * tokens, text_first=section.text_first)
     expected = others_masked.run(specimen, remove_tome(model), **size)
     assert np.abs(merged - expected).max() <= 1e-6 * np.abs(expected).max()
-    assert change(Attention().run(specimen, model, **size), expected) > 1e-4
+    assert np.abs(Attention().run(specimen, model, **size) - expected).max() > 1e-4 * np.abs(expected).max()
 
 
 def trace(specimen: Specimen, **settings: Any) -> tuple[tiny.Model, tiny.Model]:

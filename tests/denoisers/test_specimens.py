@@ -47,8 +47,7 @@ def test_every_adapter_is_among_the_usual() -> None:
     # Blocks of models that the ppdiffusers which is installed lacks cannot be looked at.
     lacking = {each.model_class for each in specimens()} - {each.model_class for each in there}
     found = [each for each in list_adapters() if not lacking.issuperset(each.parent_classes)]
-    # UniDiffuser's other kind of block is in test_tokens_beside_the_image.
-    assert [each.block_class for each in found if id(each) not in usual] == ["UTransformerBlock"]
+    assert [each.block_class for each in found if id(each) not in usual] == []
 
 
 @pytest.mark.parametrize(
@@ -58,29 +57,3 @@ def test_a_refused_specimen_tells_its_reason(specimen: Specimen) -> None:
     with pytest.raises(NothingToMergeError) as raised:
         apply_tome(specimen.build())
     assert str(specimen.reason) in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["sd3", "dit"])
-def test_what_inference_optimize_built_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own blocks are still in it, and never run."""
-    (specimen,) = [each for each in specimens() if each.name == name]
-    assert apply_tome(specimen.build()).tome
-    monkeypatch.setenv("INFERENCE_OPTIMIZE", "True")
-    with pytest.raises(NothingToMergeError, match="INFERENCE_OPTIMIZE=True made it run fused blocks"):
-        apply_tome(specimen.build())
-
-
-@pytest.mark.parametrize(
-    ("block", "reason"),
-    [
-        ("TemporalBasicTransformerBlock", "also see those of a reference image"),
-        ("StageC", "ppdiffusers itself cannot import it"),
-    ],
-)
-def test_blocks_that_no_pipeline_of_ppdiffusers_has_are_refused(block: str, reason: str) -> None:
-    """AnimateAnyone's and Stable Cascade's, whose modules import what may not be installed; names decide."""
-    model = tiny.unet(levels=1)
-    model.down_blocks = paddle.nn.LayerList([type(block, (paddle.nn.Layer,), {})()])
-    model.up_blocks = model.mid_block = None
-    with pytest.raises(NothingToMergeError, match=reason):
-        apply_tome(model)

@@ -9,27 +9,13 @@ import paddle
 import pytest
 
 import tiny
-from patching.contract import ToMeContract, first_arguments, groups, watch_blocks
+from patching.contract import first_arguments, groups, watch_blocks
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import sd3, unidiffuser, uvit, wuerstchen_decoder, wuerstchen_prior
 
 GRID_TOKENS = 64  # 16x16 latents in patches of two
-
-
-def build_utransformer() -> tiny.Model:
-    """UniDiffuser with its other kind of block, which no specimen shows as no pipeline comes with it."""
-    return unidiffuser.SPECIMEN.build(block_type="utransformer", pre_layer_norm=True)
-
-
-class TestUTransformerBlock(ToMeContract):
-    build = staticmethod(build_utransformer)
-
-    @staticmethod
-    @paddle.no_grad()
-    def run(model: tiny.Model, **given: Any) -> np.ndarray:
-        return unidiffuser.SPECIMEN.run(model, **given).numpy()
 
 
 def matchings(model: tiny.Model, run: Any) -> list[Matching]:
@@ -55,9 +41,8 @@ def inputs_of(layer: tiny.Model, model: tiny.Model, run: Any) -> list[np.ndarray
             unidiffuser.SPECIMEN.run,
             3 + tiny.TEXT_TOKENS,
         ),
-        (build_utransformer, unidiffuser.SPECIMEN.run, 4 + tiny.TEXT_TOKENS),
     ],
-    ids=["uvit", "unidiffuser", "unidiffuser-v0", "utransformer"],
+    ids=["uvit", "unidiffuser", "unidiffuser-v0"],
 )
 @pytest.mark.parametrize("tile", [None, 2])
 def test_rows_of_tokens_before_the_grid_hold_nothing_else(build: Any, run: Any, prefix: int, tile: int | None) -> None:

@@ -88,24 +88,14 @@ class Processor:
     def heads(self, attention: Attention, x: Tensor, norm: nn.Layer | None = None) -> Tensor:
         """``[batch, heads, tokens, channels of a head]``."""
         if norm is not None and attention.across_heads:
-            x = self.apply_norm(norm, x)
+            x = norm(x)
         x = x.reshape([0, 0, HEADS, -1]).transpose([0, 2, 1, 3])
-        return x if norm is None or attention.across_heads else self.apply_norm(norm, x)
-
-    def apply_norm(self, norm: nn.Layer, x: Tensor) -> Tensor:
-        return norm(x)
+        return x if norm is None or attention.across_heads else norm(x)
 
     def project(self, attention: Attention, x: Tensor) -> Tensor:
         for layer in attention.to_out:
             x = layer(x)
         return x
-
-
-class RoundTheNorms(Processor):
-    """A processor that reads the weights of norms and does not call them."""
-
-    def apply_norm(self, norm: nn.Layer, x: Tensor) -> Tensor:
-        return type(norm).forward(norm, x)
 
 
 def join_text(tokens: Tensor, text_tokens: Tensor, where: str, axis: int = 1) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,7 @@ import paddle
 import pytest
 
 import tiny
-from future_models.stand_ins import (
-    FAMILIES,
-    Attention,
-    Family,
-    FluxSingleTransformerBlock,
-    Model,
-    Processor,
-    Rotary,
-)  # fmt: skip
+from future_models.stand_ins import FAMILIES, Attention, Family, FluxSingleTransformerBlock, Model, Rotary
 from patching.contract import ToMeContract
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.chosen_keys import select_key_tokens
@@ -73,12 +65,6 @@ def change(one: list[np.ndarray], other: list[np.ndarray]) -> float:
 
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def set_processors(model: Model, kind: Callable[[], Processor]) -> Model:
-    for attention in attentions(model):
-        attention.processor = kind()
-    return model
 
 
 class ByHand:
@@ -199,35 +185,6 @@ def test_the_output_is_that_of_merging_by_hand(family: Family, options: Any, set
         assert not np.array_equal(*hand.places)
 
 
-@pytest.mark.parametrize("method", ["keys", "todo"])
-@pytest.mark.parametrize("family", [case(FAMILIES[name]) for name in ("wan", "cogvideox", "hunyuan_video")])
-def test_a_processor_that_puts_other_tokens_beside_them_once(family: Family, method: str) -> None:
-    """That call is unmerged, whatever else attention got, and the next one merges."""
-
-    class Doubling(Processor):
-        is_on = True
-
-        def __call__(self, attention: Attention, hidden_states: paddle.Tensor, **given: Any) -> Any:
-            if not Doubling.is_on:
-                return super().__call__(attention, hidden_states, **given)
-            batch = hidden_states.shape[0]
-            tensors = {name: value for name, value in given.items() if isinstance(value, paddle.Tensor)}
-            doubled = {name: paddle.concat([each] * 2) for name, each in tensors.items() if each.shape[0] == batch}
-            output = super().__call__(attention, paddle.concat([hidden_states] * 2), **{**given, **doubled})
-            return tuple(each[:batch] for each in output) if isinstance(output, tuple) else output[:batch]
-
-    model = set_processors(family.build(), Doubling)
-    plain = family.run(model)
-    Doubling.is_on = False
-    merged = family.run(apply_tome(model, 0.5, method=method))
-    Doubling.is_on = True
-    with pytest.warns(UserWarning, match="so it runs unmerged"):
-        assert same(family.run(model), plain)
-    Doubling.is_on = False
-    assert same(family.run(model), merged)
-    assert not same(merged, plain)
-
-
 @pytest.mark.parametrize("family", map(case, FAMILIES.values()))
 @pytest.mark.parametrize("ratio", [0.5, 0.75])
 def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: float) -> None:
@@ -273,21 +230,3 @@ def test_equal_tokens_lose_nothing_with_sizes(name: str, blocks: Any) -> None:
     plain = family.run(model, tiny.EqualCells())
     assert change(family.run(apply_tome(model, 0.6, method="keys"), tiny.EqualCells()), plain) <= 1e-6
     assert change(family.run(apply_tome(model, 0.6), tiny.EqualCells()), plain) >= 1e-3
-
-
-@pytest.mark.parametrize("method", ["tome", "todo", "keys"])
-def test_hidden_tokens_of_a_text_stay_hidden(method: str) -> None:
-    family, inputs = FAMILIES["hunyuan_video"], Inputs()
-    model = apply_tome(family.build(), 0.5, method=method)
-    given = family.arguments(inputs)
-    text, seen = given["encoder_hidden_states"], given["encoder_attention_mask"]
-    # Of the last text, what is hidden becomes something else.
-    other = paddle.where((seen == 0).unsqueeze(2), text + 3, text)
-
-    def run_last_image(**changes: Any) -> list[Any]:
-        image, made_of_text = family.run(model, inputs, **changes)
-        return [image[-1], made_of_text[-1][seen[-1].numpy() == 1]]
-
-    assert change(run_last_image(encoder_hidden_states=other), run_last_image()) == 0
-    all_seen = dict(encoder_attention_mask=paddle.ones_like(seen))
-    assert change(run_last_image(encoder_hidden_states=other, **all_seen), run_last_image(**all_seen)) >= 1e-3

@@ -3,51 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import paddle
 import pytest
 
 import tiny
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
 
 FRAME = Grid(4, 6)
-
-
-def match_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Matching, Matching]:
-    """A matching of each frame as a part of its video, and as an image."""
-    partition = random_partition(FRAME, 2, 2, seed=0, timestep=None)
-    together = match_tokens(x, partition, num_merged, frames=frames)
-    apart = match_tokens(x.reshape([-1, FRAME.num_tokens, x.shape[2]]), partition, num_merged)
-    return together, apart
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("frames", [1, 2, 5])
-def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int) -> None:
-    x = tiny.array((batch, frames * FRAME.num_tokens, 8))
-    together, apart = match_each_frame(x, frames, num_merged=11)
-    assert together.num_left == frames * apart.num_left
-    merged = together.reduce(x)
-    of_images = apart.reduce(x.reshape([-1, FRAME.num_tokens, 8]))
-    assert np.array_equal(merged.numpy(), of_images.reshape([batch, -1, 8]).numpy())
-    back = apart.restore(of_images).reshape(x.shape)
-    assert np.array_equal(together.restore(merged).numpy(), back.numpy())
-    assert (together.batch, together.num_tokens) == tuple(x.shape[:2])
-
-
-@pytest.mark.parametrize("grid", [Grid(4, 6, 4), Grid(5, 7, 3), Grid(2, 2, 2), Grid(3, 5, 7)])
-def test_cells_over_frames_hold_every_token_once(grid: Grid) -> None:
-    cells, rest = grid.cells(2, 2, 2)
-    assert len(cells) == grid.num_cells(2, 2, 2)
-    assert sorted([*cells.ravel(), *rest]) == list(range(grid.num_tokens))
-    frame, row, column = np.unravel_index(cells, (grid.frames, grid.height, grid.width))
-    for place in (frame, row, column):
-        assert np.array_equal(place.max(axis=1) - place.min(axis=1), np.ones(len(cells)))
-        assert (place.min(axis=1) % 2 == 0).all()
 
 
 @pytest.mark.parametrize("tile", [None, 2, 4])

@@ -1,4 +1,4 @@
-"""Matching: sums in half precision, masks, and what runs unmerged."""
+"""Matching: sums and rotations in half precision, gradients, and what runs unmerged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 
 import tiny
 from patching.contract import groups
-from ppdiffusers_tome import ToMeConfig, apply_tome
+from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching, scatter_rows
 from ppdiffusers_tome.merging.partition import random_partition
+from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.state.block_call import BlockCall
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -56,24 +57,21 @@ def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(dtype: str) ->
     assert np.isfinite(x.grad.numpy()).all()
 
 
-class TestWarnings:
-    def test_grid_smaller_than_a_cell_warns_once_and_runs_unmerged(self) -> None:
-        unet = tiny.unet()
-        plain = tiny.run_unet(unet)
-        apply_tome(unet, 0.5, sx=32, sy=32, max_downsample=2)
-        with pytest.warns(UserWarning, match=r"a grid of 16x16 tokens is smaller than one cell of 32x32") as caught:
-            outputs = [tiny.run_unet(unet) for _ in range(2)]
-        assert len([w for w in caught if "ToMe" in str(w.message)]) == 1
-        assert all(np.array_equal(output, plain) for output in outputs)
+def test_rotated_queries_keep_their_type() -> None:
+    cosine, sine = tiny.array((12, 8)), tiny.array((12, 8), seed=1)
+    for embedding in ((cosine, sine), paddle.complex(cosine[:, ::2].astype("float64"), sine[:, ::2].astype("float64"))):
+        queries = tiny.array((2, 2, 12, 8)).astype("bfloat16")
+        assert RotaryEmbedding(embedding, 12).grid_rotation.rotate(queries).dtype == paddle.bfloat16
 
-    def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
-        call = DenoiserCall(DenoiserState(ToMeConfig()), paddle.nn.Layer())
 
-        def match(tokens: int) -> Matching | None:
-            return BlockCall(call, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
+def test_token_mismatch_warns_once_and_runs_unmerged() -> None:
+    call = DenoiserCall(DenoiserState(ToMeConfig()), paddle.nn.Layer())
 
-        sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
-        with pytest.warns(UserWarning, match=sentence) as caught:
-            assert [match(tokens) for tokens in (17, 17, 18)] == [None] * 3
-        assert len(caught) == 1
-        assert match(16) is not None
+    def match(tokens: int) -> Matching | None:
+        return BlockCall(call, "block", Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
+
+    sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
+    with pytest.warns(UserWarning, match=sentence) as caught:
+        assert [match(tokens) for tokens in (17, 17, 18)] == [None] * 3
+    assert len(caught) == 1
+    assert match(16) is not None

@@ -13,15 +13,11 @@ from hypothesis import strategies as st
 
 from patching.contract import groups
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
-from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
-from ppdiffusers_tome.patching.state.block_call import BlockCall
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.settings.config import ToMeConfig
 
 # The same examples every time, on every machine, and no file of those that failed.
 PROPERTY = settings(
@@ -141,20 +137,6 @@ def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.nda
     return found
 
 
-class TestPartition:
-    @PROPERTY
-    @given(partitions(), st.integers(0, 4))
-    def test_tokens_are_sources_or_destinations(self, drawn: tuple[Grid, int, int, Partition], prefix: int) -> None:
-        grid, sx, sy, partition = drawn
-        behind = partition.shift(prefix)
-        sources, destinations = behind.sources.numpy(), behind.destinations.numpy()
-        every = np.sort(np.concatenate([np.arange(prefix), sources, destinations]))
-        assert np.array_equal(every, np.arange(prefix + grid.num_tokens))
-        assert len(destinations) == grid.num_cells(sx, sy)
-        rows, columns = np.divmod(destinations - prefix, grid.width)
-        assert len({(row // sy, column // sx) for row, column in zip(rows, columns, strict=True)}) == len(destinations)
-
-
 class TestMatching:
     @PROPERTY
     @given(cases(), st.data())
@@ -180,17 +162,6 @@ class TestMatching:
             assert len(group) > 1 or (rows[row] == before[group]).all()  # a token that did not merge
         if dtype == "float64":
             assert np.abs(to_float(matching.reduce(back)) - rows).max() <= 1e-6
-
-    @PROPERTY
-    @given(cases(), st.data())
-    def test_tokens_of_one_value_come_back_as_they_were(self, case: Case, data: st.DataObject) -> None:
-        """A flat image: any group's mean is what it was, in every type."""
-        dtype = data.draw(st.sampled_from(ALL_TYPES))
-        matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
-        value = data.draw(st.sampled_from([0.0, 1.0, -0.125, 100.0, 60000.0]))
-        flat = paddle.full([case.batch, case.num_tokens, 3], value, dtype="float32").astype(dtype)
-        back = to_float(matching.restore(matching.reduce(flat)))
-        assert np.abs(back - to_float(flat)).max() <= abs(value) * TOLERANCE[dtype]
 
     @PROPERTY
     @given(cases(), st.data())
@@ -242,34 +213,3 @@ class TestKeys:
         whole = to_float(y).reshape([case.batch, case.num_tokens, -1])
         merged = to_float(keys.reduce(y)).reshape([case.batch, keys.num_left, -1])
         assert np.array_equal(merged, whole[:, chosen])
-
-
-RATIOS = st.just(0.0) | st.floats(0, 0.95)
-
-
-class TestRun:
-    """The same through ``BlockCall``, which hooks ask: settings and tokens in, a matching or None out."""
-
-    @PROPERTY
-    @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 4), st.integers(1, 4), RATIOS, st.data())
-    def test_as_many_merge_as_the_ratio_says_or_none(
-        self, height: int, width: int, sx: int, sy: int, ratio: float, data: st.DataObject
-    ) -> None:
-        assume(sx * sy > 1 and ratio < 1 - 1 / (sx * sy))
-        grid, prefix = Grid(height, width), data.draw(st.sampled_from([0, 2]))
-        tile = data.draw(st.none() | st.integers(max(sx, sy), 9))
-        config = ToMeConfig(ratio, sx=sx, sy=sy, tile=tile, use_rand=data.draw(st.booleans()))
-        x = paddle.to_tensor(np.random.default_rng(height * width).standard_normal((2, prefix + grid.num_tokens, 4)))
-        matching = self.match_block(config, Layout(grid, prefix), x.astype("float32"))
-        if int(grid.num_tokens * ratio) == 0 or height < sy or width < sx:
-            assert matching is None  # the sublayer gets the very tokens that the block got
-        else:
-            assert matching.num_tokens - matching.num_left == int(grid.num_tokens * ratio)
-            assert min(map(len, groups(matching))) >= 1
-
-    def match_block(self, config: ToMeConfig, layout: Layout, x: paddle.Tensor) -> Matching | None:
-        call = DenoiserCall(DenoiserState(config), paddle.nn.Layer())
-        call.set_timestep(paddle.to_tensor([500.0]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a grid is smaller than a cell
-            return BlockCall(call, self, layout, x).match()

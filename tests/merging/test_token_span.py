@@ -10,20 +10,6 @@ import tiny
 from ppdiffusers_tome.merging.token_span import TokenSpan
 
 
-@pytest.mark.parametrize("text_first", [True, False])
-@pytest.mark.parametrize("axis", [0, 1, 2, -1])
-def test_split_finds_the_image_and_join_puts_it_back(axis: int, text_first: bool) -> None:
-    shape = [2, 3, 4]
-    shape[axis] = 7
-    x, span = tiny.array(tuple(shape)), TokenSpan(5, text_first)
-    image, text = span.split(x, axis)
-    assert text is not None
-    assert (image.shape[axis], text.shape[axis]) == (5, 2)
-    numbers = np.moveaxis(x.numpy(), axis, 0)
-    assert np.array_equal(np.moveaxis(image.numpy(), axis, 0), numbers[2:] if text_first else numbers[:5])
-    assert np.array_equal(span.join(image, text, axis).numpy(), x.numpy())
-
-
 class HalveImage(paddle.nn.Layer):
     def __init__(self, span: TokenSpan) -> None:
         super().__init__()

@@ -23,10 +23,10 @@ from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import list_overrides
-from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
 
 # Specimens of every commit: one of every adapter, and what most people have. `make test-all` takes all.

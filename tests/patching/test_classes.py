@@ -16,7 +16,7 @@ import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.override import list_overrides
-from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.tools.recorder import record_merging
 
 UNet: Any = ppdiffusers.UNet2DConditionModel
 

@@ -43,11 +43,10 @@ def run(specimen: Specimen, model: Any) -> np.ndarray:
 def attentions_of(model: Any) -> list[Any]:
     found = {}
     for block in find_blocks(model):
-        for points in block.adapter.points.values():
-            for point in (point for point in points[:1] if point.has_key_layers):
-                layer = find_layer(block.block, point.layer)
-                if layer is not None:  # some blocks of the latent upscaler have cross-attention alone
-                    found[id(layer)] = layer
+        for point in block.adapter.points["merge_attn"][:1]:
+            layer = find_layer(block.block, point.layer)
+            if hasattr(layer, "to_k"):  # some blocks of the latent upscaler have cross-attention alone
+                found[id(layer)] = layer
     return list(found.values())
 
 

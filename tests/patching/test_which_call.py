@@ -16,7 +16,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import Inputs
 from zoo.unidiffuser import IMAGE_DIM
 from zoo.unidiffuser import SPECIMEN as UNIDIFFUSER

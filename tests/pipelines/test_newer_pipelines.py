@@ -17,7 +17,7 @@ from ppdiffusers import transformers
 import tiny
 from patching.contract import count_matchings, needs_of
 from pipelines.whole import count_merged, image_encoder, load_tokenizer
-from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import flux, sd3, specimens, wan_image
 from zoo import hunyuan_video as hunyuan
 from zoo.specimen import keep_random_state, kernels_anywhere

@@ -16,7 +16,7 @@ from pipelines import test_transformers as transformers
 from pipelines import test_video_audio as videos
 from pipelines.whole import calls_that_merge, draw, start
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import unidiffuser
 from zoo.specimen import Inputs
 

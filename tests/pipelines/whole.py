@@ -17,7 +17,7 @@ from ppdiffusers_tome import get_tome, shared_copy
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import attention_anywhere, keep_random_state
 
 # A pipeline, and what it is called with, or a function that calls it.

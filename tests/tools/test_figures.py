@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
 from ppdiffusers_tome.tools.figures.merging import draw_groups, draw_merge_frequency
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
+from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock
 
 
 def test_characters_that_no_font_has_are_one_warning(capsys, monkeypatch):

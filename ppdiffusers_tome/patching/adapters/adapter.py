@@ -24,8 +24,6 @@ class MergePoint:
 
     Attributes:
         layer: its path in the block; "" for the block itself.
-        has_key_layers: True for ppdiffusers' ``Attention`` on the block's tokens, which makes keys and values in
-            ``KEYS``.
         merges_inside: True where tokens merge at ``PROJECTIONS`` and are unmerged after ``OUTPUT``, not around the
             layer.
         text: ``FIRST`` or ``LAST`` where the input, or the sequence in attention, may also hold a text's tokens.
@@ -35,7 +33,6 @@ class MergePoint:
     """
 
     layer: str
-    has_key_layers: bool = False
     merges_inside: bool = False
     text: str = ""
     rotary: str = ""

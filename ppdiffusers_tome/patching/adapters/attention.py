@@ -15,7 +15,7 @@ ADAPTERS = (
             "AttnDownBlock2D", "AttnUpBlock2D", "AttnSkipDownBlock2D", "AttnSkipUpBlock2D", "UNetMidBlock2D",
             "SimpleCrossAttnDownBlock2D", "SimpleCrossAttnUpBlock2D", "UNetMidBlock2DSimpleCrossAttn",
         ),
-        points={ATTENTION: (MergePoint("", has_key_layers=True, merges_inside=True, prepares_mask=True),)},
+        points={ATTENTION: (MergePoint("", merges_inside=True, prepares_mask=True),)},
         block_is_parent=True,
         can_merge=lambda block: not getattr(block, "only_cross_attention", False),
     ),

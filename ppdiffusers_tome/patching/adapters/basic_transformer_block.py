@@ -41,7 +41,7 @@ ADAPTERS = (
         # The last is ModelScope's, with a block class of its own under the same name.
         parent_classes=("Transformer2DModel", "TransformerSpatioTemporalModel", "SpatialTransformer"),
         points={
-            ATTENTION: (MergePoint("attn1", has_key_layers=True, prepares_mask=True),),
+            ATTENTION: (MergePoint("attn1", prepares_mask=True),),
             CROSS_ATTENTION: (MergePoint("attn2"),),
             MLP: (MergePoint("ff"),),
         },

@@ -14,7 +14,7 @@ _COGVIDEOX = BlockAdapter(
     block_class="CogVideoXBlock",
     parent_classes=("CogVideoXTransformer3DModel", "CogVideoXTransformer3DVCtrlModel"),
     points={
-        ATTENTION: (MergePoint("attn1", has_key_layers=True, text=FIRST, rotary="image_rotary_emb"),),
+        ATTENTION: (MergePoint("attn1", text=FIRST, rotary="image_rotary_emb"),),
         MLP: (MergePoint("ff", text=FIRST),),
     },
     frames_axis=1,
@@ -29,7 +29,7 @@ _VCTRL = replace(
     block_class="VCtrlBlock",
     parent_classes=("VCtrlModel",),
     points={
-        ATTENTION: (MergePoint("attn1", has_key_layers=True, rotary="image_rotary_emb"),),
+        ATTENTION: (MergePoint("attn1", rotary="image_rotary_emb"),),
         MLP: (MergePoint("ff"),),
     },
     grid_layer="sample_patch_embed",

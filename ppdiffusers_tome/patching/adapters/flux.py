@@ -30,7 +30,7 @@ def _count_text(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -
     return txt_ids.shape[-2] + bool(getattr(parent, "union", False))
 
 
-_ATTENTION = MergePoint("attn", has_key_layers=True, text=FIRST, rotary="image_rotary_emb", mask="attention_mask")
+_ATTENTION = MergePoint("attn", text=FIRST, rotary="image_rotary_emb", mask="attention_mask")
 _DUAL = BlockAdapter(
     block_class="FluxTransformerBlock",
     parent_classes=("FluxTransformer2DModel", "FluxControlNetModel"),

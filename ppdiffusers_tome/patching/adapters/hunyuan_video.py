@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, MLP, BlockAdapter, MergePoint, patch_size
 
-_ATTENTION = MergePoint("attn", has_key_layers=True, text=LAST, rotary="image_rotary_emb", mask="attention_mask")
+_ATTENTION = MergePoint("attn", text=LAST, rotary="image_rotary_emb", mask="attention_mask")
 _DUAL = BlockAdapter(
     block_class="HunyuanVideoTransformerBlock",
     parent_classes=("HunyuanVideoTransformer3DModel",),

@@ -9,7 +9,7 @@ ADAPTERS = (
         block_class="KAttentionBlock",
         parent_classes=("KCrossAttnDownBlock2D", "KCrossAttnUpBlock2D"),
         points={
-            ATTENTION: (MergePoint("attn1", has_key_layers=True, prepares_mask=True),),
+            ATTENTION: (MergePoint("attn1", prepares_mask=True),),
             CROSS_ATTENTION: (MergePoint("attn2"),),
         },
         block_is_parent=True,

@@ -12,7 +12,7 @@ ADAPTERS = (
         block_class="BasicTransformerBlockST",
         parent_classes=("SpatialTemporalTransformer",),
         points={
-            ATTENTION: (MergePoint("attn1", has_key_layers=True, prepares_mask=True),),
+            ATTENTION: (MergePoint("attn1", prepares_mask=True),),
             CROSS_ATTENTION: (MergePoint("attn2"),),
         },
         # The block gets a video and splits it into frames before its first norm.

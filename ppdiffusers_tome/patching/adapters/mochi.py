@@ -10,7 +10,7 @@ ADAPTERS = (
         parent_classes=("MochiTransformer3DModel",),
         # Its mask is the text's.
         points={
-            ATTENTION: (MergePoint("attn1", has_key_layers=True, text=LAST, rotary="image_rotary_emb"),),
+            ATTENTION: (MergePoint("attn1", text=LAST, rotary="image_rotary_emb"),),
             MLP: (MergePoint("ff"),),
         },
         frames_axis=2,

@@ -13,7 +13,7 @@ ADAPTERS = (
         block_class="JointTransformerBlock",
         parent_classes=("SD3Transformer2DModel", "SD3ControlNetModel"),
         points={
-            ATTENTION: tuple(MergePoint(layer, has_key_layers=True, text=LAST) for layer in ("attn", "attn2")),
+            ATTENTION: tuple(MergePoint(layer, text=LAST) for layer in ("attn", "attn2")),
             MLP: (MergePoint("ff"),),
         },
         grid_layer="pos_embed",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import paddle
 from paddle.nn import Layer
 
@@ -28,11 +26,9 @@ _UVIT = BlockAdapter(
 _UNIDIFFUSER = BlockAdapter(
     block_class="UniDiffuserBlock",
     parent_classes=("UniDiffuserModel",),
-    points={ATTENTION: (MergePoint("attn1", has_key_layers=True, prepares_mask=True),), MLP: (MergePoint("ff"),)},
+    points={ATTENTION: (MergePoint("attn1", prepares_mask=True),), MLP: (MergePoint("ff"),)},
     grid_layer="vae_img_in",
     downsample=patch_size,
     prefix=_count_extra_tokens,
 )
-# Its norms are not on the residual path.
-_UTRANSFORMER = replace(_UNIDIFFUSER, block_class="UTransformerBlock")
-ADAPTERS = (_UVIT, _UNIDIFFUSER, _UTRANSFORMER)
+ADAPTERS = (_UVIT, _UNIDIFFUSER)

@@ -10,7 +10,7 @@ ADAPTERS = (
         parent_classes=("WanTransformer3DModel",),
         points={
             # It also accepts a mask, but prints a line at every call with one.
-            ATTENTION: (MergePoint("attn1", has_key_layers=True, rotary="rotary_emb"),),
+            ATTENTION: (MergePoint("attn1", rotary="rotary_emb"),),
             CROSS_ATTENTION: (MergePoint("attn2"),),
             MLP: (MergePoint("ffn"),),
         },

@@ -19,9 +19,7 @@ ADAPTERS = (
         block_class="AttnBlock",
         parent_classes=("WuerstchenPrior", "WuerstchenDiffNeXt"),
         points={
-            ATTENTION: (
-                MergePoint("attention", has_key_layers=True, merges_inside=True, text=LAST, prepares_mask=True),
-            )
+            ATTENTION: (MergePoint("attention", merges_inside=True, text=LAST, prepares_mask=True),),
         },
         block_is_parent=True,
         unets=(_UNET,),

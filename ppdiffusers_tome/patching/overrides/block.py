@@ -37,7 +37,7 @@ class GridOverride(Override):
 
     def __init__(self, state: DenoiserState, block: MergeableBlock) -> None:
         super().__init__(state, find_layer(block.parent, block.adapter.grid_layer))
-        self.parent, self.adapter, self.level = block.parent, block.adapter, block.level
+        self.parent, self.adapter = block.parent, block.adapter
         # Tensors whose values tell a grid, their versions, and the grid.
         self._known: tuple[Sequence[Any], Sequence[int], Grid | None] = ((), (), None)
 
@@ -48,7 +48,7 @@ class GridOverride(Override):
         inputs = find_arguments(self.layer, args, kwargs, self.adapter.grid_inputs)
         grid = None if inputs is None else self._find_grid(inputs)
         if inputs is not None and grid is not None:
-            call.layouts[self] = Layout(grid, self.adapter.prefix(self.parent, *inputs), self.level)
+            call.layouts[self] = Layout(grid, self.adapter.prefix(self.parent, *inputs))
         elif inputs is not None:
             self.state.warn_once(
                 "grid",

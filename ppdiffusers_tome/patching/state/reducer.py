@@ -11,7 +11,7 @@ from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, TokenReduction, sel
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.methods import CHOSEN, MERGED, METHODS
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -29,7 +29,7 @@ def build_reducer(
     ``num_merged`` counts in all frames with a stride over frames, else in one; ``timestep`` and ``constants`` are those
     of ``random_partition``.
     """
-    constants, keys = constants or Constants(), METHODS[config.method].key_reduction
+    constants, method = constants or Constants(), METHODS[config.method]
     grid = layout.grid if config.st > 1 else layout.grid.frame
     frames, stride = layout.grid.frames // grid.frames, (config.sx, config.sy, config.st)
     # A ramp has another number in every step.
@@ -43,13 +43,13 @@ def build_reducer(
             partition = regular_partition(grid, config.sx, config.sy, constants, st=config.st)
     if layout.prefix:
         partition = partition.shift(layout.prefix)
-    if keys == CHOSEN:
+    if not method.compares:
         kept = select_key_tokens(partition, num_merged, step_constants, frames=frames)
         return partial(_make_chosen_keys, kept, layout.prefix)
     tiles = split_by_tile(partition, grid, config.tile, stride, constants)
     return partial(
         match_tokens, partition=partition, num_merged=num_merged, tiles=tiles, frames=frames,
-        keeps_queries=keys == MERGED,
+        keeps_queries=method.keeps_queries,
     )  # fmt: skip
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from PIL import Image
 
-from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.figures.merging import compute_merge_frequency, draw_groups, draw_merge_frequency
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.measure.units import format_count
+from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock
 
 
 def make_groups_sheet(

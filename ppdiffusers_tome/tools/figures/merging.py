@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from ppdiffusers_tome.patching.recorder import MergeRecord
+from ppdiffusers_tome.tools.recorder import MergeRecord
 
 _HUE_STEP = (5**0.5 - 1) / 2  # of the color wheel, from one group to the next; the golden ratio keeps neighbors apart
 _RED = np.array([214, 39, 40], np.float64)

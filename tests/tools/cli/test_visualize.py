@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.figures.merging import draw_groups
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.images import read_settings
+from ppdiffusers_tome.tools.recorder import record_merging
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
 
 SIZE = ["--height", "128", "--width", "128", "--steps", "2"]

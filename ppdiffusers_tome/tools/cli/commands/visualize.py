@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_sett
 from ppdiffusers_tome.tools.images import write_image
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.recorder import MergingBlock
+    from ppdiffusers_tome.tools.recorder import MergingBlock
 
 HELP = "Generate an image and show which of its tokens merged, by step and level."
 EXAMPLES = """writes visualize.png (groups of merged tokens over the image: one row per step, one column per block) and
@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> None:
         )
     paths = prepare_folder(args.output, ["visualize.png", "visualize.json"], overwrite=args.overwrite)
     with quiet_libraries():
-        from ppdiffusers_tome.patching.recorder import record_merging
         from ppdiffusers_tome.tools.figures.merged_sheets import describe_records, make_groups_sheet
+        from ppdiffusers_tome.tools.recorder import record_merging
 
         loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
         loaded.apply(settings.tome)
@@ -96,9 +96,9 @@ def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
 
 def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlock]:
     """Return the blocks to show: by default one a level."""
-    from ppdiffusers_tome.patching.recorder import list_merging_blocks
+    from ppdiffusers_tome.tools.recorder import find_merging_blocks
 
-    blocks = list_merging_blocks(loaded.pipe)
+    blocks = list(find_merging_blocks(loaded.pipe).values())
     if wanted is None:
         first: dict[tuple[str, int], MergingBlock] = {}
         for block in blocks:

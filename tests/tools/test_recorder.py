@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import paddle
@@ -12,12 +11,12 @@ import pytest
 from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
-from patching.contract import StumbledError, failing_in, needs_recompute, watch_blocks
-from ppdiffusers_tome import NothingToMergeError, ToMeValueError, apply_tome, remove_tome, use_tome
+from patching.contract import StumbledError, failing_in, watch_blocks
+from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.recorder import list_merging_blocks, record_merging
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
+from ppdiffusers_tome.tools.recorder import find_merging_blocks, record_merging
 from zoo import uvit
 
 
@@ -59,27 +58,15 @@ def test_calls_are_counted_and_timesteps_told(build: Callable[[], tiny.Model], r
     assert all(len(record.groups) == record.grid.num_tokens for record in records)
 
 
-@needs_recompute
-def test_a_backward_pass_records_nothing_again() -> None:
-    unet = apply_tome(tiny.unet(levels=1), 0.5)
-    unet.train()
-    unet.enable_gradient_checkpointing()
-    with record_merging(unet) as records:
-        output = unet(tiny.latent(), 500, tiny.text()).sample
-        before = len(records)
-        output.mean().backward()
-    assert len(records) == before > 0
-
-
 def test_pipelines_with_a_controlnet_name_their_denoisers() -> None:
     pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
     apply_tome(pipe, 0.5)
-    assert {block.denoiser for block in list_merging_blocks(pipe)} == {"unet", "controlnet"}
+    assert {block.denoiser for block in find_merging_blocks(pipe).values()} == {"unet", "controlnet"}
     with record_merging(pipe) as records:
         tiny.run_pipeline(pipe, steps=3, image=tiny.array((1, 3, 32, 32), seed=3))
     for denoiser in ("unet", "controlnet"):
         assert {record.call for record in records if record.block.denoiser == denoiser} == {0, 1, 2}
-    assert {record.block for record in records} == set(list_merging_blocks(pipe))
+    assert {record.block for record in records} == set(find_merging_blocks(pipe).values())
 
 
 def test_the_last_image_of_a_guided_pipeline_is_the_prompted_one() -> None:
@@ -113,24 +100,6 @@ def test_watching_changes_nothing_and_ends_with_an_exception_too() -> None:
     assert len(told) > len(records)
 
 
-def test_two_may_watch_at_once() -> None:
-    unet = apply_tome(tiny.unet(), 0.5)
-    with record_merging(unet) as outer:
-        tiny.run_unet(unet)
-        with record_merging(unet) as inner:
-            tiny.run_unet(unet)
-    assert [{record.call for record in records} for records in (outer, inner)] == [{0, 1}, {0}]
-
-
-def test_threads_are_in_calls_of_their_own() -> None:
-    unet = apply_tome(tiny.unet(), 0.5)
-    with record_merging(unet) as records, ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda timestep: [tiny.run_unet(unet, timestep=timestep) for _ in range(3)], (900, 100)))
-    by_call = {call: [record for record in records if record.call == call] for call in range(6)}
-    assert {len(own) for own in by_call.values()} == {len(list_merging_blocks(unet))}
-    assert all(len({record.timestep for record in own}) == 1 for own in by_call.values())
-
-
 def test_blocks_that_run_unmerged_leave_no_record() -> None:
     unet = apply_tome(tiny.unet(), 0.5, max_downsample=2, sx=4, sy=4)
     with record_merging(unet) as records, pytest.warns(UserWarning, match="smaller than one cell"):
@@ -152,12 +121,6 @@ def test_blocks_that_are_matched_and_run_unmerged_leave_no_record(merge_mlp: boo
     assert len(records) == (4 if merge_mlp else 0)
 
 
-def test_an_image_that_is_not_in_the_batch_is_refused() -> None:
-    unet = apply_tome(tiny.unet(levels=1), 0.5)
-    with record_merging(unet, image=7), pytest.raises(ToMeValueError, match="image=7 must be an index"):
-        tiny.run_unet(unet)
-
-
 def test_what_has_no_tome_is_refused() -> None:
     unet = tiny.unet()
     words = "ToMe is not applied to this UNet2DConditionModel"
@@ -165,27 +128,4 @@ def test_what_has_no_tome_is_refused() -> None:
         pass
     remove_tome(apply_tome(unet, 0.5))
     with pytest.raises(NothingToMergeError, match="call apply_tome first"):
-        list_merging_blocks(unet)
-
-
-def test_a_program_that_is_recorded_is_not_watched() -> None:
-    unet = apply_tome(tiny.small_unet(), 0.5)
-    with record_merging(unet) as records, paddle.no_grad():
-        program = paddle.jit.to_static(tiny.Positional(unet), full_graph=True)
-        program(tiny.latent(), paddle.to_tensor([500]), tiny.text())
-    assert records == []
-
-
-def test_settings_may_change_while_it_records() -> None:
-    """The records are of the blocks, also of those that merge only then."""
-    unet = apply_tome(tiny.unet(), 0.5)
-    with record_merging(unet) as records:
-        tiny.run_unet(unet)
-        first = len(records)
-        with use_tome(unet, 0.3, max_downsample=2):
-            tiny.run_unet(unet)
-        second = len(records)
-        tiny.run_unet(unet)
-    assert {record.block.level for record in records[first:second]} == {1, 2}
-    assert [record.block for record in records[second:]] == [record.block for record in records[:first]]
-    assert {record.call for record in records} == {0, 1, 2}
+        find_merging_blocks(unet)

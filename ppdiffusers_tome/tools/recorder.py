@@ -5,24 +5,22 @@ Each record waits for the device, so do not record while you time.
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import paddle
 
-from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
+from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.override import list_overrides
+from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 
 
@@ -76,17 +74,17 @@ class MergeRecord:
         return (self.sizes[self.groups] > 1).reshape(self.grid.shape)
 
 
-def list_merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
-    """Return every block that ToMe is applied to, denoiser by denoiser.
+def find_merging_blocks(model_or_pipe: Any) -> dict[Any, MergingBlock]:
+    """Find the blocks that ToMe is applied to, by layer.
 
     Raises:
         NothingToMergeError: ToMe is not applied.
     """
-    found = []
-    for name, model in list_models(model_or_pipe):
-        levels = {id(block.block): block.level for block in find_blocks(model)}
-        attached = ((path, id(layer)) for path, layer, _ in list_attached_blocks(model))
-        found += [MergingBlock(name, path, levels[layer]) for path, layer in attached if layer in levels]
+    found = {
+        block.block: MergingBlock(name, block.path, block.level)
+        for name, model in list_models(model_or_pipe) for block in find_blocks(model)
+        if any(isinstance(override, BlockOverride) for override in list_overrides(block.block))
+    }  # fmt: skip
     if not found:
         raise NothingToMergeError(
             f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
@@ -97,9 +95,10 @@ def list_merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
 
 @contextmanager
 def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord]]:
-    """Record the merging of tokens in this context; recordings may nest.
+    """Record the merging of tokens in this context.
 
-    Blocks that run unmerged have no record, nor does ``todo``, which makes no groups.
+    Blocks that run unmerged have no record, nor does ``todo``, which makes no groups. Calls are counted for one thread;
+    record neither training nor a program that is being traced.
 
     Args:
         model_or_pipe: a pipeline or model to which ToMe is applied.
@@ -111,7 +110,7 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
 
     Raises:
         NothingToMergeError: ToMe is not applied.
-        ToMeValueError: a call has no such image.
+        IndexError: a call has no such image.
 
     Example:
         >>> pipe = pipe.apply_tome(ratio=0.5)
@@ -120,38 +119,25 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
-    list_merging_blocks(model_or_pipe)
-    # All blocks, as settings may change meanwhile.
-    blocks = {
-        id(block.block): (MergingBlock(name, block.path, block.level), model)
-        for name, model in list_models(model_or_pipe) for block in find_blocks(model)
-    }  # fmt: skip
-    models = {id(model): model for _, model in blocks.values()}.values()
+    blocks = find_merging_blocks(model_or_pipe)
     records: list[MergeRecord] = []
-    numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
-    calls: dict[tuple[int, int], int] = {}  # by thread, as threads may share a model, and each has its own call
+    num_calls: Counter[str] = Counter()
 
-    def count_call(model: Any, inputs: Any) -> Any:
-        calls[threading.get_ident(), id(model)] = next(numbers[id(model)])
-
-    def record(block: BlockCall) -> None:
-        matching, layout, timestep = block.reduction, block.layout, block.call.timestep
-        # Without comparison no groups exist, a program that is being traced has no values, and a backward pass merges
-        # what merged before.
-        is_recorded = id(block.layer) in blocks and paddle.in_dynamic_mode() and not CALL_STACK.is_recomputing
-        if not isinstance(matching, Matching) or not is_recorded:
+    def record(block_call: BlockCall) -> None:
+        matching, layout, timestep = block_call.reduction, block_call.layout, block_call.call.timestep
+        if block_call.layer not in blocks or not isinstance(matching, Matching):  # chosen keys have no groups
             return
-        owners = matching.owner.reshape([-1, layout.num_tokens])
-        if not -owners.shape[0] <= image < owners.shape[0]:
-            raise ToMeValueError(f"image={image} must be an index in the batch of {owners.shape[0]} images")
-        owner = owners[image].numpy()
+        block = blocks[block_call.layer]
+        owner = matching.owner.reshape([-1, layout.num_tokens]).numpy()[image]
         groups = np.unique(owner[layout.prefix :], return_inverse=True)[1].astype(np.int32)
         value = None if timestep is None else float(timestep.reshape([-1])[0])  # of the first image
-        merging_block, model = blocks[id(block.layer)]
-        call = calls.get((threading.get_ident(), id(model)), 0)
-        records.append(MergeRecord(merging_block, layout.grid, call, value, groups))
+        records.append(MergeRecord(block, layout.grid, num_calls[block.denoiser] - 1, value, groups))
 
-    hooks = [model.register_forward_pre_hook(count_call) for model in models]
+    def count_call(name: str, *_: Any) -> Any:
+        num_calls[name] += 1
+
+    models = list_models(model_or_pipe)
+    hooks = [model.register_forward_pre_hook(partial(count_call, name)) for name, model in models]
     WATCHERS.append(record)
     try:
         yield records
