@@ -16,7 +16,7 @@ from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergeP
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer, find_timestep_layer, is_a
 from ppdiffusers_tome.patching.override import Override, list_overrides, restore_functions, walk_overrides
 from ppdiffusers_tome.patching.overrides.attention import MaskOverride
-from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride, TokensOverride
+from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
 from ppdiffusers_tome.patching.overrides.merge import (
     NORMS,
@@ -89,9 +89,6 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             override for role, point in block.list_points(config)
             for override in _create_overrides(state, block, role, point)
         ]  # fmt: skip
-        tokens_layer = block.adapter.tokens_layer
-        if tokens_layer:
-            inner.append((tokens_layer, TokensOverride(state, find_layer(block.block, tokens_layer))))
         for _, override in inner:
             override.put()
         BlockOverride(state, block, grid, inner).put()

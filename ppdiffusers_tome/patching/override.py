@@ -20,6 +20,7 @@ from paddle.jit.dy2static.program_translator import SymbolicStaticFunction
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
+from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, DENOISER
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_untraced
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -54,6 +55,11 @@ class Override:
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         for frame in reversed(CALL_STACK.frames):
             if frame.call.state is self.state:
+                if paddle.in_dynamic_mode() != frame.call.is_eager:
+                    raise ToMeValueError(
+                        f"paddle.jit.to_static traces a layer inside of {type(frame.call.denoiser).__name__}, and its "
+                        "tokens are matched outside of that program; trace the whole model, or remove_tome"
+                    )
                 call = frame[self.runs_in]
                 return original(*args, **kwargs) if call is None else self.run(call, original, *args, **kwargs)
         self.note_outside()
@@ -122,12 +128,6 @@ def walk_overrides(model: Layer) -> Iterator[Override]:
     """Yield the overrides of all layers of a model or part."""
     for layer in model.sublayers(include_self=True):
         yield from list_overrides(layer)
-
-
-def find_user_function(layer: Layer) -> Any:
-    """Return the user's function inside of a layer's overrides, or None."""
-    places = vars(layer).get(_PLACES, {}).get("forward")
-    return places[-1].inside if places else None
 
 
 def list_functions(layer: Layer) -> list[Any]:

@@ -146,7 +146,7 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
     # Of one sampler, over and over; every n-th step makes its matchings.
     timesteps = list(range(5 * config.reuse_steps, 0, -1))
     scheduler = SimpleNamespace(timesteps=timesteps, set_timesteps=None)
-    denoising = Denoising(SimpleNamespace(scheduler=scheduler), "", state)
+    denoising = Denoising(SimpleNamespace(scheduler=scheduler), "", paddle.nn.Layer(), state)
     pipeline_call: Any = SimpleNamespace(find_denoising=lambda state, denoiser: denoising)
     tensors = itertools.cycle([paddle.to_tensor([value]) for value in timesteps])
 

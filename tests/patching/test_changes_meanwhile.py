@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import paddle
@@ -19,8 +16,6 @@ import tiny
 from patching.contract import EverySecond
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.blocks import find_layer
-from ppdiffusers_tome.patching.override import list_overrides
-from ppdiffusers_tome.patching.overrides import denoiser
 
 QUERIES = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
 SETTINGS = [
@@ -70,20 +65,6 @@ def test_a_change_during_a_call_is_refused(settings: dict[str, Any], path: str, 
     change()
     remove_tome(unet)
     assert tiny.snapshot(unet) == before
-
-
-def test_so_is_one_in_a_hook_of_a_layer() -> None:
-    unet = apply_tome(tiny.unet(levels=1), 0.5)
-    layers = dict(unet.named_sublayers(include_self=True))
-    expected, called = tiny.run_unet(unet), []
-
-    def change(*_: Any) -> None:
-        refuse(lambda: remove_tome(unet), "while a call of the denoiser runs")
-        called.append(1)
-
-    layers[QUERIES].register_forward_pre_hook(change)
-    assert np.array_equal(tiny.run_unet(unet), expected)
-    assert called
 
 
 def trace(unet: Any, wrapped: bool) -> Callable[[], np.ndarray]:
@@ -186,25 +167,6 @@ def test_a_cache_of_ppdiffusers_that_would_keep_merged_tokens_is_refused() -> No
     kept, fresh = (tiny.run_unet(pipe.unet) for _ in range(2))  # the cache stays
     assert np.array_equal(fresh, tiny.run_unet(tiny.unet()))
     assert not np.array_equal(kept, fresh)
-
-
-def test_an_interrupt_where_a_call_begins_leaves_nothing_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    unet, lock = apply_tome(tiny.unet(levels=1), 0.5), MagicMock(wraps=denoiser.CHANGES)
-    lock.__exit__.side_effect = KeyboardInterrupt
-    monkeypatch.setattr(denoiser, "CHANGES", lock)
-    with pytest.raises(KeyboardInterrupt):
-        tiny.run_unet(unet)
-    monkeypatch.undo()
-    assert remove_tome(unet).tome is None
-
-
-def test_a_call_that_began_before_a_change_says_nothing_false() -> None:
-    unet = apply_tome(tiny.unet(levels=1), 0.5)
-    before = list_overrides(unet)[0]  # as another thread has found it
-    apply_tome(unet, 0.3)
-    with warnings.catch_warnings(), paddle.no_grad():
-        warnings.simplefilter("error")
-        before(functools.partial(type(unet).forward, unet), tiny.latent(), 500, tiny.text())
 
 
 def test_none_of_the_blocks_ran() -> None:

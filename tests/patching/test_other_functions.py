@@ -16,10 +16,8 @@ import ppdiffusers
 import pytest
 from paddle import nn
 from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
-from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
-from patching.contract import StumbledError, needs_recompute
 from ppdiffusers_tome import apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.override import list_overrides
@@ -143,18 +141,6 @@ def test_a_function_of_the_user_may_put_all_tokens_in_the_place_of_merged_ones()
     assert np.array_equal(outputs[0].numpy(), features.numpy())
 
 
-@pytest.mark.parametrize("method", ["tome", "keys"])
-def test_a_function_that_leaves_attention_out_in_some_calls(method: str) -> None:
-    unet = tiny.unet(levels=1)
-    attention = unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1
-    own, features = attention.forward, [tiny.array((2, 256, 8), seed=5)]
-    attention.forward = lambda *args, **kwargs: features[0] if features else own(*args, **kwargs)
-    apply_tome(unet, 0.5, method=method)
-    tiny.run_unet(unet)
-    features.clear()
-    assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5, method=method)))
-
-
 class GivenMore(nn.Layer):
     """Attention that gets more keywords, which a function makes of its tokens."""
 
@@ -204,22 +190,6 @@ def test_self_attention_with_keys_of_other_tokens(settings: dict[str, Any]) -> N
         block.attn1 = GivenMore(block.attn1, add_keys)
     assert np.isfinite(tiny.run_unet(unet)).all()
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(plain))
-
-
-@pytest.mark.parametrize("method", ["tome", "keys"])
-def test_a_processor_that_asks_for_its_mask_by_keyword(method: str) -> None:
-    class ByKeyword(AttnProcessor):
-        def __call__(self, attn: Any, *args: Any, **kwargs: Any) -> paddle.Tensor:
-            attn.prepare_attention_mask(attention_mask=None, target_length=256, batch_size=2)
-            return super().__call__(attn, *args, **kwargs)
-
-    unet = apply_tome(tiny.unet(levels=1), 0.5, method=method)
-    expected = tiny.run_unet(unet)
-    for block in find_blocks(unet):
-        block.block.attn1.processor = ByKeyword()
-    assert np.isfinite(tiny.run_unet(unet)).all()
-    if method == "tome":
-        assert np.array_equal(tiny.run_unet(unet), expected)
 
 
 ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
@@ -359,45 +329,6 @@ def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch
     assert type(unet).forward is type(remove_tome(unet)).forward is own
 
 
-def test_a_tool_that_stores_what_it_calls_on_the_layer_may_come_again() -> None:
-    """It keeps the first function that it found, too."""
-    first: dict[str, Any] = {}
-
-    class Timer:
-        def __init__(self, layer: Any) -> None:
-            self.layer, self.own = layer, first.setdefault("forward", layer.forward)
-            layer._timed = layer.forward
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return self.layer._timed(*args, **kwargs)
-
-    unet = tiny.unet(levels=1)
-    unet.forward = Timer(unet).forward
-    unet.forward = first["forward"]
-    apply_tome(unet, 0.5)
-    unet.forward = Timer(unet).forward
-    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
-
-
-def test_a_class_may_be_derived_from_that_of_a_layer_with_it() -> None:
-    unet, calls = apply_tome(tiny.unet(levels=1), 0.5), []
-
-    class Own(type(unet)):  # type: ignore[misc]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            calls.append(1)
-            return super().forward(*args, **kwargs)
-
-    own = vars(Own)["forward"]
-    unet.__class__ = Own
-    unet.eval()
-    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
-    apply_tome(unet, 0.3)
-    assert type(unet).forward is own
-    assert np.array_equal(tiny.run_unet(unet), run_merged(0.3))
-    assert np.array_equal(tiny.run_unet(remove_tome(unet)), run_merged(0.0))
-    assert len(calls) == 3
-
-
 class Outside(ppdiffusers.DiffusionPipeline):
     """A pipeline that calls its model once."""
 
@@ -450,17 +381,6 @@ def test_a_block_of_two_models_runs_in_either() -> None:
         assert np.array_equal(image, run_merged(0.5))
 
 
-def test_a_grid_layer_that_is_replaced_is_told() -> None:
-    specimen = next(each for each in specimens() if each.name == "sd3")
-    model, plain = specimen.build(), run(specimen, specimen.build())
-    apply_tome(model, 0.5)
-    model.pos_embed = copy.deepcopy(specimen.build().pos_embed)
-    with pytest.warns(UserWarning, match="or not the layer whose input tells their grid, so ToMe has no effect"):
-        assert np.array_equal(run(specimen, model), plain)
-    apply_tome(model, 0.5)
-    assert not np.array_equal(run(specimen, model), plain)
-
-
 def test_two_threads_that_find_a_new_layer_move_an_override_once() -> None:
     unet = apply_tome(tiny.unet(levels=1), 0.5, method="keys")
     attention = find_layer(unet, ATTENTION)
@@ -471,32 +391,6 @@ def test_two_threads_that_find_a_new_layer_move_an_override_once() -> None:
     assert list_overrides(new) == [override]
 
 
-@pytest.mark.parametrize("path", [ATTENTION, f"{ATTENTION}.to_k"])
-def test_a_layer_that_is_absent_for_a_while_keeps_its_settings(path: str) -> None:
-    unet, (parent, _, name) = apply_tome(tiny.unet(levels=1), 0.5, method="keys"), path.rpartition(".")
-    merged, layer, around = tiny.run_unet(unet), find_layer(unet, path), find_layer(unet, parent)
-    setattr(around, name, copy.deepcopy(layer))
-    with use_tome(unet, 0.3):
-        tiny.run_unet(unet)
-    setattr(around, name, layer)
-    assert np.array_equal(tiny.run_unet(unet), merged)
-
-
-@needs_recompute
-def test_an_error_before_the_backward_pass_restores_what_was_applied() -> None:
-    unet = apply_tome(tiny.unet(levels=1), 0.3)
-    unet.train()
-    unet.enable_gradient_checkpointing()
-
-    def fail() -> None:
-        output = unet(tiny.latent(), 500, tiny.text()).sample  # lives as long as the traceback
-        raise StumbledError(output.shape)
-
-    with pytest.raises(StumbledError), use_tome(unet, 0.6):
-        fail()
-    assert unet.tome.config.ratio == 0.3
-
-
 def test_attention_that_was_replaced_by_one_without_masks_runs() -> None:
     class Smoothing(nn.Layer):
         def forward(self, x: paddle.Tensor, *_: Any, **__: Any) -> paddle.Tensor:
@@ -504,6 +398,4 @@ def test_attention_that_was_replaced_by_one_without_masks_runs() -> None:
 
     unet = apply_tome(tiny.unet(), 0.5)
     unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1 = Smoothing()
-    merged = tiny.run_unet(unet)
-    np.testing.assert_array_equal(merged, tiny.run_unet(unet))
-    remove_tome(unet)
+    assert np.isfinite(tiny.run_unet(unet)).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from functools import cache
 from threading import Thread
@@ -11,15 +10,13 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from paddle.static import InputSpec
 from ppdiffusers import StableDiffusionControlNetPipeline, StableDiffusionSAGPipeline
 from ppdiffusers.models.attention import BasicTransformerBlock
-from ppdiffusers.patches import tomesd_patch_utils
 
 import tiny
 from patching.contract import marks_of
-from patching.port import apply_port, remove_port
-from ppdiffusers_tome import NothingToMergeError, ToMeError, apply_tome
+from patching.port import apply_port
+from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.tuning.measurement import keep_random_state
 from zoo import Specimen, specimens
 from zoo.coverage import coverage, list_specimens
@@ -173,101 +170,3 @@ def test_it_raises_where_ours_runs(build: Any, settings: dict[str, Any], use: An
     with pytest.raises(error, match=words):
         use(apply_port(build(), **settings))
     use(apply_tome(build(), **settings))
-
-
-def test_a_grid_smaller_than_a_cell_loses_tokens_in_silence() -> None:
-    """1x4 tokens and a stride of 2x2: no destination, and still two tokens are merged away."""
-    tokens = tiny.array((2, 4, 8))
-    match = tomesd_patch_utils.bipartite_soft_matching_random2d
-    if PADDLE_2:
-        with pytest.raises(ValueError, match="expand"):
-            match(tokens, 4, 1, 2, 2, 2, no_rand=True)[0](tokens)
-    else:
-        merge, unmerge = match(tokens, 4, 1, 2, 2, 2, no_rand=True)
-        lost = (unmerge(merge(tokens)).numpy() == 0).all(axis=-1)
-        assert lost.sum(axis=-1).tolist() == [2, 2]
-
-
-def test_a_block_of_ones_own_loses_its_forward() -> None:
-    """The port's copy of ``BasicTransformerBlock.forward`` replaces whatever a subclass has."""
-    calls: list[int] = []
-
-    class Counting(BasicTransformerBlock):
-        def forward(self, *args: Any, **kwargs: Any) -> paddle.Tensor:
-            calls.append(1)
-            return super().forward(*args, **kwargs)
-
-    unet = tiny.unet()
-    for layer in unet.sublayers():
-        if type(layer) is BasicTransformerBlock:
-            layer.__class__ = Counting
-    tiny.run_unet(apply_port(unet))
-    assert len(calls) == 0
-    tiny.run_unet(apply_tome(unet))
-    assert len(calls) == 7
-
-
-def test_it_moves_the_global_generator_so_the_same_noise_gives_another_image() -> None:
-    pipe = tiny.pipeline()
-    before = tiny.random_states()
-    with keep_random_state():
-        apply_port(pipe)
-        assert np.abs(tiny.run_pipeline(pipe) - tiny.run_pipeline(pipe)).max() > 1e-3
-        assert tiny.random_states() != before
-
-
-def test_removing_leaves_attributes_behind() -> None:
-    pipe = tiny.pipeline()
-    remove_port(apply_port(pipe))
-    assert "_tome_info" in vars(pipe.unet)
-    assert "_tome_info" in vars(pipe.text_encoder)  # in which nothing ever merged
-    assert sum("_tome_info" in vars(layer) for layer in pipe.unet.sublayers()) == 7
-
-
-@pytest.mark.parametrize("part", [lambda unet: unet.mid_block, copy.deepcopy], ids=["part", "copy"])
-def test_removing_from_a_part_or_a_copy_breaks_the_rest(part: Any) -> None:
-    """All blocks share one dictionary of hooks, and a copy has the handle of the original's hook."""
-    unet = apply_port(tiny.unet())
-    remove_port(part(unet))
-    with pytest.raises(TypeError, match="cannot unpack"):
-        tiny.run_unet(unet)
-
-
-@pytest.mark.sweep
-@pytest.mark.skipif(PADDLE_2, reason="the page speaks of Paddle 3.3.1")
-def test_a_recorded_program_computes_something_else() -> None:
-    def run_program(unet: tiny.Model) -> np.ndarray:
-        shapes = [InputSpec([2, 4, 16, 16]), InputSpec([1], "int64"), InputSpec(tiny.text().shape)]
-        program = paddle.jit.to_static(tiny.Positional(unet), input_spec=shapes)
-        with paddle.no_grad():
-            return program(tiny.latent(), paddle.to_tensor([500]), tiny.text()).numpy()
-
-    def difference(unet: tiny.Model) -> float:
-        return np.abs(run_program(unet) - tiny.run_unet(unet)).max()
-
-    assert difference(tiny.unet(1)) < 1e-3
-    assert difference(apply_port(tiny.unet(1), use_rand=False)) > 0.1
-    # That ours does not is held by tests/export.
-
-
-@pytest.mark.parametrize(
-    "settings", [dict(ratio=-0.5), dict(merge_attn=False), dict(max_downsample=0)], ids=str
-)
-def test_settings_that_merge_nothing_are_taken_in_silence(settings: dict[str, Any]) -> None:
-    plain = tiny.run_unet(tiny.unet())
-    assert np.array_equal(tiny.run_unet(apply_port(tiny.unet(), **settings)), plain)
-    with pytest.raises(ToMeError):
-        apply_tome(tiny.unet(), **settings)
-
-
-def test_what_has_no_tokens_is_taken_in_silence() -> None:
-    for layer in (tiny.vae(), paddle.nn.Linear(2, 2)):
-        assert apply_port(layer) is layer
-        with pytest.raises(NothingToMergeError):
-            apply_tome(layer)
-
-
-def test_its_functions_cannot_be_imported() -> None:
-    """``patch_to`` puts them on the classes and leaves None in the module."""
-    assert tomesd_patch_utils.apply_tome is None
-    assert tomesd_patch_utils.remove_tome is None

@@ -20,20 +20,16 @@ from paddle.static import InputSpec
 import tiny
 from patching.contract import count_queries
 from ppdiffusers_tome import (
-    NothingToMergeError,
     ToMeConfig,
     ToMeError,
     ToMeTypeError,
     ToMeValueError,
-    apply_patch,
     apply_tome,
     remove_tome,
 )
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.generation.settings import parse_tome_config
-from zoo.sd3 import SPECIMEN as SD3
 
 RAMP = ToMeConfig([0.6, 0.2, 0.4])
 
@@ -205,12 +201,6 @@ class TestExplicitSettings:
         unet = apply_tome(tiny.unet(), config=tmp_path / "mine.json", seed=3)
         assert unet.tome.config == ToMeConfig(0.9, sx=4, sy=4, seed=3)
 
-    def test_tomesds_defaults_replace_nothing_unasked(self) -> None:
-        for ratio in ("fast", ToMeConfig(0.6, sx=4)):
-            with pytest.raises(ToMeTypeError, match="as apply_patch has tomesd's arguments and defaults; pass presets"):
-                apply_patch(tiny.unet(), ratio)  # type: ignore[arg-type]
-        assert apply_patch(tiny.unet(), 0.4).tome.config == ToMeConfig(0.4, max_downsample=1)
-
     def test_types_and_help_are_those_of_the_settings(self) -> None:
         of_config, of_function = (get_type_hints(each) for each in (ToMeConfig, apply_tome))
         assert {name: of_function[name] for name in SETTINGS if name != "ratio"} == {
@@ -262,18 +252,6 @@ FINEST, COARSER = ".down_blocks.0.attentions.0", ".down_blocks.1.attentions.0"
 
 
 class TestInAModel:
-    def test_max_downsample_chooses_levels(self) -> None:
-        seen = tokens_by_level(apply_tome(tiny.unet(), 0.5))
-        assert (seen[FINEST], seen[COARSER]) == (128, 64)
-        seen = tokens_by_level(apply_tome(tiny.unet(), 0.5, max_downsample=2))
-        assert (seen[FINEST], seen[COARSER]) == (128, 32)
-
-    def test_levels_that_the_model_lacks_are_told(self) -> None:
-        model = SD3.build()
-        levels = sorted({block.level for block in find_blocks(model)})
-        assert levels == [2]
-        with pytest.raises(NothingToMergeError, match=r"at the levels of max_downsample=1; its blocks are at 2"):
-            apply_tome(model, 0.5, max_downsample=1)
 
     @pytest.mark.parametrize(("timestep", "tokens"), [(999, 103), (750, 141), (500, 180), (0, 256)])
     def test_a_ramp_follows_the_timestep(self, timestep: int, tokens: int) -> None:

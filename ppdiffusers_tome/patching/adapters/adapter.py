@@ -91,7 +91,8 @@ class BlockAdapter:
     Classes are named, not imported, so subclasses match, and releases of ppdiffusers may lack a class.
 
     Attributes:
-        block_class: the block; its tokens are ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``.
+        block_class: the block; its first argument is its tokens, ``[batch, tokens, channels]`` or ``[batch, channels,
+            (frames,) height, width]``.
         parent_classes: classes of the layer around such blocks; blocks elsewhere never merge.
         points: of each of ``merge_attn``, ``merge_crossattn`` and ``merge_mlp``, in the order in which they run.
         grid: the grid of tokens, from the parent and the inputs of its ``grid_layer``, or None where they describe
@@ -103,8 +104,6 @@ class BlockAdapter:
         grid_inputs: the inputs of that layer that describe the grid, by position or name.
         grid_from_values: True where their values describe the grid, not their shapes. Each change of them is read once,
             which waits for the device.
-        tokens_layer: path in the block of the layer whose first argument is the block's unchanged tokens; "" for the
-            block itself.
         downsample: how many times smaller than the latent the grid is (a patch size, otherwise 1), from the parent.
         unets: the UNets that may contain such blocks and determine their levels; elsewhere the level is 1.
         prefix: the number of tokens that precede the grid, from the arguments of ``grid``; they never merge.
@@ -123,7 +122,6 @@ class BlockAdapter:
     grid_layer: str = ""
     grid_inputs: tuple[int | str, ...] = (0,)
     grid_from_values: bool = False
-    tokens_layer: str = ""
     downsample: Callable[[Layer], int] = lambda parent: 1
     unets: tuple[UNetParts, ...] = UNETS
     prefix: Callable[..., int] = lambda parent, *inputs: 0

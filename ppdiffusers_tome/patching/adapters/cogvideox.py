@@ -20,7 +20,6 @@ _COGVIDEOX = BlockAdapter(
     frames_axis=1,
     grid_layer="patch_embed",
     grid_inputs=(1,),  # after the text
-    tokens_layer="norm1",
     downsample=patch_size,
     outputs=("hidden_states", "encoder_hidden_states"),
 )

@@ -38,7 +38,6 @@ _DUAL = BlockAdapter(
     grid=_grid,
     grid_inputs=("img_ids", "txt_ids"),
     grid_from_values=True,
-    tokens_layer="norm1",
     downsample=lambda parent: 2,
     outputs=("encoder_hidden_states", "hidden_states"),
 )
@@ -46,7 +45,6 @@ _SINGLE = replace(
     _DUAL,
     block_class="FluxSingleTransformerBlock",
     points={ATTENTION: (_ATTENTION,)},
-    tokens_layer="norm",
     prefix=_count_text,
     outputs=("hidden_states",),
 )

@@ -15,7 +15,5 @@ ADAPTERS = (
             ATTENTION: (MergePoint("attn1", prepares_mask=True),),
             CROSS_ATTENTION: (MergePoint("attn2"),),
         },
-        # The block gets a video and splits it into frames before its first norm.
-        tokens_layer="norm1",
     ),
 )

@@ -17,7 +17,6 @@ ADAPTERS = (
             MLP: (MergePoint("ff"),),
         },
         grid_layer="pos_embed",
-        tokens_layer="norm1",
         downsample=patch_size,
         outputs=("encoder_hidden_states", "hidden_states"),
     ),

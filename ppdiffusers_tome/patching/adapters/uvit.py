@@ -18,8 +18,6 @@ _UVIT = BlockAdapter(
     parent_classes=("UViTT2IModel",),
     points={ATTENTION: (MergePoint("attn"),), MLP: (MergePoint("mlp"),)},
     grid_layer="patch_embed",
-    # A block of the second half first adds the output of an earlier one.
-    tokens_layer="norm1",
     downsample=patch_size,
     prefix=lambda parent, latent: parent.extras,
 )

@@ -34,7 +34,6 @@ class MaskOverride(Override):
         mask, reduction = attention_mask, point.reduction
         if mask is None and not self._uses_group_sizes:
             return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
-        point.block.call.require_one_mode()
         has_own_keys = target_length == reduction.num_tokens and (mask is None or mask.shape[-1] == target_length)
         if mask is not None:
             mask, target_length = self._reduce(mask, target_length, point)
@@ -66,5 +65,5 @@ class MaskOverride(Override):
             visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
             return paddle.concat([mask, visible], axis=-1), mask.shape[-1] + reduction.num_left
         if merges_inside and not reduction.keeps_queries:  # it asks for its mask before its tokens merge
-            raise UnmergeableError("mask", "attention on an image got a mask, so it runs unmerged")
+            raise UnmergeableError("attention on an image got a mask, so it runs unmerged")
         return (reduction.reduce_mask(mask), reduction.num_left) if has_all_keys else (mask, target_length)

@@ -10,23 +10,12 @@ import paddle
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, find_first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
-from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, CHANGES, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.block_call import BlockCall
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-
-
-class TokensOverride(Override):
-    """The override of the layer that gets a block's unchanged tokens."""
-
-    runs_in = BLOCK
-
-    def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Set the tokens of the block's call and run the layer."""
-        block.tokens = find_first_argument(self.layer, args, kwargs)
-        return original(*args, **kwargs)
 
 
 class GridOverride(Override):
@@ -43,7 +32,6 @@ class GridOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the call's layout, or warn that none exists; run the layer."""
-        call.require_one_mode()
         call.layouts[self] = None
         inputs = find_arguments(self.layer, args, kwargs, self.adapter.grid_inputs)
         grid = None if inputs is None else self._find_grid(inputs)
@@ -51,7 +39,6 @@ class GridOverride(Override):
             call.layouts[self] = Layout(grid, self.adapter.prefix(self.parent, *inputs))
         elif inputs is not None:
             self.state.warn_once(
-                "grid",
                 f"{' and '.join(map(str, self.adapter.grid_inputs))} of {type(self.parent).__name__} do not describe a "
                 "grid of tokens, row by row, so it runs unmerged",
             )
@@ -83,8 +70,8 @@ class BlockOverride(Override):
         self, state: DenoiserState, block: MergeableBlock, grid: GridOverride, inner: Sequence[tuple[str, Override]],
     ) -> None:  # fmt: skip
         super().__init__(state, block.block)
-        self.grid, self.inner, self.gets_tokens = grid, inner, not block.adapter.tokens_layer
-        self._inner_names = [([*filter(None, path.split("."))], override) for path, override in inner]
+        self.grid = grid
+        self._inner = [([*filter(None, path.split("."))], override) for path, override in inner]
 
     def note_outside(self) -> None:
         """Warn of a block that runs outside of a call of its denoiser."""
@@ -93,7 +80,6 @@ class BlockOverride(Override):
         is_used = CALL_STACK.pipeline_call is not None or paddle.is_grad_enabled()
         if is_used and states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
             self.state.warn_once(
-                "outside",
                 f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
                 "the denoiser's forward, the block was copied or moved, or other code called it alone; call apply_tome "
                 "again. In a backward pass, gradients are wrong: recompute needs Paddle 3 and preserve_rng_state=True",
@@ -101,7 +87,7 @@ class BlockOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
-        for names, override in self._inner_names:
+        for names, override in self._inner:
             layer: Any = self.layer
             for name in names:
                 layer = getattr(layer, name, None)
@@ -109,18 +95,11 @@ class BlockOverride(Override):
                 with CHANGES:  # another thread may find the new layer, too
                     override.follow(layer)
         self.state.has_run_blocks |= self.grid in call.layouts
-        layout, tokens = call.layouts.get(self.grid), None
-        if self.gets_tokens:
-            tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        layout = call.layouts.get(self.grid)
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         block, outer = None if layout is None else BlockCall(call, self.layer, layout, tokens), CALL_STACK.frames
         try:
             CALL_STACK.frames = (*outer, Frame(call, block))
             return original(*args, **kwargs)
         finally:
             CALL_STACK.frames = outer
-
-    def take_off(self) -> None:
-        """Remove this and the overrides inside of the block."""
-        super().take_off()
-        for _, override in self.inner:
-            override.take_off()

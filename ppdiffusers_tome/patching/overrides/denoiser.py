@@ -17,8 +17,8 @@ from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
-# Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
-_TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
+# Names of the argument for the timestep. UniDiffuser goes by that of its image.
+_TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
 # Parts of the names of arguments for the output of a ControlNet or VCtrl, which differs in every step.
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
@@ -62,7 +62,6 @@ class DenoiserOverride(Override):
         # A cache over steps skips all blocks in some steps, never in the first one.
         if not self.state.has_run_blocks and not self.state.is_removed:
             self.state.warn_once(
-                "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, or not the layer whose "
                 "input tells their grid, so ToMe has no effect: other layers run in their place; call apply_tome again",
             )
@@ -78,7 +77,6 @@ class DenoiserOverride(Override):
         arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
         latents = arguments.pop(self.parameters[0], None) if self.parameters else None
         timesteps = [arguments.pop(name) for name in _TIMESTEPS if name in arguments]
-        pair = [arguments.pop(name) for name in _TIMESTEP_PAIR if name in arguments]
         lasting = {name: value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)}
         call = DenoiserCall(
             self.state,
@@ -89,11 +87,9 @@ class DenoiserOverride(Override):
             conditioning=list(_list_conditioning(lasting)) if self.state.config.shares_steps else (),
         )
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
-        if pair:
-            timestep = _choose_timestep(pair, self.state.max_timestep)
         if isinstance(timestep, (int, float)):
             timestep = paddle.to_tensor([timestep])
-        if _is_tensor(timestep) and len(timestep.shape) <= 1:
+        if paddle.is_tensor(timestep) and len(timestep.shape) <= 1:
             call.set_timestep(timestep)
         return call
 
@@ -110,19 +106,6 @@ class TimestepOverride(Override):
         if timestep is not None:
             call.set_timestep(timestep)
         return original(*args, **kwargs)
-
-
-def _choose_timestep(pair: list[Any], max_timestep: float) -> Any:
-    """Return the timestep of the image or text that is being denoised.
-
-    For the other one, pipelines pass a plain number: 0 if it is finished, the highest if it is noise. Of two tensors it
-    is the image's: a comparison would wait for the device.
-    """
-    return ([value for value in pair if _is_tensor(value) or value not in (0, max_timestep)] or sorted(pair))[0]
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, paddle.Tensor) or paddle.is_tensor(value)
 
 
 def _list_conditioning(value: Any) -> Iterator[paddle.Tensor]:

@@ -16,8 +16,8 @@ from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, POINT, Frame
-from ppdiffusers_tome.patching.override import Original, Override, find_user_function
-from ppdiffusers_tome.patching.processors import find_processor, stores_maps
+from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.processors import stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -33,21 +33,18 @@ class PointOverride(Override):
     def __init__(self, state: DenoiserState, layer: Layer, merge_point: MergePoint, role: str) -> None:
         super().__init__(state, layer)
         self.merge_point, self.role = merge_point, role
-        # The type of a processor known to bypass required layers.
-        self.bypassing_processor: type | None = None
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or unmerged."""
-        is_bypassed = self.bypassing_processor is not None and self.bypassing_processor is find_processor(self.layer)
-        reduction = None if is_bypassed else block.match()
+        reduction = block.match()
         if reduction is None:
             return original(*args, **kwargs)
         try:
             return self._run_merged(PointCall(block, reduction, self.merge_point), original, args, kwargs)
         except UnmergeableError as error:
-            warning = error.args
+            warning = str(error)
         output = original(*args, **kwargs)  # which raises an error of the user's own again
-        self.state.warn_once(*warning)
+        self.state.warn_once(warning)
         return output
 
     def _run_merged(self, point: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
@@ -56,7 +53,6 @@ class PointOverride(Override):
         processor = type(getattr(self.layer, "processor", None))
         if stores_maps(processor, self.role):  # type: ignore[arg-type]
             raise UnmergeableError(
-                "maps",
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
             )
         tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
@@ -81,9 +77,11 @@ class PointOverride(Override):
             CALL_STACK.frames = outer
         missing = point.required - point.ran
         if missing:  # the result has other keys, or lacks its positions
-            # A function of the user may leave attention out in some calls only.
-            self.bypassing_processor = None if find_user_function(self.layer) else processor
-            raise UnmergeableError("bypass", self._describe_bypass(missing))
+            raise UnmergeableError(
+                f"attention with {processor.__name__}, or a function in place of its forward, does not call "
+                f"{', '.join(sorted(missing))}, where ToMe reduces keys or rotates merged tokens by their positions; "
+                "so it runs again, unmerged. method='tome' needs no such layer where positions are not rotary",
+            )
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
 
@@ -93,7 +91,7 @@ class PointOverride(Override):
             is_own = value is tokens or name == "encoder_hidden_states"
             if isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == num_tokens and not is_own:
                 raise UnmergeableError(
-                    "rows", f"{type(self.layer).__name__} got {name} with a row for each token, so it runs unmerged"
+                    f"{type(self.layer).__name__} got {name} with a row for each token, so it runs unmerged"
                 )
 
     def _take_rotary(self, point: PointCall, kwargs: Keywords) -> Keywords:
@@ -114,7 +112,6 @@ class PointOverride(Override):
         if mask is not None:
             if mask.ndim != 4 or mask.shape[2] != 1:
                 raise UnmergeableError(
-                    "mask",
                     f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs "
                     "unmerged",
                 )
@@ -124,19 +121,6 @@ class PointOverride(Override):
             num_text = 0 if text is None else text.shape[1]
             mask = add_group_size_bias(mask, reduction, num_text, dtype, text_first=text_first)
         return kwargs if mask is None else {**kwargs, keyword: mask}
-
-    def _describe_bypass(self, missing: set[str]) -> str:
-        """Describe which layers the attention did not call."""
-        why = "reduces keys" if "to_k" in missing else "rotates merged tokens by their positions"
-        who = (
-            "a function in place of its forward"
-            if find_user_function(self.layer)
-            else find_processor(self.layer).__name__
-        )
-        return (
-            f"attention with {who} does not call {', '.join(sorted(missing))}, where ToMe {why}, so it runs unmerged; "
-            "method='tome' needs no such layer where positions are not rotary"
-        )
 
 
 class InnerOverride(Override):
@@ -187,7 +171,6 @@ class NormOverride(InnerOverride):
         output = original(*args, **kwargs)
         if self.name not in point.rotations:
             return output
-        point.block.call.require_one_mode()
         point.ran.add(self.name)
         if output.ndim == 3:  # [batch, tokens, heads * channels]
             return self._rotate(point, output.reshape([0, 0, self.num_heads, -1])).flatten(2)
@@ -196,12 +179,6 @@ class NormOverride(InnerOverride):
     def _rotate(self, point: PointCall, x: paddle.Tensor) -> paddle.Tensor:
         """Rotate ``[batch, heads, tokens, channels]``, or tokens before heads."""
         rotation, text_first = point.rotations[self.name], point.merge_point.text_first
-        if x.shape[1] == x.shape[2] == self.num_heads:
-            raise UnmergeableError(
-                "layout",
-                f"attention on {self.num_heads} tokens has {self.num_heads} heads, so the axis of its tokens is "
-                "unknown, and it runs unmerged",
-            )
         if x.shape[1] == self.num_heads:
             return rotation.rotate(x, text_first=text_first)
         return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
@@ -214,7 +191,6 @@ def require_fit(layer: Layer, point: MergePoint, reduction: TokenReduction, toke
     if is_batch and (shape[1] == num_tokens or (point.text and shape[1] > num_tokens)):
         return
     raise UnmergeableError(
-        "sublayer",
         f"{type(layer).__name__} got tokens of shape {shape} instead of [{batch}, {num_tokens}, channels], so it runs "
         "unmerged: feed-forward chunking, tiles around attention (HyperTile) and attention processors that put other "
         "tokens beside them do that",

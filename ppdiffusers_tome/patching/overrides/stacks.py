@@ -11,7 +11,6 @@ from ppdiffusers_tome.patching.adapters.adapter import UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
 from ppdiffusers_tome.patching.override import Original, Override
-from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.step_memory import map_tensors
@@ -40,7 +39,6 @@ class StackOverride(Override):
         inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
         if cached is None or inputs is None:
             return original(*args, **kwargs)
-        require_eager("a cache over steps")
         if cached.skips(self.stack):
             if self.stack not in cached.stacks:
                 cached.stacks[self.stack] = [
@@ -78,7 +76,6 @@ class CoarseOverride(Override):
         cached = call.cached_call
         if cached is None:
             return original(*args, **kwargs)
-        require_eager("a cache over steps")
         if cached.skips(self):
             predicted = cached.predict(self)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted

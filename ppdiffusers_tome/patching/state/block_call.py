@@ -20,10 +20,7 @@ WATCHERS: list[Callable[[BlockCall], None]] = []
 
 
 class UnmergeableError(Exception):
-    """A merge point whose layer must run on all tokens.
-
-    Its arguments are the topic and the reason of the warning.
-    """
+    """A merge point whose layer must run on all tokens, for this reason."""
 
 
 @dataclass(eq=False)
@@ -34,8 +31,8 @@ class BlockCall:
         call: of the denoiser.
         layer: the block.
         layout: of its tokens.
-        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None once they are
-            matched, and until a layer inside of the block gets them where that is the ``tokens_layer``.
+        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, (frames,) height, width]``; None once
+            they are matched.
         reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
         has_merged: True once a merge point ran on fewer tokens.
     """
@@ -56,14 +53,15 @@ class BlockCall:
             return self.reduction
         tokens, self.tokens = self.tokens, None
         grid, shape = self.layout.grid, list(tokens.shape)
-        if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
+        if tokens.ndim == 5:  # of a video each frame is by itself
+            tokens = tokens.transpose([0, 2, 1, 3, 4]).flatten(0, 1)
+        if tokens.ndim == 4 and shape[-2:] == [grid.height, grid.width]:
             tokens = tokens.flatten(2).transpose([0, 2, 1])
         if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
             self.reduction = self.call.find_reduction(self.layer, self.layout, tokens)
         else:
             prefix = f" behind {self.layout.prefix} others" if self.layout.prefix else ""
             self.call.state.warn_once(
-                "tokens",
                 f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged",
             )
         return self.reduction
@@ -99,9 +97,7 @@ class PointCall:
 
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
         """Reduce the image tokens of ``[batch, tokens, channels]``."""
-        reduction, merge_point, call = self.reduction, self.merge_point, self.block.call
-        if paddle.in_dynamic_mode() != call.is_eager:
-            call.require_one_mode()
+        reduction, merge_point = self.reduction, self.merge_point
         if not merge_point.text:
             return reduction.reduce(tokens)
         image, text = TokenSpan(reduction.num_tokens, merge_point.text_first).split(tokens)

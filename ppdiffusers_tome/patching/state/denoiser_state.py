@@ -20,9 +20,9 @@ class DenoiserState:
         max_timestep: the timestep of pure noise in the model, 1000 in nearly all.
         constants: of the denoiser's partitions, freed with this.
         last_image: the steps of the last image with a cache over steps.
-        has_run_blocks: True once any block ran in which tokens may merge.
         record: called with the step, key and value of each layer that the cache over steps stores; None except in
             tuning.
+        has_run_blocks: True once any block ran in which tokens may merge.
         is_removed: True once this ToMe is removed.
         running: the calls that run in any thread.
     """
@@ -58,8 +58,8 @@ class DenoiserState:
                 "runs the layers again; change it after the backward pass"
             )
 
-    def warn_once(self, topic: str, message: str) -> None:
-        """Warn once per topic while this ToMe is applied."""
-        if topic not in self._warned:
-            self._warned.add(topic)
+    def warn_once(self, message: str) -> None:
+        """Warn once with these words while this ToMe is applied."""
+        if message not in self._warned:
+            self._warned.add(message)
             warn_user(message)

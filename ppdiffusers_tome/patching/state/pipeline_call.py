@@ -10,7 +10,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.step_cache import StepCache
+from ppdiffusers_tome.patching.state.step_cache import choose_skipped_steps
 from ppdiffusers_tome.patching.state.step_memory import StepMemory, StepReport, count_bytes
 from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
 
@@ -21,37 +21,74 @@ _END_IN_LIST = ("DDPMWuerstchenScheduler",)
 class Denoising:
     """The calls of one denoiser in a call of its pipeline.
 
+    Args:
+        pipe: the pipeline.
+        name: of the denoiser in it.
+        denoiser, state: the denoiser.
+
     Attributes:
         memory: what these calls share over steps.
-        cache: over steps.
+        skipped_steps: those of the present run that the cache over steps skips, by number.
         ratio_merges: whether the ratio let tokens merge in its steps in which blocks ran: True, False or both.
     """
 
-    def __init__(self, pipe: Any, name: str, state: DenoiserState) -> None:
-        self._pipe, self._name, self._finder = pipe, name, StepFinder()
-        self._schedules: list[Schedule] = []
+    def __init__(self, pipe: Any, name: str, denoiser: Layer, state: DenoiserState) -> None:
+        self._pipe, self._name, self._denoiser, self._state = pipe, name, denoiser, state
+        self._finder = StepFinder()
+        self._schedules: dict[int, Schedule] = {}
+        self._report = StepReport()
         self.memory = StepMemory(state.config.reuse_steps)
-        self.cache = StepCache(state, next(list_schedulers(pipe, name), None))
+        self.skipped_steps: frozenset[int] = frozenset()
         self.ratio_merges: set[bool] = set()
 
     def find_step(self, timestep: float) -> Step | None:
-        """Return the step of the next call; None without a list."""
-        # Read once each time that they are set, as on a GPU reading waits for the device.
-        known = {id(schedule.source): schedule for schedule in self._schedules}
-        self._schedules = [
-            known.get(id(scheduler.timesteps)) or Schedule(scheduler.timesteps, _read_timesteps(scheduler))
-            for scheduler in list_schedulers(self._pipe, self._name)
-        ]
-        schedules = [schedule for schedule in self._schedules if schedule.timesteps]
-        if not schedules:
-            return None
+        """Return the step of the call that begins; None on no list."""
+        schedulers = list(list_schedulers(self._pipe, self._name))
+        schedules = [self._read_schedule(scheduler) for scheduler in schedulers]
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
-        return self._finder.find_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
+        step = self._finder.find_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
+        if step is not None and step.is_new_step:
+            self.memory.begin_step(continues=step.continues)
+            if not step.continues and self._state.config.cache:
+                self.skipped_steps = choose_skipped_steps(self._state, self._denoiser, schedulers[0], step.num_steps)
+        return step
 
-    def make_report(self) -> StepReport:
-        """Report the calls so far, and the memory of the cache now."""
-        histories = (history for kept in self.memory.values for history in kept.histories.values())
-        return replace(self.cache.report, cache_bytes=count_bytes(histories))
+    def _read_schedule(self, scheduler: Any) -> Schedule:
+        """Read a list of timesteps once, as that waits for the device."""
+        source = scheduler.timesteps
+        if id(source) not in self._schedules:
+            array = source.astype("float64").numpy() if hasattr(source, "numpy") else np.asarray(source, "float64")
+            numbers = array.reshape(-1).tolist()
+            lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
+            self._schedules[id(source)] = Schedule(source, numbers[:-1] if lists_the_end else numbers)
+        return self._schedules[id(source)]
+
+    def count_call(self, step: Step | None, *, is_skipped: bool) -> None:
+        """Count a call that ended."""
+        steps = () if step is None or is_skipped else (step.number,)
+        self._report += StepReport(int(not is_skipped), int(is_skipped), computed_steps=steps)
+
+    def end(self, *, is_complete: bool) -> None:
+        """Report cached steps; warn of settings that had no effect."""
+        state, config = self._state, self._state.config
+        if config.cache:
+            histories = (history for kept in self.memory.values for history in kept.histories.values())
+            state.last_image = replace(self._report, cache_bytes=count_bytes(histories))
+        if not is_complete or vars(self._pipe).get("_interrupt"):
+            return
+        if config.shares_steps and self.memory.shares_nothing:
+            state.warn_once(
+                "the steps of this image shared nothing, so cache and reuse_steps have no effect here: calls that "
+                "record gradients do not (use paddle.no_grad()), nor those that cannot be told apart from step to "
+                "step, as what they get beside the latents is new in every step, or the same in several calls of one",
+            )
+        if (config.start > 0 or config.end < 1) and len(self.ratio_merges) == 1:
+            state.warn_once(
+                f"{'every' if True in self.ratio_merges else 'no'} step of this image merges with "
+                f"start={config.start:g} and end={config.end:g}: img2img runs only the last part of the "
+                "denoising, of N steps the last begins at 1 - 1/N, and a cache may skip those inside; choose other "
+                "bounds, or more steps",
+            )
 
 
 class PipelineCall:
@@ -62,51 +99,22 @@ class PipelineCall:
         self._denoisings: dict[DenoiserState, Denoising | None] = {}
 
     def find_denoising(self, state: DenoiserState, denoiser: Layer) -> Denoising | None:
-        """Return a denoiser's denoising in this call; None of another pipeline's.
+        """Return a denoiser's denoising in this call, or None.
 
-        A callback may call another model, to which the pipeline's steps do not apply.
+        A pipeline without a scheduler has none, nor has a model that a callback calls: the steps are not its own.
         """
         if state not in self._denoisings:
             names = (
                 name for name, model in list_models(self._pipe)
                 if any(layer is denoiser for layer in model.sublayers(include_self=True))
+                and list(list_schedulers(self._pipe, name))  # whose length may be undefined
             )  # fmt: skip
             name = next(names, None)
-            self._denoisings[state] = None if name is None else Denoising(self._pipe, name, state)
+            self._denoisings[state] = None if name is None else Denoising(self._pipe, name, denoiser, state)
         return self._denoisings[state]
 
     def end(self, *, is_complete: bool) -> None:
-        """Report cached steps, free all values, warn of useless bounds."""
+        """End the denoisings and free all that they share."""
         denoisings, self._denoisings = self._denoisings, {}
-        for state, denoising in denoisings.items():
-            if denoising is not None and state.config.cache:
-                state.last_image = denoising.make_report()
-            if denoising is not None and is_complete and not vars(self._pipe).get("_interrupt"):
-                _warn_of_useless_bounds(state, denoising.ratio_merges)
-
-
-def _read_timesteps(scheduler: Any) -> list[float]:
-    """Return the timesteps of a scheduler's steps as Python numbers."""
-    timesteps = scheduler.timesteps
-    array = timesteps.astype("float64").numpy() if hasattr(timesteps, "numpy") else np.asarray(timesteps)
-    numbers = [float(number) for number in array.reshape(-1)]
-    lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
-    return numbers[:-1] if lists_the_end else numbers
-
-
-def _warn_of_useless_bounds(state: DenoiserState, ratio_merges: set[bool]) -> None:
-    """Warn where no step of an image merged, or none stayed unmerged."""
-    bounds = {"start": state.config.start, "end": state.config.end}
-    given = " and ".join(f"{name}={value:g}" for name, value in bounds.items() if value not in (0, 1))
-    if given and ratio_merges == {False}:
-        state.warn_once(
-            "start and end",
-            f"nothing merged in any step of this image with {given}: img2img runs only the last part of the denoising, "
-            "few steps may all lie outside, and a cache may skip those inside; choose another start or end",
-        )
-    if given and ratio_merges == {True}:
-        state.warn_once(
-            "start and end",
-            f"no step of this image stays unmerged with {given}: of N steps the last begins at 1 - 1/N of the "
-            "denoising, and those of img2img begin late; choose a smaller end, a greater start, or more steps",
-        )
+        for denoising in filter(None, denoisings.values()):
+            denoising.end(is_complete=is_complete)

@@ -15,7 +15,6 @@ import paddle
 
 from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 
-_PATIENCE = 3  # consecutive calls without a match before a warning
 # The share of the slope that a skipped step follows; all of it overshoots where values curve.
 SLOPE = 0.75
 
@@ -28,13 +27,11 @@ class History:
         time: of the last computed step, see ``Step.time``.
         value: a tensor, or tuples and lists of tensors.
         slope: its change over time between the last two computed times; None before the second.
-        is_repeated: True where the layer ran several times in one call, so that it cannot be predicted.
     """
 
     time: int | None = None
     value: Any = None
     slope: Any = None
-    is_repeated: bool = False
 
     def add(self, time: int | None, value: Any) -> None:
         """Store a computed step's value, without a slope where time is None."""
@@ -82,15 +79,14 @@ class SharedValues:
     """The values of a call from the step before, for the next.
 
     Attributes:
-        shape, conditioning: of the call, by which the next step finds it.
-        versions: of the conditioning, which may change in place.
+        shape, conditioning: of the call, by which the next step finds it; each tensor with its version, as it may
+            change in place.
         reductions: by block, layout and batch, for ``reuse_steps``.
         histories: of layers, for the cache over steps.
     """
 
     shape: Sequence[int]
-    conditioning: Sequence[paddle.Tensor]
-    versions: Sequence[int]
+    conditioning: Sequence[tuple[paddle.Tensor, int]]
     reductions: dict[Any, TokenReduction] = field(default_factory=dict)
     histories: dict[Hashable, History] = field(default_factory=dict)
 
@@ -110,12 +106,13 @@ class StepMemory:
         self._age = -1  # steps since the run began
         self._previous: list[SharedValues] = []
         self.values: list[SharedValues] = []
-        self._misses = 0
+        self._continues = self._has_shared = False
 
     def begin_step(self, *, continues: bool) -> None:
         """Begin a step; ``continues`` as in ``Step``."""
         self._age = self._age + 1 if continues else 0
         self._previous, self.values = self.values if continues else [], []
+        self._continues |= continues
 
     def begin_call(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> SharedValues:
         """Begin a call, with the values that it shares with earlier ones.
@@ -124,12 +121,11 @@ class StepMemory:
         turns. A call shares the values of the previous step's call with the same shape of latents and the same
         conditioning, if exactly one exists.
         """
-        values = SharedValues(shape, conditioning, [getattr(tensor, "inplace_version", 0) for tensor in conditioning])
+        values = SharedValues(shape, [(tensor, tensor.inplace_version) for tensor in conditioning])
         found = [each for each in self._previous if each.shape == shape and _is_same(each, conditioning)]
-        if self._previous:
-            self._misses = 0 if len(found) == 1 else self._misses + 1
         # One call cannot be two of the next step.
         if len(found) == 1 and all(each.histories is not found[0].histories for each in self.values):
+            self._has_shared = True
             values.histories = found[0].histories
             if self._age % self._reuse_steps > 0:
                 values.reductions = found[0].reductions
@@ -137,23 +133,20 @@ class StepMemory:
         return values
 
     @property
-    def never_matches(self) -> bool:
-        """True after several consecutive calls without a match."""
-        return self._misses >= _PATIENCE
+    def shares_nothing(self) -> bool:
+        """True where steps followed one another and no call found its own."""
+        return self._continues and not self._has_shared
 
 
 def _is_same(earlier: SharedValues, conditioning: Sequence[paddle.Tensor]) -> bool:
     """Compare conditioning: pipelines pass the same or equal tensors in every step."""
-    if len(earlier.conditioning) != len(conditioning):
-        return False
-    rows = zip(earlier.conditioning, conditioning, earlier.versions, strict=True)
     # One that changed meanwhile differs from what it was, also where the new one is a view of the same memory.
-    return all(getattr(a, "inplace_version", 0) == v and (a is b or _are_equal(a, b)) for a, b, v in rows)
-
-
-def _are_equal(one: paddle.Tensor, another: paddle.Tensor) -> bool:
-    """Compare two tensors by their values, which waits for the device."""
-    return one.shape == another.shape and one.dtype == another.dtype and bool((one == another).all())
+    # Comparing values waits for the device.
+    return len(earlier.conditioning) == len(conditioning) and all(
+        a.inplace_version == version
+        and (a is b or (a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())))
+        for (a, version), b in zip(earlier.conditioning, conditioning, strict=True)
+    )
 
 
 def count_bytes(histories: Iterable[History]) -> int:
