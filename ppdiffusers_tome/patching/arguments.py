@@ -47,5 +47,5 @@ def _list_parameters(layer_class: Any, forward: Callable[..., Any]) -> list[str]
     for function in (forward, *others):
         parameters = list(inspect.signature(function).parameters.values())[1:]
         if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
-            break
-    return [parameter.name for parameter in parameters]
+            return [parameter.name for parameter in parameters]
+    return ["hidden_states"]  # so named in ppdiffusers, where a function without names replaced that of the class

@@ -40,7 +40,7 @@ class GridOverride(Override):
         elif inputs is not None:
             self.state.warn_once(
                 f"{' and '.join(map(str, self.adapter.grid_inputs))} of {type(self.parent).__name__} do not describe a "
-                "grid of tokens, row by row, so it runs unmerged",
+                "grid of tokens, row by row, so it runs unmerged"
             )
         return original(*args, **kwargs)
 
@@ -82,7 +82,7 @@ class BlockOverride(Override):
             self.state.warn_once(
                 f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
                 "the denoiser's forward, the block was copied or moved, or other code called it alone; call apply_tome "
-                "again. In a backward pass, gradients are wrong: recompute needs Paddle 3 and preserve_rng_state=True",
+                "again. In a backward pass, gradients are wrong: recompute needs Paddle 3 and preserve_rng_state=True"
             )
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:

@@ -63,7 +63,7 @@ class DenoiserOverride(Override):
         if not self.state.has_run_blocks and not self.state.is_removed:
             self.state.warn_once(
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, or not the layer whose "
-                "input tells their grid, so ToMe has no effect: other layers run in their place; call apply_tome again",
+                "input tells their grid, so ToMe has no effect: other layers run in their place; call apply_tome again"
             )
         return output
 

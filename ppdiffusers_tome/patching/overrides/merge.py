@@ -17,7 +17,7 @@ from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTI
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, POINT, Frame
 from ppdiffusers_tome.patching.override import Original, Override
-from ppdiffusers_tome.patching.processors import stores_maps
+from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -33,10 +33,13 @@ class PointOverride(Override):
     def __init__(self, state: DenoiserState, layer: Layer, merge_point: MergePoint, role: str) -> None:
         super().__init__(state, layer)
         self.merge_point, self.role = merge_point, role
+        # The class of a processor that does not call the layers that it has to; attention would be computed twice.
+        self.bypassing_processor: type | None = None
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or unmerged."""
-        reduction = block.match()
+        is_bypassed = self.bypassing_processor is find_processor(self.layer)
+        reduction = None if is_bypassed else block.match()
         if reduction is None:
             return original(*args, **kwargs)
         try:
@@ -50,10 +53,10 @@ class PointOverride(Override):
     def _run_merged(self, point: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
         merge_point, reduction = self.merge_point, point.reduction
-        processor = type(getattr(self.layer, "processor", None))
-        if stores_maps(processor, self.role):  # type: ignore[arg-type]
+        processor = find_processor(self.layer)
+        if stores_maps(processor, self.role):
             raise UnmergeableError(
-                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
+                f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
         tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if self.role == CROSS_ATTENTION:
@@ -77,10 +80,11 @@ class PointOverride(Override):
             CALL_STACK.frames = outer
         missing = point.required - point.ran
         if missing:  # the result has other keys, or lacks its positions
+            self.bypassing_processor = processor
             raise UnmergeableError(
                 f"attention with {processor.__name__}, or a function in place of its forward, does not call "
-                f"{', '.join(sorted(missing))}, where ToMe reduces keys or rotates merged tokens by their positions; "
-                "so it runs again, unmerged. method='tome' needs no such layer where positions are not rotary",
+                f"{max(missing)}, where ToMe reduces keys or rotates merged tokens by their positions, so it runs "
+                "unmerged; method='tome' needs no such layer where positions are not rotary"
             )
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
@@ -113,7 +117,7 @@ class PointOverride(Override):
             if mask.ndim != 4 or mask.shape[2] != 1:
                 raise UnmergeableError(
                     f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs "
-                    "unmerged",
+                    "unmerged"
                 )
             mask = reduce_key_mask(mask, reduction, text_first=text_first)
         if self.state.config.uses_group_sizes:
@@ -193,5 +197,5 @@ def require_fit(layer: Layer, point: MergePoint, reduction: TokenReduction, toke
     raise UnmergeableError(
         f"{type(layer).__name__} got tokens of shape {shape} instead of [{batch}, {num_tokens}, channels], so it runs "
         "unmerged: feed-forward chunking, tiles around attention (HyperTile) and attention processors that put other "
-        "tokens beside them do that",
+        "tokens beside them do that"
     )

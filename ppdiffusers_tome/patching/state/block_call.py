@@ -62,7 +62,7 @@ class BlockCall:
         else:
             prefix = f" behind {self.layout.prefix} others" if self.layout.prefix else ""
             self.call.state.warn_once(
-                f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged",
+                f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged"
             )
         return self.reduction
 

@@ -105,7 +105,7 @@ class DenoiserCall:
                 "the timestep of a call is on no list of its pipeline's scheduler or, without a pipeline, outside 0 to "
                 f"{highest:g}, so the progress of the denoising is unknown and it runs unmerged; call the model "
                 "through a pipeline that returns its images (if you replaced the __call__ of its class, call "
-                "ppdiffusers_tome.install() again), or give one ratio for the whole denoising",
+                "ppdiffusers_tome.install() again), or give one ratio for the whole denoising"
             )
         if config.shares_steps and not self.records_gradients:  # of random timesteps and images, in training
             self._share_values()
@@ -115,7 +115,7 @@ class DenoiserCall:
         if self.denoising is None or self.step is None:
             self.state.warn_once(
                 "steps are known only in a call of a pipeline, at timesteps on the list of its scheduler, so cache and "
-                "reuse_steps have no effect here",
+                "reuse_steps have no effect here"
             )
             return
         values = self.denoising.memory.begin_call(self.latent_shape, self.conditioning)
@@ -131,7 +131,7 @@ class DenoiserCall:
         if self.timestep is None and settings:
             self.state.warn_once(
                 f"this model does not report its timestep, so these have no effect: {', '.join(settings)}; where its "
-                "ratio changes over the denoising it runs unmerged, so give one ratio",
+                "ratio changes over the denoising it runs unmerged, so give one ratio"
             )
         if self.denoising is not None:
             is_skipped = self.cached_call is not None and self.cached_call.has_skipped
@@ -165,7 +165,7 @@ class DenoiserCall:
             if num_merged > 0:
                 self.state.warn_once(
                     f"a grid of {grid} tokens is smaller than one cell of {Grid(config.sy, config.sx, config.st)}, so "
-                    "its blocks run unmerged; use a larger image, more frames or a smaller stride",
+                    "its blocks run unmerged; use a larger image, more frames or a smaller stride"
                 )
             return 0
         if self.denoising is not None and grid.num_merged(config.highest_ratio) > 0:

@@ -80,14 +80,14 @@ class Denoising:
             state.warn_once(
                 "the steps of this image shared nothing, so cache and reuse_steps have no effect here: calls that "
                 "record gradients do not (use paddle.no_grad()), nor those that cannot be told apart from step to "
-                "step, as what they get beside the latents is new in every step, or the same in several calls of one",
+                "step, as what they get beside the latents is new in every step, or the same in several calls of one"
             )
         if (config.start > 0 or config.end < 1) and len(self.ratio_merges) == 1:
             state.warn_once(
                 f"{'every' if True in self.ratio_merges else 'no'} step of this image merges with "
                 f"start={config.start:g} and end={config.end:g}: img2img runs only the last part of the "
                 "denoising, of N steps the last begins at 1 - 1/N, and a cache may skip those inside; choose other "
-                "bounds, or more steps",
+                "bounds, or more steps"
             )
 
 

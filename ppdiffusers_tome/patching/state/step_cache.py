@@ -73,19 +73,19 @@ def choose_skipped_steps(state: DenoiserState, denoiser: Layer, scheduler: Any, 
     if any(stores_maps(processor, role) for processor in processors for role in ROLES):
         state.warn_once(
             "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps has "
-            "no effect here",
+            "no effect here"
         )
         return frozenset()
     if not skipped and state.record is None:
         state.warn_once(
             f"cache={format_setting(cache)} leaves nothing to skip in a denoising of "
             f"{format_count(num_steps, 'step')}, so they are computed; give a greater fraction, which skips steps "
-            f"of {MIN_STEPS} or more that follow one another, or list fewer steps",
+            f"of {MIN_STEPS} or more that follow one another, or list fewer steps"
         )
     if isinstance(cache, tuple) and cache[-1] + 1 != num_steps:
         state.warn_once(
             f"the list in cache is for {cache[-1] + 1} steps and this denoising has {num_steps}, so as large a "
-            "fraction is skipped by the rule of the model's family; choose its steps again (ppdiffusers_tome.tune)",
+            "fraction is skipped by the rule of the model's family; choose its steps again (ppdiffusers_tome.tune)"
         )
     return skipped
 
