@@ -33,6 +33,9 @@ class CPUAttnProcessor:
         # the default, and knows only its own classes. What it does for AttnProcessor is right for this one too.
         return AttnProcessor
 
+    def __reduce__(self) -> tuple[type, tuple[()]]:  # else a pickle would take the class for AttnProcessor
+        return type(self), ()
+
     def __call__(
         self,
         attn: Any,

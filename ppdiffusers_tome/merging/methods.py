@@ -16,10 +16,10 @@ class Method:
     """A way to have attention see fewer tokens.
 
     Attributes:
-        about: one clause, for tables and help.
+        about: one clause, for pages that list the methods.
         keeps_queries: True where every query stays and only keys and values are reduced.
         compares: True where similarities are computed, so that groups of similar tokens exist.
-        weighs_groups: whether group sizes weight merged keys.
+        weighs_groups: True where group sizes weight merged keys.
         unsupported_settings: settings that must stay at their defaults, each with the reason as a clause.
     """
 

@@ -113,7 +113,7 @@ def find_family(denoiser: Layer) -> str:
     if any(getattr(denoiser, parts.down, None) is not None for parts in UNETS):
         return UNET
     is_class_conditional = getattr(getattr(denoiser, "config", None), "norm_type", None) == "ada_norm_zero"
-    return CLASS_TRANSFORMER if is_class_conditional or is_a(denoiser, "DiTLLaMA2DModel") else TEXT_TRANSFORMER
+    return CLASS_TRANSFORMER if is_class_conditional else TEXT_TRANSFORMER
 
 
 @lru_cache(maxsize=1024)

@@ -5,11 +5,6 @@ from __future__ import annotations
 from paddle.nn import Layer
 
 
-def has_legacy_port(model: Layer) -> bool:
-    """Return whether ppdiffusers' port is on a model."""
-    return any("_tome_info" in vars(layer) for layer in model.sublayers(include_self=True))
-
-
 def remove_legacy_port(model: Layer) -> None:
     """Restore the classes and attributes that ppdiffusers' port changed."""
     for layer in model.sublayers(include_self=True):

@@ -108,8 +108,8 @@ def _check_fraction(name: str, ratio: Any, settings: Mapping[str, Any]) -> float
     limit = 1 - 1 / math.prod(stride)  # all tokens but the destinations
     # Where every query stays, the destinations alone may remain as keys.
     may_reach_limit = METHODS[settings["method"]].keeps_queries
-    if may_reach_limit and 0 <= ratio <= 1 and f"{float(ratio):.4g}" == f"{limit:.4g}":
-        return limit  # given as a summary shows it, 0.8889 for 8 / 9
+    if may_reach_limit and abs(ratio - limit) < 5e-5:
+        return limit  # given with the four digits of a summary, 0.8889 for 8 / 9
     if 0 <= ratio < limit:
         return float(ratio)
     highest = f"{'at most' if may_reach_limit else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # rounded down

@@ -13,7 +13,6 @@ from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, St
 import tiny
 from patching.port import apply_port, remove_port
 from ppdiffusers_tome import ToMeValueError, apply_tome, get_tome, shared_copy
-from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 
 MERGED = dict(tiny.MERGE_ALL, reuse_steps=2)
@@ -68,8 +67,7 @@ class TestOfAPipeline:
         apply_port(pipe, ratio=0.5, use_rand=False)
         ported, before = tiny.run_pipeline(pipe), tiny.snapshot(pipe.unet)
         other = shared_copy(pipe)
-        assert has_legacy_port(pipe.unet)
-        assert not has_legacy_port(other.unet)
+        assert [hasattr(each.unet, "_tome_info") for each in (pipe, other)] == [True, False]
         assert all(one is two for one, two in zip(weights(pipe), weights(other), strict=True))
         assert np.array_equal(tiny.run_pipeline(other), plain)
         assert tiny.snapshot(pipe.unet) == before

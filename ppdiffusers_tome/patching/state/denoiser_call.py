@@ -38,7 +38,7 @@ class DenoiserCall:
         cached_call: of the cache over steps; None where all layers run.
         shared_reductions: what ``reuse_steps`` shares, by block, layout and batch; None where it shares nothing.
         is_eager: False while ``to_static`` traces the call.
-        records_gradients: True if gradients may be computed; a layer that will run again runs first without.
+        records_gradients: True if gradients may be computed; with gradient checkpointing a first run records none.
     """
 
     state: DenoiserState

@@ -55,9 +55,9 @@ class ImageSpec(NamedTuple):
         kept: dict[str, Any] = {}
         with suppress(Exception):  # whatever the file holds, it is no such image
             kept = read_settings(self.path)
-            kept |= dict.fromkeys(kept["defaults"])
         for name, value in self.settings.describe(self.prompt).items():
-            if kept.get(name) != value:
+            is_default = value is None and name in kept.get("defaults", ())
+            if not is_default and kept.get(name) != value:
                 raise UserError(
                     f"{self.path} is there with another {name} than line {self.line} asks for; give another --output, "
                     "or replace it with --overwrite"

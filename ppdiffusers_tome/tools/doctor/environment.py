@@ -1,4 +1,4 @@
-"""Environment report for bugs: versions, devices, threads, memory, nothing private.
+"""Environment report for bugs: versions, devices, memory, nothing private.
 
 Importing this needs the standard library alone: any other package may be what is broken.
 """

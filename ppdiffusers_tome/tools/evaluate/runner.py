@@ -47,8 +47,7 @@ class Evaluation:
         """Measure the cases that the ledger lacks; report on all.
 
         Raises:
-            UserError: the ledger belongs to another run, or cannot be written; or the scheduler cannot run so few steps
-                as a configuration has.
+            UserError: the ledger belongs to another run, or the scheduler cannot run as few steps as a configuration.
             NothingToMergeError: nothing merges in the pipeline with a configuration.
         """
         for each in self.configurations:
@@ -59,7 +58,9 @@ class Evaluation:
         machine = {**describe_machine(), "memory": explain_peak()}
         if self.edges is not None:  # another image may have taken the place of a file
             run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
-        identity = {**run, **machine, "configurations": [each.to_dict() for each in self.configurations]}
+        configurations = [each.to_dict() for each in self.configurations]
+        # Finished cases are not generated again, so an image that was not kept would be missing.
+        identity = {**run, **machine, "configurations": configurations, "keeps_all": self.images.keeps_all}
         ledger, busy = Ledger(ledger_path, identity, overwrite=overwrite), describe_load()
         self._measure_missing(cases, ledger)
         families = list(dict.fromkeys(each.family for each in self.configurations))

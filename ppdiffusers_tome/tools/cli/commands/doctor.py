@@ -40,7 +40,7 @@ HELP = "Say what merges in every pipeline, or in one model and what that saves h
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports.
 with --model: the tokens at every level, how many merge, the memory that an image needs, computed from shapes, and a
 call of the denoiser timed on this machine, merged and unmerged.
-with --environment: versions, devices, threads and memory, for a bug report, and every merging method run on the
+with --environment: versions, devices and memory, for a bug report, and every merging method run on the
 device. It names no users or machines, and also tells why Paddle or ppdiffusers cannot be imported.
 
   ppdiffusers-tome doctor --model photographs --ratio 0.5
