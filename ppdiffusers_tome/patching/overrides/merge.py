@@ -38,7 +38,7 @@ class PointOverride(Override):
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or unmerged."""
-        is_bypassed = self.bypassing_processor is find_processor(self.layer)
+        is_bypassed = self.bypassing_processor is not None and self.bypassing_processor is find_processor(self.layer)
         reduction = None if is_bypassed else block.match()
         if reduction is None:
             return original(*args, **kwargs)
@@ -53,8 +53,8 @@ class PointOverride(Override):
     def _run_merged(self, point: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
         merge_point, reduction = self.merge_point, point.reduction
-        processor = find_processor(self.layer)
-        if stores_maps(processor, self.role):
+        processor = type(getattr(self.layer, "processor", None))
+        if stores_maps(processor, self.role):  # type: ignore[arg-type]
             raise UnmergeableError(
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
