@@ -70,5 +70,6 @@ def _fits_kernel(layer: Any, x: Any) -> bool:
         and layer._updated_padding == ([padding] * 2 if isinstance(padding, int) else list(padding))
         and len(layer._updated_padding) == 2  # not of each side
         and x.ndim == 4
+        and x.shape[0] > 0
         and x.shape[1] == layer.weight.shape[1] * layer._groups
     )

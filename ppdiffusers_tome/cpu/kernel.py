@@ -53,7 +53,7 @@ def compute_convolution(
     x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor | None, *,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
 ) -> paddle.Tensor | None:  # fmt: skip
-    """Compute a convolution by the kernel; return None without onnxruntime.
+    """Compute a convolution by the kernel; return None if it cannot.
 
     Args:
         x: ``[batch, channels, height, width]``; it and the others fit the kernel.
@@ -67,6 +67,8 @@ def compute_convolution(
     """
     sides = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     size = [(side + 2 * pad - gap * (kernel - 1) - 1) // step + 1 for side, kernel, step, pad, gap in sides]
+    if min(size) < 1:
+        return None  # Paddle says what is wrong
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return _compute(
         "Conv", inputs, [x.shape[0], weight.shape[0], *size],

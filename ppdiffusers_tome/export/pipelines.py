@@ -116,6 +116,12 @@ def _require_deployable(pipe: Any) -> None:
         raise ToMeValueError(
             f"a {type(controlnet).__name__} cannot be exported; the deploy pipelines take one ControlNet"
         )
+    channels = (pipe.unet.config.in_channels, pipe.vae.config.latent_channels)
+    if channels != (LATENT_CHANNELS, LATENT_CHANNELS) or pipe.vae_scale_factor != VAE_SCALE_FACTOR:
+        raise ToMeValueError(
+            f"a UNet of {channels[0]} and a VAE of {channels[1]} channels at 1/{pipe.vae_scale_factor} of the size "
+            f"cannot be exported; the deploy pipelines take {LATENT_CHANNELS} channels at 1/{VAE_SCALE_FACTOR}"
+        )
     for name in ("unet", "controlnet", "text_encoder", "vae"):
         model = getattr(pipe, name, None)
         dtypes = {parameter.dtype for parameter in model.parameters()} if model is not None else set()

@@ -317,3 +317,15 @@ def test_tome_before_and_after(
         assert np.array_equal(tiny.run_unet(end(unet)), unmerged)
         assert not functions(unet)
         assert not any("_ppdiffusers_tome" in vars(layer) for layer in unet.sublayers(include_self=True))
+
+
+@pytest.mark.filterwarnings("error:ToMe")
+def test_an_image_smaller_than_the_kernel_has_paddles_outcome() -> None:
+    def run(layer: Conv2D) -> Any:
+        try:
+            return run_eagerly(layer, tiny.array((2, 8, 2, 13))).shape  # Paddle 3.3: without rows
+        except (ValueError, RuntimeError) as error:  # Paddle 2.6
+            return type(error)
+
+    layer = tiny.build(Conv2D, in_channels=8, out_channels=4, kernel_size=3)
+    assert run(enable_cpu_kernels(copy.deepcopy(layer))) == run(layer)

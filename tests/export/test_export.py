@@ -138,8 +138,11 @@ def test_what_the_deploy_pipelines_do_not_take_is_refused(tmp_path):
     image_to_image = tiny.pipeline(ppdiffusers.StableDiffusionImg2ImgPipeline)
     with pytest.raises(ToMeValueError, match="a StableDiffusionImg2ImgPipeline cannot"):
         export_pipeline(image_to_image, tmp_path, height=64, width=64)
+    with pytest.raises(ToMeValueError, match=r"channels at 1/\d of the size cannot be exported"):
+        export_pipeline(tiny.pipeline(), tmp_path, height=64, width=64)
     for name in ("unet", "vae", "text_encoder"):
         pipe = tiny.pipeline()
+        pipe.vae_scale_factor = 8
         getattr(pipe, name).to(dtype="float64")
         with pytest.raises(ToMeValueError, match=f"{name} in .*float64 cannot.* load it in float32"):
             export_pipeline(pipe, tmp_path, height=64, width=64)
@@ -225,6 +228,7 @@ def test_a_program_whose_output_is_not_a_number_is_refused(tmp_path):
 @pytest.mark.parametrize("settings", [dict(start=0.2), dict(ratio=(0.7, 0.3)), dict(cache=0.2)], ids=str)
 def test_every_denoiser_is_checked_before_anything_is_written(settings, tmp_path):
     pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
+    pipe.vae_scale_factor = 8
     assert _find_configs(pipe) == {"unet": ToMeConfig(0), "controlnet": ToMeConfig(0)}
     pipe.unet.apply_tome(0.5)
     assert _find_configs(pipe) == {"unet": ToMeConfig(0.5), "controlnet": ToMeConfig(0)}

@@ -141,6 +141,18 @@ def test_a_function_of_the_user_may_put_all_tokens_in_the_place_of_merged_ones()
     assert np.array_equal(outputs[0].numpy(), features.numpy())
 
 
+@pytest.mark.parametrize("method", ["tome", "keys"])
+def test_a_function_that_leaves_attention_out_in_some_calls(method: str) -> None:
+    unet = tiny.unet(levels=1)
+    attention = unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1
+    own, features = attention.forward, [tiny.array((2, 256, 8), seed=5)]
+    attention.forward = lambda *args, **kwargs: features[0] if features else own(*args, **kwargs)
+    apply_tome(unet, 0.5, method=method)
+    tiny.run_unet(unet)
+    features.clear()
+    assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5, method=method)))
+
+
 class GivenMore(nn.Layer):
     """Attention that gets more keywords, which a function makes of its tokens."""
 

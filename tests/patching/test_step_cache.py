@@ -554,6 +554,18 @@ class TestOnPipelines:
             assert np.array_equal(tiny.run_pipeline(pipe, steps=steps), plain)
         assert pipe.tome.entries[0].last_image.cache_bytes == 0
 
+    def test_a_layer_that_runs_several_times_in_a_call_is_computed(self) -> None:
+        dit = tiny.dit(num_layers=1)
+        dit.transformer_blocks = paddle.nn.LayerList([dit.transformer_blocks[0]] * 3)
+        pipe = Sampler(dit, tiny.scheduler())
+
+        def run(model: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            return tiny.run_dit(model, timestep=timestep)
+
+        plain = pipe(run)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
+
 
 class TestRefusals:
     def test_a_program_is_refused(self) -> None:

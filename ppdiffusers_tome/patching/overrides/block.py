@@ -103,3 +103,9 @@ class BlockOverride(Override):
             return original(*args, **kwargs)
         finally:
             CALL_STACK.frames = outer
+
+    def take_off(self) -> None:
+        """Remove this and the overrides inside, also on a layer that left the model."""
+        super().take_off()
+        for _, override in self._inner:
+            override.take_off()

@@ -16,7 +16,7 @@ from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, POINT, Frame
-from ppdiffusers_tome.patching.override import Original, Override
+from ppdiffusers_tome.patching.override import Original, Override, list_functions
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -80,7 +80,8 @@ class PointOverride(Override):
             CALL_STACK.frames = outer
         missing = point.required - point.ran
         if missing:  # the result has other keys, or lacks its positions
-            self.bypassing_processor = processor
+            # A function of the user inside may leave attention out in some calls only.
+            self.bypassing_processor = processor if len(list_functions(self.layer)) == 1 else None
             raise UnmergeableError(
                 f"attention with {processor.__name__}, or a function in place of its forward, does not call "
                 f"{max(missing)}, where ToMe reduces keys or rotates merged tokens by their positions, so it runs "
@@ -177,15 +178,20 @@ class NormOverride(InnerOverride):
             return output
         point.ran.add(self.name)
         if output.ndim == 3:  # [batch, tokens, heads * channels]
-            return self._rotate(point, output.reshape([0, 0, self.num_heads, -1])).flatten(2)
-        return self._rotate(point, output)
+            by_head = output.reshape([0, 0, self.num_heads, -1]).transpose([0, 2, 1, 3])
+            return self._rotate(point, by_head).transpose([0, 2, 1, 3]).flatten(2)
+        if output.shape[1] == output.shape[2] == self.num_heads:
+            raise UnmergeableError(
+                f"attention on {self.num_heads} tokens has {self.num_heads} heads, so the axis of its tokens is "
+                "unknown, and it runs unmerged"
+            )
+        if output.shape[1] == self.num_heads:
+            return self._rotate(point, output)
+        return self._rotate(point, output.transpose([0, 2, 1, 3])).transpose([0, 2, 1, 3])
 
     def _rotate(self, point: PointCall, x: paddle.Tensor) -> paddle.Tensor:
-        """Rotate ``[batch, heads, tokens, channels]``, or tokens before heads."""
-        rotation, text_first = point.rotations[self.name], point.merge_point.text_first
-        if x.shape[1] == self.num_heads:
-            return rotation.rotate(x, text_first=text_first)
-        return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
+        """Rotate ``[batch, heads, tokens, channels]``."""
+        return point.rotations[self.name].rotate(x, text_first=point.merge_point.text_first)
 
 
 def require_fit(layer: Layer, point: MergePoint, reduction: TokenReduction, tokens: paddle.Tensor | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -59,7 +60,8 @@ class DenoiserState:
             )
 
     def warn_once(self, message: str) -> None:
-        """Warn once with these words while this ToMe is applied."""
-        if message not in self._warned:
-            self._warned.add(message)
+        """Warn once with these words, whatever their numbers, while this ToMe is applied."""
+        words = re.sub(r"\d+", "", message)
+        if words not in self._warned:
+            self._warned.add(words)
             warn_user(message)

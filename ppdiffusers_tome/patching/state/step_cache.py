@@ -47,14 +47,20 @@ class CachedCall:
         self.stores_values = record is not None or step.number < max(skipped_steps, default=0)
         self.stacks: dict[Hashable, Sequence[Any]] = {}
         self.has_skipped = False
+        self._stored: set[Hashable] = set()
 
     def skips(self, key: Hashable) -> bool:
         """Return whether a layer is skipped, which requires an earlier step."""
-        return self._is_skipped and key in self._histories
+        return self._is_skipped and key in self._histories and not self._histories[key].is_repeated
 
     def store(self, key: Hashable, value: Any, *, has_slope: bool = True) -> None:
         """Store the value of a layer that ran."""
-        self._histories.setdefault(key, History()).add(self._step.time if has_slope else None, value)
+        history = self._histories.setdefault(key, History())
+        history.is_repeated |= key in self._stored
+        self._stored.add(key)
+        if history.is_repeated:
+            return
+        history.add(self._step.time if has_slope else None, value)
         if self._record is not None and has_slope:
             self._record(self._step.number, key, value)
 
@@ -82,7 +88,7 @@ def choose_skipped_steps(state: DenoiserState, denoiser: Layer, scheduler: Any, 
             f"{format_count(num_steps, 'step')}, so they are computed; give a greater fraction, which skips steps "
             f"of {MIN_STEPS} or more that follow one another, or list fewer steps"
         )
-    if isinstance(cache, tuple) and cache[-1] + 1 != num_steps:
+    elif isinstance(cache, tuple) and cache[-1] + 1 != num_steps:
         state.warn_once(
             f"the list in cache is for {cache[-1] + 1} steps and this denoising has {num_steps}, so as large a "
             "fraction is skipped by the rule of the model's family; choose its steps again (ppdiffusers_tome.tune)"

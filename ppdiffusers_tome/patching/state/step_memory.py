@@ -27,11 +27,13 @@ class History:
         time: of the last computed step, see ``Step.time``.
         value: a tensor, or tuples and lists of tensors.
         slope: its change over time between the last two computed times; None before the second.
+        is_repeated: True where the layer ran several times in one call, so that it has no one value.
     """
 
     time: int | None = None
     value: Any = None
     slope: Any = None
+    is_repeated: bool = False
 
     def add(self, time: int | None, value: Any) -> None:
         """Store a computed step's value, without a slope where time is None."""
