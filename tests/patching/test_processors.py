@@ -17,7 +17,12 @@ from ppdiffusers.models.lora import LoRALinearLayer
 from ppdiffusers.patches import paddle_patch
 
 import tiny
-from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
+from ppdiffusers_tome.merging.rotary import RotaryEmbedding
+from ppdiffusers_tome.patching.adapters.adapter import MergePoint
+from ppdiffusers_tome.patching.overrides.merge import NormOverride
+from ppdiffusers_tome.patching.state.block_call import PointCall, UnmergeableError
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from zoo.specimen import keep_random_state
 
 
@@ -192,3 +197,16 @@ def test_unfusing_a_lora_under_tome(tmp_path: Path) -> None:
     assert fused.max() <= 0.03 * np.abs(loaded - without).max()
     unet.unfuse_lora()
     assert np.abs(tiny.run_unet(unet) - without).max() <= 1e-3
+
+
+def test_norms_where_attention_has_as_many_heads_as_tokens() -> None:
+    """Before the split into heads the axis of tokens is known, as in Wan; elsewhere attention runs unmerged."""
+    rotation = RotaryEmbedding((tiny.array((2, 4)), tiny.array((2, 4), seed=1)), 2).grid_rotation
+    point = PointCall(None, None, MergePoint("attn"), rotations={"norm_q": rotation})  # type: ignore[arg-type]
+    norm = NormOverride(DenoiserState(ToMeConfig()), paddle.nn.Identity(), "norm_q", num_heads=2)
+    x = tiny.array((1, 2, 8), seed=2)
+    by_head = paddle.stack([x[:, :, :4], x[:, :, 4:]], axis=1)
+    expected = paddle.concat([*rotation.rotate(by_head).unbind(axis=1)], axis=-1)
+    assert np.array_equal(norm.run(point, lambda x: x, x).numpy(), expected.numpy())
+    with pytest.raises(UnmergeableError, match="attention on 2 tokens has 2 heads"):
+        norm.run(point, lambda x: x, by_head)
