@@ -196,7 +196,8 @@ def test_names_of_other_sites_lead_nowhere_and_files_are_not_served_or_read(addr
 def test_the_command_serves_until_it_is_interrupted_and_leaves_no_file(tmp_path: Path) -> None:
     pytest.importorskip("gradio")
     command = [sys.executable, "-m", "ppdiffusers_tome", "play", "--port", "0", "--host", "0.0.0.0", *SMALL]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)}
+    # With a proxy of SOCKS, for which Gradio's client has no package.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path), "all_proxy": "socks5://127.0.0.1:9"}
     with subprocess.Popen(
         [*command, "--language", "zh"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # pytest may run where it is ignored
