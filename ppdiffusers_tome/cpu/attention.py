@@ -13,7 +13,7 @@ from paddle.nn import Layer
 from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFormersAttnProcessor
 from ppdiffusers.utils import USE_PEFT_BACKEND
 
-from ppdiffusers_tome.cpu.kernel import compute_attention, fits_kernel
+from ppdiffusers_tome.cpu.kernel import compute_attention, find_module, fits_kernel
 
 
 class CPUAttnProcessor:
@@ -136,7 +136,7 @@ def restore_processors(model: Layer) -> None:
 
 def _is_replaceable(processor: Any) -> bool:
     # A function that other code put on the class stays, too.
-    if getattr(type(processor).__call__, "__globals__", {}).get("__name__") != type(processor).__module__:
+    if find_module(type(processor).__call__) != type(processor).__module__:
         return False
     # In ppdiffusers 0.29.1 the default is xFormers' processor, which tries a GPU kernel and then computes plainly.
     if type(processor) is XFormersAttnProcessor:

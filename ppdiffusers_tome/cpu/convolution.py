@@ -10,14 +10,14 @@ from paddle.jit.sot import psdb
 from paddle.nn import Conv2D, Layer
 from ppdiffusers.models.lora import LoRACompatibleConv
 
-from ppdiffusers_tome.cpu.kernel import compute_convolution, fits_kernel
+from ppdiffusers_tome.cpu.kernel import compute_convolution, find_module, fits_kernel
 from ppdiffusers_tome.patching.override import replace_inside
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK
 
 # What the kernel computes; a subclass may have a ``forward`` of its own, and other code may have replaced a class's.
 _FORWARDS = tuple(
     function for package, function in (("paddle", Conv2D.forward), ("ppdiffusers", LoRACompatibleConv.forward))
-    if getattr(function, "__globals__", {}).get("__name__", "").startswith(f"{package}.")
+    if find_module(function).startswith(f"{package}.")
 )  # fmt: skip
 
 

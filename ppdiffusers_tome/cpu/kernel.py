@@ -30,6 +30,12 @@ def fits_kernel(*tensors: paddle.Tensor) -> bool:
     )
 
 
+def find_module(function: Any) -> str:
+    """Return the module in which a function was written, or ""."""
+    # Its ``__module__`` may be copied from the function that it replaced.
+    return getattr(function, "__globals__", {}).get("__name__", "")
+
+
 def compute_attention(
     query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, heads: int, scale: float
 ) -> paddle.Tensor | None:

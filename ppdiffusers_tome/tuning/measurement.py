@@ -25,12 +25,9 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        from paddle.base import core
-
         gc.collect()
-        self._kind, self._index = _find_device()
         if measures_memory():
-            getattr(core, f"{self._kind}_memory_stat_reset_peak_value")("Allocated", self._index)
+            _call_counter("reset_peak_value")
         self._start = read_clock()
 
     def seconds(self) -> float:
@@ -39,10 +36,7 @@ class Meter:
 
     def peak_bytes(self) -> int | None:
         """Return the most memory since the start, with weights, if measured."""
-        from paddle.base import core
-
-        read = getattr(core, f"{self._kind}_memory_stat_peak_value")
-        return read("Allocated", self._index) if measures_memory() else None
+        return _call_counter("peak_value") if measures_memory() else None
 
 
 def measures_memory() -> bool:
@@ -54,7 +48,9 @@ def measures_memory() -> bool:
 
 def explain_peak() -> str:
     """Explain the meaning of ``peak_bytes`` on this device."""
-    return "memory of Paddle's tensors" + (" on the GPU" if _find_device()[0] == "device" else "")
+    import paddle
+
+    return "memory of Paddle's tensors" + (" on the GPU" if paddle.get_device().startswith("gpu") else "")
 
 
 def find_highest_peak(peaks: Iterable[int | None]) -> int | None:
@@ -86,9 +82,11 @@ def keep_random_state() -> Iterator[None]:
         named.update(named_states)
 
 
-def _find_device() -> tuple[str, int]:
-    """Return Paddle's name for the kind of memory, and the device's number."""
+def _call_counter(name: str) -> int:
+    """Call a function of Paddle's counter of tensors on the device."""
     import paddle
+    from paddle.base import core
 
     device, _, index = paddle.get_device().partition(":")
-    return ("device", int(index or 0)) if device == "gpu" else ("host", 0)
+    kind, number = ("device", int(index or 0)) if device == "gpu" else ("host", 0)
+    return getattr(core, f"{kind}_memory_stat_{name}")("Allocated", number)
