@@ -3,7 +3,7 @@
     python docs/measured/frontier.py docs/measured/fidelity/photographs.json docs/measured/fidelity/dit.json \\
         --plot docs/images/frontier.png
 
-It reads the ``evaluate.json`` of one or more models and prints the goals of each model and a table of all settings.
+It reads the ``compare.json`` of one or more models and prints the goals of each model and a table of all settings.
 Fidelity is the PSNR to the unmerged image in dB; it and the speed-ups are medians over the images. The port is included
 if ``benchmarks.fidelity`` was given ``--port-ratios``. Between two ratios of plain ToMe or ToDo the PSNR is
 interpolated, as any ratio can be set. For this package the best evaluated setting counts, as two methods cannot be
@@ -58,7 +58,7 @@ IMAGE, BLOCKS = attrgetter("image_speed"), attrgetter("block_speed")
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Read an ``evaluate.json``."""
+    """Read an ``compare.json``."""
     results = json.loads(path.read_text())
     rows = [row for row in results["configurations"] if row["psnr_db"] is not None]
     return results["run"]["model"], [make_point(row) for row in rows]
@@ -73,7 +73,7 @@ def make_point(row: Mapping[str, Any]) -> Point:
     bounds = [IDENTICAL_PSNR if value is None else value for value in (psnr["median"], *(psnr["interval"] or ()))]
     return Point(
         name=configuration["name"].split(", max_downsample")[0],
-        family=PORT if configuration.get("contender") == PORT else configuration["family"],
+        family=PORT if configuration.get("contender") == PORT else configuration.get("family") or "merged",
         line=json.dumps(settings, sort_keys=True),
         image_speed=row["speed_up"]["median"],
         block_speed=row["block_speed_up"]["median"],
@@ -231,7 +231,7 @@ def label_frontier(axes: Any, points: Sequence[Point]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("evaluations", type=Path, nargs="+", help="evaluate.json of each model")
+    parser.add_argument("evaluations", type=Path, nargs="+", help="compare.json of each model")
     parser.add_argument("--plot", type=Path, help="file of the plot")
     args = parser.parse_args()
     evaluations = [read_evaluation(path) for path in args.evaluations]

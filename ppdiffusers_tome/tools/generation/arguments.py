@@ -27,10 +27,12 @@ _HELP = {  # of the settings that are not only listed
 }
 
 
-def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
-    """Add the prompt, the model and how to generate."""
+def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, several_seeds: bool = False) -> None:
+    """Add the prompt, with ``file`` also one of prompts, the model and how to generate."""
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
+    if file:
+        group.add_argument("--prompts", type=Path, metavar="FILE", help="a text with a prompt on each line")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
     add_model_argument(group, class_labels=True)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs: 10)")
@@ -87,13 +89,14 @@ def add_controlnet_argument(group: Any) -> None:
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
 
 
-def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> Any:
-    """Add the settings of ``ToMeConfig``, with ``ratio`` also the ratio.
+def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False, config: bool = True) -> Any:
+    """Add the settings of ``ToMeConfig``, with ``ratio`` also the ratio, with ``config`` also a preset or file.
 
     Options that the user omits set no attribute. The result is the group, for more arguments.
     """
     group = parser.add_argument_group("token merging")
-    group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
+    if config:
+        group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
     if ratio:
         group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
     listed, flags = [], []

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # Pixels per degree of the eye's angle, which decide how fine a detail counts; flip-evaluator's default: a monitor 0.7 m
 # wide and 0.7 m away, with 3840 pixels across.
-FLIP_PPD = 67
+_FLIP_PPD = 67
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def compare_images(reference: np.ndarray, image: np.ndarray) -> Similarity:
     if np.array_equal(reference, image):
         return Similarity(math.inf, 1.0, 0.0)
     fractions = [np.ascontiguousarray(pixels, np.float32) / 255 for pixels in (reference, image)]
-    _, flip, _ = flip_evaluator.evaluate(*fractions, "LDR", applyMagma=False, parameters={"ppd": FLIP_PPD})
+    _, flip, _ = flip_evaluator.evaluate(*fractions, "LDR", applyMagma=False, parameters={"ppd": _FLIP_PPD})
     return Similarity(
         psnr=compute_psnr(reference, image),
         ssim=float(structural_similarity(reference, image, data_range=255, channel_axis=2)),

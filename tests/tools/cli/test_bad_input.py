@@ -55,13 +55,12 @@ doctor --environment --model photographs | --model: not allowed with argument --
 generate --prompts EDGES --canny-low 50 | --canny-low is for a photo
 generate --prompts FILE --canny-low 50 | --canny-low is for a photo
 generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs edges
-evaluate --ratios | nothing is to be compared with the unmerged pipeline
-evaluate --configs nowhere.json | --configs nowhere.json cannot be read
-evaluate --seeds -1 | --seeds -1 must be from 0 to 2**62
-evaluate --model some/model | there is no prompt
-evaluate --prompts /dev/null | --prompts /dev/null holds no prompt
-evaluate --prompts /proc/self/exe | --prompts /proc/self/exe is not text in UTF-8
-evaluate --output TAKEN | evaluate.md exists already; choose another --output, or replace it with --overwrite
+compare --ratios | nothing is to be compared with the unmerged pipeline
+compare --configs nowhere.json | --configs nowhere.json cannot be read
+compare --seeds -1 | --seeds -1 must be from 0 to 2**62
+compare --prompts /dev/null | --prompts /dev/null holds no prompt
+compare --prompts /proc/self/exe | --prompts /proc/self/exe cannot be read (it is not text in UTF-8); give a text
+compare --output TAKEN | compare.md exists already; choose another --output, or replace it with --overwrite
 generate --prompt x --output TAKEN | 0001-x.png exists already; choose another --output, or replace it with --overwrite
 tune --max-memory 8 | must be a size above 0 with its unit
 tune --max-memory 0GB | must be a size above 0 with its unit
@@ -98,7 +97,7 @@ def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeyp
     files = {"PHOTO": str(photo), "TAKEN": str(tmp_path / "taken")}
     files |= {name: str(tmp_path / f"{name.lower()}.jsonl") for name in ("FILE", "EDGES")}
     (tmp_path / "taken").mkdir()
-    for name in ("evaluate.md", "0001-x.png"):
+    for name in ("compare.md", "0001-x.png"):
         (tmp_path / "taken" / name).write_bytes(b"mine")
     (tmp_path / "file.jsonl").write_text(json.dumps({"prompt": PROMPT}))
     (tmp_path / "edges.jsonl").write_text(json.dumps({"prompt": PROMPT, "control_image": str(photo)}))

@@ -31,10 +31,8 @@ CASES = {
     "generate --prompts FILE": (),
     "compare": (),
     "compare --configs balanced": (),
-    "compare --config balanced": (),
-    "compare --ratios --fewer-steps 1": ("--cache", "--end", "--config", "--tile"),
-    "evaluate": (),
-    "evaluate --configs balanced fast --ratios 0.5": ("--cache", "--end", "--config"),
+    "compare --ratios --fewer-steps 1": ("--cache", "--end", "--tile"),
+    "compare --configs balanced fast --ratios 0.5": ("--cache", "--end"),
     "tune": (),
     "visualize --method tome --ratio 0.5": (),
     "export": (),
@@ -45,7 +43,7 @@ CASES = {
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp"}  # as without them
-LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--tolerance",
+LATER = {"--output", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--tolerance",
          "--rows", "--language", "--host", "--port", "--allow-host", "--target-psnr", "--target-speedup",
          "--max-memory", "--help"}  # fmt: skip
 VALUES = {
