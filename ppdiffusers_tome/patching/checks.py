@@ -87,7 +87,7 @@ def explain_no_block(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], con
         return (
             f"{name} has nothing to merge: looked at {models or 'no model'} and found no block on a grid of image "
             f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
-            "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
+            "transformer), or to the pipeline that holds one; docs/en/reference/coverage.md lists which have"
         )
     levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.list_points(config)}))
     if levels:

@@ -74,7 +74,7 @@ class Comparison:
         missing = [case for case in cases if case not in ledger]
         if reused := len(cases) - len(missing):
             images = format_count(reused * len(self.configurations), "image")
-            print_line(f"{images} of {ledger.path} stay as they are; --overwrite generates them again")
+            print_line(f"kept: {images} of {self.folder}; --overwrite generates all again")
         total = len(self.configurations) * len(missing)
         with tqdm(total=total, desc="images", position=0, disable=None) as bar:
             for case in missing:

@@ -1,4 +1,4 @@
-"""The sheet and numbers of ``visualize``."""
+"""The sheet of ``visualize``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock
 
 
 def make_groups_sheet(
-    image: Image.Image, records: Mapping[MergingBlock, Sequence[MergeRecord]], num_calls: int, calls: Sequence[int],
-    run: Mapping[str, Any], settings: str,
+    image: Image.Image, records: Mapping[MergingBlock, Sequence[MergeRecord]], num_calls: int, run: Mapping[str, Any],
+    settings: str,
 ) -> Image.Image:  # fmt: skip
     """Lay out the groups over the image, and how often tokens merged.
 
-    A row is one of ``calls`` of the denoiser, from 0, and a column a block, of which there is at least one record. Some
-    schedulers call the denoiser more than once per step.
+    Rows are the first, a middle and the last call of the denoiser, of which some schedulers make several a step. A
+    column is a block, of which there is at least one record.
     """
     step = "step" if num_calls == run["steps"] else "call"
     rows = []
-    for call in calls:
+    for call in sorted({0, (num_calls - 1) // 2, num_calls - 1}):
         of_call = [next((record for record in every if record.call == call), None) for every in records.values()]
         timestep = next((record.timestep for record in of_call if record is not None), None)
         name = f"{step} {call + 1} of {num_calls}" + ("" if timestep is None else f", timestep {timestep:g}")
@@ -44,19 +44,6 @@ def make_groups_sheet(
     columns = [Label("the image", (settings, *unnamed))]
     columns += [Label(f"{block.denoiser}, level {block.level}", (block.path,)) for block in records]
     return make_sheet(title, columns, rows)
-
-
-def describe_records(records: Sequence[MergeRecord]) -> list[dict[str, Any]]:
-    """Return the numbers of every record as plain values."""
-    return [
-        {
-            "denoiser": record.block.denoiser, "block": record.block.path, "level": record.block.level,
-            "grid": [record.grid.height, record.grid.width], "call": record.call + 1, "timestep": record.timestep,
-            "tokens": len(record.groups), "merged_away": record.num_merged,
-            "unmerged": int((record.sizes == 1).sum()), "largest_group": int(record.sizes.max()),
-        }
-        for record in records
-    ]  # fmt: skip
 
 
 def _make_groups_cell(image: Image.Image, record: MergeRecord | None) -> Cell:

@@ -17,7 +17,6 @@ from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
-from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
@@ -62,20 +61,15 @@ class Settings:
         """The names of settings that are left to the model."""
         return [name for name in ("height", "width", "guidance_scale", "scheduler") if getattr(self, name) is None]
 
-    def describe(self, prompt: str) -> dict[str, Any]:
+    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
         """Return what was asked for as plain values; ``defaults`` are None."""
-        names = ("negative_prompt", "seed", "height", "width", "steps", "guidance_scale", "dtype")
+        names = ("negative_prompt", "height", "width", "steps", "guidance_scale", "dtype")
         return {
-            "prompt": prompt, **{name: getattr(self, name) for name in names}, "model": self.model.label,
+            "prompt": prompt, "seed": self.seed + number, **{name: getattr(self, name) for name in names},
+            "model": self.model.label,
             "controlnet": self.describe_control(), "scheduler": SCHEDULERS.get(str(self.scheduler)),
             "tome": None if changes_nothing(self.tome) else self.tome.to_dict(),
         }  # fmt: skip
-
-    def check_memory(self) -> None:
-        """Refuse an image whose size cannot fit into memory."""
-        rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2
-        efficient = self.cpu_kernels or self.xformers
-        check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, cpu_kernels=efficient)
 
     def describe_control(self) -> dict[str, Any] | None:
         """Return the ControlNet and its edges as plain values, if any."""
@@ -132,7 +126,6 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         if hasattr(args, "ratio"):
             refuse_without_merging(args, [tome])
         refuse_without_edges(args, [settings])
-    settings.check_memory()
     return settings
 
 

@@ -17,7 +17,7 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, changes_nothing
-from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged
 from ppdiffusers_tome.tools.play.i18n import translate
@@ -203,7 +203,7 @@ class Page:
                 reason, values = error.reason, error.values
             elif isinstance(error, ToMeError):
                 reason, values = "failed", {"detail": error}
-            elif is_out_of_memory(error):
+            elif explain_shortage(error) is not None:
                 reason = "out_of_memory"
             else:
                 traceback.print_exc()

@@ -108,11 +108,11 @@ class Studio:
         self._worker.shutdown(cancel_futures=True)
 
     def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
-        """Turn a form into a request that fits into memory.
+        """Turn a form into a request.
 
         Raises:
             RefusedError: a field is empty, or the photo of the form is gone.
-            ToMeError: the settings of token merging or the class cannot be used, or the image is too large.
+            ToMeError: the settings of token merging or the class cannot be used.
         """
         if form["has_photo"] and photo is None:  # Gradio drops the state of a page after an hour without a connection
             raise RefusedError("lost_photo")
@@ -133,7 +133,6 @@ class Studio:
         )  # fmt: skip
         loaded = replace(base, settings=own)
         loaded.check(prompt)
-        own.check_memory()
         return Request(loaded, prompt, edges, self._read_settings(form))
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:

@@ -120,7 +120,7 @@ def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_p
     capsys.readouterr()
     assert compare(tmp_path, *TWO, *BOTH) == 0
     captured = capsys.readouterr()
-    assert f"3 images of {tmp_path}/compare.jsonl stay as they are; --overwrite generates them again" in captured.out
+    assert f"kept: 3 images of {tmp_path}; --overwrite generates all again\n" in captured.out
     said = [line for line in heard(captured.err) if line.startswith("image ")]
     assert [line.split(": ")[0] for line in said] == ["image 1 of 3", "image 2 of 3", "image 3 of 3"]
     assert all(ROCKET in line for line in said)

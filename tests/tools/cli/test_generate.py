@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from ppdiffusers import ControlNetModel, DiffusionPipeline, StableDiffusionPipel
 import ppdiffusers_tome
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.generation import sampling, schedulers
+from ppdiffusers_tome.tools.generation import model_loader, sampling, schedulers
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.images import read_settings
@@ -74,6 +75,46 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     generate("--image", str(photo), "--cache", "0,2", "--steps", "3", folder="d")
     assert "; 1 of 3 calls of unet skipped; 1 of 3 calls of controlnet skipped" in capsys.readouterr().out
     assert np.abs(pixels_of(by_photo).astype(int) - pixels_of(by_kernel)).max() <= 1
+
+
+def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
+    """Its disk was full. What was generated with other settings is not taken for it, nor is a file of the user's."""
+    prompts, folder = tmp_path / "prompts.txt", tmp_path / "outputs"
+    prompts.write_text("".join(f"a photo of a {subject}\n" for subject in ("cat", "rocket", "wall")))
+
+    def run(*arguments: str) -> int:
+        return main(["generate", *SMALL, "--prompts", str(prompts), "--output", str(folder), *arguments])
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))  # writing more fails as on a full disk
+    try:
+        assert run() == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "cannot be written (File too large); make room" in heard(capsys.readouterr().err)[-1]
+    assert list(folder.iterdir()) == []
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    monkeypatch.setenv("PADDLE_TRAINER_ID", "1")  # of the launcher's processes each takes every n-th line
+    assert run() == 0
+    assert [path.name for path in folder.iterdir()] == ["0002-a-photo-of-a-rocket.png"]
+    monkeypatch.delenv("PADDLE_TRAINER_ID")
+    monkeypatch.delenv("PADDLE_TRAINERS_NUM")
+    assert run() == 0
+    assert f"kept: 1 image of {folder}; --overwrite generates all again\n" in capsys.readouterr().out
+    files = sorted(folder.iterdir())
+    assert [read_settings(path)["seed"] for path in files] == [0, 1, 2]
+    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
+    assert run() == 0  # a finished run needs no model
+    for option, value, name in (
+        ("--tile", "9", "tome"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
+        ("--scheduler", "lcm", "scheduler"),
+    ):  # fmt: skip
+        assert run(option, value) == 2
+        words = f"give another --output, or --overwrite: {files[0]} is there with another {name}"
+        assert words in capsys.readouterr().err
+    files[0].write_bytes(b"mine")
+    assert run() == 2
+    assert files[0].read_bytes() == b"mine"
 
 
 @pytest.mark.once

@@ -64,7 +64,7 @@ def address(studio: Studio) -> Iterator[str]:
     from ppdiffusers_tome.tools.play.server import listen, make_server
 
     with listen("127.0.0.1", 0) as listening:
-        server = make_server(Page(studio, "en").blocks, listening, "127.0.0.1", ["Play.Example.org"])
+        server = make_server(Page(studio, "en").blocks, listening, "127.0.0.1")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         wait_until(lambda: server.started)

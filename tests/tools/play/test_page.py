@@ -125,7 +125,6 @@ def test_cancelling_ends_a_running_comparison(
     ("fields", "words"),
     [
         ({"prompt": "  "}, "A field is empty"), ({"height": 105}, "height 105 must be"),
-        ({"height": 60_000, "width": 60_000}, "height 60000 and width 60000"),
         ({"ratio": 0.75}, "could not be generated: ratio=0.75 must"), ({"has_photo": True}, "choose it again"),
         ({"cache": 1.5}, "cache=1.5 must"), ({"end": -1}, "end=-1"), ({"seed": None}, "A field is empty"),
         ({"seed": -1}, "less than minimum value 0"), ({"steps": 201}, "greater than maximum value 200"),
@@ -185,7 +184,7 @@ def request(
 
 
 def test_names_of_other_sites_lead_nowhere_and_files_are_not_served_or_read(address: str, studio: Studio) -> None:
-    for host in ("localhost:8000", "127.0.0.1", "[::1]:7860", "play.example.org:80", "evil.example:7860"):
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:7860", "evil.example:7860"):
         assert request(address, "GET", "/config", Host=host)[0] == (400 if "evil" in host else 200)
     for path in ("/gradio_api/file=/etc/passwd", "/static/../../../../../etc/passwd"):
         assert request(address, "GET", path)[0] in (403, 404)

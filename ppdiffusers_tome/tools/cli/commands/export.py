@@ -17,7 +17,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_size_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config, refuse_without_merging
 
@@ -56,7 +55,6 @@ def run(args: argparse.Namespace) -> None:
     config = parse_tome_config(args, args.ratio)
     refuse_without_merging(args, [config])
     require_exportable(config)
-    check_memory(model.folder, config, args.height, args.width, rows=args.rows or 1, cpu_kernels=None)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     require_folder(args.output, overwrite=args.overwrite)
     with quiet_libraries():
