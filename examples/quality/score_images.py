@@ -162,8 +162,8 @@ def _read_images(paths: Sequence[Path]) -> Iterator[Image.Image]:
     for path in paths:
         try:
             yield read_image(path)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise SystemExit(f"{path} cannot be read as an image ({error}); remove it from its folder") from error
+        except ValueError as error:
+            raise SystemExit(f"{error}, or remove it from its folder") from error
 
 
 def _run_in_batches(items: Iterable[T], embed: Callable[[list[T]], Any]) -> np.ndarray:

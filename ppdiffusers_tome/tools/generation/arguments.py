@@ -35,8 +35,9 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, 
         group.add_argument("--prompts", type=Path, metavar="FILE", help="a text with a prompt on each line")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
     add_model_argument(group, class_labels=True)
-    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs: 10)")
-    group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; classes 4; photographs 1.5")
+    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs, dit: 10)")
+    group.add_argument("--guidance-scale", type=float, metavar="X",
+                       help="default: 7.5; classes 4; photographs, dit: 1.5")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
     add_size_arguments(group)
     if several_seeds:

@@ -6,12 +6,13 @@ import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log, warn
 from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
-from ppdiffusers_tome.tools.generation.model_sources import ModelSource
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.weights import explain_weights, find_code, is_torch, list_pickles
 
 _PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"
@@ -72,6 +73,12 @@ def load_pipeline(
             )
         cls = getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(kind, kind))
         loaded["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+    if model.folder is not None and not is_torch(model.folder):
+        for name in parts:  # some may have weights of PyTorch
+            folder, part_class = model.folder / name, getattr(ppdiffusers, str(index[name][1]), None)
+            if is_torch(folder) and part_class is not None:
+                part = replace(model, name=f"{model.name}/{name}", folder=folder)
+                loaded[name] = _load(part_class, "--model", part, dtype)
     pipe = _load(cls, "--model", model, dtype, **loaded)
     if controlnet is not None:
         _check_fit(pipe, model, controlnet)
@@ -156,7 +163,8 @@ def _explain_faults(option: str, source: ModelSource) -> Iterator[None]:
         yield
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:600] or type(error).__name__
-        remedy = "check the name and the network, and set FROM_DIFFUSERS=1 in the environment for weights of PyTorch"
+        small = describe_small_models("model_index.json" if option == "--model" else "config.json")
+        remedy = f"check the name and the network, or give {small}; for weights of PyTorch set FROM_DIFFUSERS=1"
         if source.folder is not None:
             remedy = explain_weights(source.folder) or "check that its files are complete"
         raise UserError(

@@ -169,8 +169,12 @@ def check_text(name: str, text: Any) -> None:
 
 def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
     """Return the settings of token merging; ``ratio`` as for ``parse_settings``."""
-    overrides = get_tome_overrides(args)
-    return combine_settings(getattr(args, "config", None), overrides if ratio is None else overrides | {"ratio": ratio})
+    overrides, config = get_tome_overrides(args), getattr(args, "config", None)
+    if ratio is None:
+        return combine_settings(config, overrides)
+    if config is not None:
+        raise UserError(f"--ratio {ratio:g} and --config {config} both hold the ratio; give one of them")
+    return combine_settings(None, overrides | {"ratio": ratio})
 
 
 def refuse_without_merging(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:

@@ -32,10 +32,12 @@ generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite
 generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 for a 2x2 stride
 generate --prompt x --cache x | cache='x' must be the fraction of steps
 generate --prompt x --config balance | did you mean balanced?
+generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
+visualize --config tome.json --ratio 0.5 | --ratio 0.5 and --config tome.json both hold the ratio; give one
 generate --prompt x --xformers --cpu-kernels | --cpu-kernels: not allowed with argument --xformers
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
 generate --prompt x --model controlnet | --model controlnet has no model_index.json
-generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or dit or
+generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or a small model of exam
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet {MODEL}/unet --image PHOTO | holds a UNet2DConditionModel
 generate --prompt x --controlnet controlnet | --controlnet needs edges
@@ -173,7 +175,7 @@ def test_without_a_clone_a_model_is_asked_for(given, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ppdiffusers_tome.__file__", str(tmp_path / "ppdiffusers_tome" / "__init__.py"))
     error = get_error(["generate", "--prompt", "x", "--output", str(tmp_path), *given], capsys)
-    assert "give a pipeline's folder or a hub name; a clone of ppdiffusers_tome's repository has small models" in error
+    assert "or a small model of examples/models in a clone of ppdiffusers_tome's repository" in error
 
 
 def test_no_command_is_refused(capsys):
@@ -183,4 +185,5 @@ def test_no_command_is_refused(capsys):
 def test_hub_that_cannot_be_reached_is_one_line(tmp_path, capsys):
     output = ["--output", str(tmp_path / "outputs")]
     error = get_error(["generate", "--prompt", PROMPT, "--model", "nobody/nothing", *output], capsys)
-    assert "--model nobody/nothing could not be loaded; check the name and the network" in error
+    assert "--model nobody/nothing could not be loaded; check the name and the network, or give a small model" in error
+    assert "of examples/models: dit, emoji, photographs" in error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,12 @@ def test_diffusers_folders_give_the_same_image(generate, tmp_path, photo):
     given = ("--image", str(photo), "--guidance-scale", "3")
     folders = ("--model", str(tmp_path / "model"), "--controlnet", str(tmp_path / "controlnet"))
     (known,), (file,) = generate(*given, folder="a"), generate(*given, *folders, folder="b")
+    np.testing.assert_array_equal(pixels_of(known), pixels_of(file))
+    # One part alone, among those with weights of Paddle.
+    mixed = shutil.copytree(find_model("photographs").folder, tmp_path / "mixed")
+    shutil.rmtree(mixed / "unet")
+    shutil.copytree(tmp_path / "model" / "unet", mixed / "unet")
+    (known,), (file,) = generate(folder="c"), generate("--model", str(mixed), folder="d")
     np.testing.assert_array_equal(pixels_of(known), pixels_of(file))
 
 

@@ -18,7 +18,8 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.generation.settings import get_tome_overrides, parse_tome_config
+from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale, get_tome_overrides, parse_tome_config
 from tools.cli.conftest import PROMPT, SMALL, heard
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}
@@ -58,6 +59,17 @@ def test_help_has_60_lines_and_lists_every_option(command, monkeypatch, capsys):
     assert len(text.splitlines()) <= 60
     commands.commands()[command].add_arguments(parser)
     assert not [action for action in parser._actions for name in action.option_strings[:1] if name[2:] not in text]
+
+
+def test_help_says_the_steps_and_guidance_of_the_small_models(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["generate", "--help"]) == 0
+    text, default = capsys.readouterr().out, find_model("some/model")
+    ((steps, guidance),) = {(model.steps, model.guidance_scale) for model in map(find_model, ("photographs", "dit"))}
+    assert (find_model("emoji").steps, find_model("emoji").guidance_scale) == (default.steps, None)
+    assert f"(default: {default.steps}; photographs, dit: {steps})" in text
+    usual = [choose_guidance_scale(default, takes_classes=takes) for takes in (False, True)]
+    assert f"default: {usual[0]}; classes {usual[1]:g}; photographs, dit: {guidance}" in text
 
 
 def test_every_setting_is_an_option():
