@@ -68,17 +68,18 @@ class Page:
         words, settings, form = self._words, self._studio.plain.settings, self._form
         gr.Markdown(f"{words('header')} {settings.model.label} · {get_device_name()} · {settings.dtype}")
         with gr.Row(elem_id="tome-columns"):
-            with gr.Column(scale=2, min_width=300):
+            with gr.Column(elem_id="tome-prompt"):
                 known = self._lay_out_prompt()
-                self._lay_out_settings()
-                self._lay_out_options()
-                file = self._lay_out_guide()
                 with gr.Row():
                     generate = gr.Button(words("generate"), variant="primary", elem_id="tome-generate")
                     cancel = gr.Button(words("cancel"), elem_id="tome-cancel")
                 progress = gr.HTML(elem_id="tome-progress", padding=False)
-            with gr.Column(scale=3, min_width=300):
+            with gr.Column(elem_id="tome-images"):
                 result = gr.HTML(f"<p>{words('first')}</p>{known}", elem_id="tome-result", padding=False)
+            with gr.Column(elem_id="tome-settings"):
+                self._lay_out_settings()
+                self._lay_out_options()
+                file = self._lay_out_guide()
         photo, comparison = gr.State(), gr.State()
         # One at a time, as decoding the most pixels takes a GiB.
         file.upload(self._read_photo, file, photo, concurrency_limit=1, **_HIDDEN)
@@ -113,7 +114,7 @@ class Page:
         )
         with gr.Column(visible=not is_given, elem_id="tome-own") as own:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
-            self._add_slider("ratio", 0.05, 0.75, _RATIO, step=0.05)
+            self._add_slider("ratio", 0.05, 0.7, _RATIO, step=0.05)
         self._add_slider("cache", 0, 0.7, 0, visible=not is_given)
         with gr.Column(visible=not is_given) as part:
             self._add_slider("start", 0, 0.9, 0)
