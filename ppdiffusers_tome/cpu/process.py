@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import sys
 from contextlib import suppress
 from numbers import Integral
@@ -45,14 +46,14 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
         >>> prepare_cpu()  # doctest: +SKIP
         2
     """
-    threads = _THREADS.check("threads", threads) or _read_threads() or count_usable_cores()
+    threads = _THREADS.check("threads", threads) or choose_threads()
     os.environ[_THREADS_VARIABLE] = str(threads)
     if "paddle" in sys.modules:
         sys.modules["paddle"].base.core.set_num_threads(threads)
     if keep_memory:
         keep_freed_memory()
     let_mkl_use_avx2()
-    _let_threads_sleep()
+    let_threads_sleep()
     return threads
 
 
@@ -100,7 +101,7 @@ def let_mkl_use_avx2() -> bool:
     return False
 
 
-def _let_threads_sleep() -> None:
+def let_threads_sleep() -> None:
     """Let Paddle's threads sleep after an operator instead of spinning."""
     if _BLOCKTIME_VARIABLE in os.environ:
         return
@@ -108,6 +109,26 @@ def _let_threads_sleep() -> None:
     os.environ[_BLOCKTIME_VARIABLE] = "1"
     with suppress(OSError, AttributeError):  # Paddle is not loaded yet and will read it, or has another OpenMP
         ctypes.CDLL("libiomp5.so", mode=os.RTLD_NOLOAD).kmp_set_blocktime(1)
+
+
+def choose_threads() -> int:
+    """Return the threads that the user's environment or ``prepare_cpu`` asks for, or else one a core."""
+    return _read_threads() or count_usable_cores()
+
+
+def has_bfloat16() -> bool:
+    """Return whether the processor computes in bfloat16: AMX, AVX-512 BF16, or that of ARM."""
+    with suppress(OSError):
+        return bool(re.search(r"\b(amx_bf16|avx512_bf16|bf16)\b", _CPU_INFO.read_text()))
+    return False
+
+
+def find_processor_name() -> str | None:
+    """Return the name of the processor; None where the system does not tell it."""
+    with suppress(OSError):
+        name = re.search(r"model name\s*: (.+)", _CPU_INFO.read_text())
+        return None if name is None else name[1].strip()
+    return None
 
 
 def _read_threads() -> int:
