@@ -85,8 +85,8 @@ def _attend(
 ) -> paddle.Tensor:
     """Compute attention ``[batch, tokens, channels]`` from projections of that kind."""
     if (
-        fits_kernel(query, key, value, *([] if mask is None else [mask]))
-        and query.shape[0] == key.shape[0] > 0  # a text for several images is broadcast
+        fits_kernel(query, key, value, mask)
+        and query.shape[0] == key.shape[0]  # a text for several images is broadcast
         and getattr(attn.get_attention_scores, "__func__", None) is Attention.get_attention_scores
         and (mask is None or mask.shape == [query.shape[0], attn.heads, 1, key.shape[1]])  # the same for all queries
     ):

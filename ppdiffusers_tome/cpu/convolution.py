@@ -64,12 +64,11 @@ def _fits_kernel(layer: Any, x: Any) -> bool:
     padding = layer._padding  # a LoRACompatibleConv reads it, and a Conv2D what was made of it
     return (
         type(layer).forward in _FORWARDS
-        and fits_kernel(x, layer.weight, *([] if layer.bias is None else [layer.bias]))
+        and fits_kernel(x, layer.weight, layer.bias)
         and getattr(layer, "lora_layer", None) is None
         and (layer._padding_mode, layer._data_format) == ("zeros", "NCHW")
         and layer._updated_padding == ([padding] * 2 if isinstance(padding, int) else list(padding))
         and len(layer._updated_padding) == 2  # not of each side
         and x.ndim == 4
-        and x.shape[0] > 0
         and x.shape[1] == layer.weight.shape[1] * layer._groups
     )
