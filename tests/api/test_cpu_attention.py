@@ -432,6 +432,17 @@ def test_ppdiffusers_own_ways_of_setting_processors_go_on() -> None:
     assert kinds(enable_cpu_kernels(unet)) == {CPUAttnProcessor}
     unet.set_attn_processor(CPUAttnProcessor())
     assert kinds(unet) == {CPUAttnProcessor}
+    assert kinds(disable_cpu_kernels(unet)) == {AttnProcessor}
+
+
+@pytest.mark.parametrize("kind", [AttnProcessor, XFormersAttnProcessor])
+def test_the_very_processors_come_back(kind: type) -> None:
+    unet = tiny.unet(levels=1)
+    for layer in attention_layers(unet):
+        layer.set_processor(kind())
+    before = [layer.processor for layer in attention_layers(unet)]
+    disable_cpu_kernels(enable_cpu_kernels(enable_cpu_kernels(unet)))
+    assert all(layer.processor is one for layer, one in zip(attention_layers(unet), before, strict=True))
 
 
 @pytest.mark.parametrize("kind", [AttnProcessor, XFormersAttnProcessor])
@@ -449,6 +460,7 @@ def test_a_copy_has_the_kernel() -> None:
     twin = copy.deepcopy(unet)
     disable_cpu_kernels(unet)
     assert kinds(twin) == {CPUAttnProcessor}
+    assert kinds(disable_cpu_kernels(twin)) == {AttnProcessor}
 
 
 def test_nothing_to_replace_is_refused() -> None:
