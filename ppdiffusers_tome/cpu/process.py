@@ -34,7 +34,8 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
     the first image. Images are the same but for the last bits.
 
     Args:
-        threads: of Paddle's operators, 1 or more; None for ``OMP_NUM_THREADS`` in the environment, or else one a core.
+        threads: of Paddle's operators, 1 or more; None for ``OMP_NUM_THREADS`` in the environment, or else one a core,
+            in a container as many as its quota allows.
         keep_memory: False where memory is short, or the CPU is shared: freed memory then goes back to the system.
 
     Returns:
