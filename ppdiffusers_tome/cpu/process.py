@@ -10,13 +10,16 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
 
 from ppdiffusers_tome.settings.bounds import Bounds
 
-_CPU_INFO, _CPU_QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")
+_CPU_INFO, _OWN_GROUPS, _GROUPS = Path("/proc/cpuinfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+# By the controller that a process's groups name, which version 2 of control groups does not.
+_QUOTA_FILES = {"": ["cpu.max"], "cpu": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]}
 _MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"
 _BLOCKTIME_VARIABLE = "KMP_BLOCKTIME"  # in milliseconds
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
@@ -32,7 +35,8 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
     the first image. Images are the same but for the last bits.
 
     Args:
-        threads: of Paddle's operators, 1 or more; None for ``OMP_NUM_THREADS`` in the environment, or else one a core.
+        threads: of Paddle's operators, 1 or more; None for ``OMP_NUM_THREADS`` in the environment, or else one a core,
+            in a container as many as its quota allows.
         keep_memory: False where memory is short, or the CPU is shared: freed memory then goes back to the system.
 
     Returns:
@@ -152,7 +156,19 @@ def count_usable_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         cores = os.cpu_count() or 1
-    with suppress(OSError, ValueError):  # "max 100000" without a quota, or usable microseconds of a period
-        quota, period = _CPU_QUOTA.read_text().split()
-        cores = min(cores, -(-int(quota) // int(period)))
-    return cores
+    return min([cores, *_list_quotas()])
+
+
+def _list_quotas() -> Iterator[int]:
+    """Yield how many cores each control group of this process may use."""
+    for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        for controller in _QUOTA_FILES.keys() & set(controllers.split(",")):
+            group = _GROUPS / controller / path.strip("/")
+            # A group has the quotas above it, too; a container may see its own as the topmost, and the host's path.
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError):  # usable microseconds of a period; without a quota "max" or -1
+                    texts = [(folder / name).read_text() for name in _QUOTA_FILES[controller]]
+                    quota, period = map(int, " ".join(texts).split())
+                    if quota > 0:
+                        yield -(-quota // period)

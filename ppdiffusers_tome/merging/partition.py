@@ -2,7 +2,7 @@
 
 The random choice is a hash of seed, timestep and grid, computed on the device that holds the timestep. So it moves no
 global generator, costs no transfer to the host, is the same for every image of one batch or of several calls, and is a
-part of the graph when a model is exported. (tomesd's forked generator gives up randomness for odd batches.)
+part of the graph when a model is traced. (tomesd's forked generator gives up randomness for odd batches.)
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Model:
         from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
         self.name = name
-        self.pipe = load_pipeline(_find_source(name), generates=True)
+        self.pipe = load_pipeline(_find_source(name))
         self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
         self.pipe.set_progress_bar_config(disable=True)
         enable_cpu_kernels(self.pipe)

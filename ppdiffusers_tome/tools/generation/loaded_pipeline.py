@@ -217,7 +217,7 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
     check_device(settings.dtype, xformers=settings.xformers)
-    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, generates=True)
+    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)

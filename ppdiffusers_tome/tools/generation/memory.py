@@ -24,13 +24,12 @@ _VAE, _UNET = "the attention of the VAE", "the attention of the UNet"
 
 def check_memory(
     folder: Path | None, tome: ToMeConfig, height: int | None, width: int | None, *, rows: int = 2,
-    cpu_kernels: bool | None = False,
+    cpu_kernels: bool = False,
 ) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
     Nothing is known of a hub's pipeline, which has no folder, and the model's native size is assumed to fit. The rows
-    are those of the UNet's batch, two for each image with guidance. Of a command without ``--cpu-kernels`` that
-    is None.
+    are those of the UNet's batch, two for each image with guidance.
     """
     sizes = {"height": height, "width": width}
     names = " and ".join(f"{name} {pixels}" for name, pixels in sizes.items() if pixels is not None)
@@ -44,7 +43,7 @@ def check_memory(
     for part, size in needs.items():
         has_scores = part in (_VAE, _UNET)
         if size > free and not (has_scores and cpu_kernels):
-            remedy = ", or give --cpu-kernels" if has_scores and cpu_kernels is False else ""
+            remedy = ", or give --cpu-kernels" if has_scores else ""
             raise UserError(
                 f"{names}: {part} alone takes at least {size / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB "
                 f"are free; choose a smaller image{remedy}"

@@ -72,10 +72,6 @@ tune --ratio 0.5 | --ratio
 visualize --ratio 0 | ratio 0 makes no groups of similar tokens
 visualize --config fast | method todo) makes no groups of similar tokens, so there is nothing to show; add --me
 visualize --prompt a --prompt b | 2 prompts were given
-export --tolerance 0 | --tolerance 0.0 must be above 0
-export --height 100000 --width 100000 | GiB are free; choose a smaller image
-export --end 0.5 | start, end and cache cannot be exported
-export --output /proc/nowhere | /proc/nowhere cannot be written
 """
 if paddle.get_device() == "cpu":
     CASES += "generate --prompt x --dtype float16 | --dtype float16 needs a GPU\n"

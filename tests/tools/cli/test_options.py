@@ -37,7 +37,6 @@ CASES = {
     "evaluate --configs balanced fast --ratios 0.5": ("--cache", "--end", "--config"),
     "tune": (),
     "visualize --method tome --ratio 0.5": (),
-    "export": (),
     "play --port 0": (),
     "doctor": (),
     "doctor --environment": (),
@@ -45,9 +44,8 @@ CASES = {
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp"}  # as without them
-LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--tolerance",
-         "--rows", "--language", "--host", "--port", "--allow-host", "--target-psnr", "--target-speedup",
-         "--max-memory", "--help"}  # fmt: skip
+LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--language", "--host",
+         "--port", "--allow-host", "--target-psnr", "--target-speedup", "--max-memory", "--help"}  # fmt: skip
 VALUES = {
     "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
     "--model": "dit", "--controlnet": "CONTROLNET", "--batch-size": "2",
@@ -138,7 +136,7 @@ def test_every_option_is_used_or_refused(case, plan, capsys):
 @pytest.mark.parametrize(
     "line",
     [
-        f"generate --prompt {PROMPT!r} --ratio 0", "generate --prompts FILE --ratio 0", "export --ratio 0",
+        f"generate --prompt {PROMPT!r} --ratio 0", "generate --prompts FILE --ratio 0",
         f"visualize --prompt {PROMPT!r} --ratio 0", "doctor --model photographs --ratio 0",
         "compare --ratios 0 --cache 0.5", "compare --ratios --fewer-steps 1",
     ],
@@ -152,7 +150,7 @@ def test_settings_of_merging_are_refused_where_nothing_merges(line, plan, capsys
             assert re.search(rf"{setting} |\b{setting[2:].replace('-', '_')}\b", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("command", ["generate --prompt x", "visualize", "export", "doctor --model photographs"])
+@pytest.mark.parametrize("command", ["generate --prompt x", "visualize", "doctor --model photographs"])
 def test_settings_that_others_leave_without_effect_are_refused(command, plan, capsys):
     assert plan(split(f"{command} --tome-seed 3 --no-rand")) == 2
     assert "seed=" in capsys.readouterr().err
