@@ -189,10 +189,10 @@ def _let_training_scripts_be_imported() -> None:
 def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
     """Let the model choose its computed steps, and append them to chosen.jsonl."""
     import numpy as np
-
-    from ppdiffusers_tome.tuning.results import MeasuredImage
     from ppdiffusers_tome.tuning.step_errors import choose_steps as choose
     from ppdiffusers_tome.tuning.step_errors import measure_step_errors
+
+    from ppdiffusers_tome.tuning.results import MeasuredImage
 
     loaded, errors = Model(model, scheduler), []
     guidance, prompts = REGIMES[regime].guidance[FAMILIES[model]], list_images(model, regime, len(PROMPTS[model]))
