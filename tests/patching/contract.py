@@ -355,8 +355,11 @@ class ToMeContract:
         apply_tome(model, ratio=0, cache=0.5)
         cached = self.denoise(model)
         computed = [step for step, (one, two) in enumerate(zip(plain, cached, strict=True)) if np.array_equal(one, two)]
-        assert len(computed) == (5 if self.name not in OFF_LIST else 9)
-        assert tuple(computed) == model.tome.entries[0].last_image.computed_steps
+        if self.name in OFF_LIST:
+            assert len(computed) == 9
+        else:
+            assert tuple(computed) == model.tome.entries[0].last_image.computed_steps
+            assert len(computed) == 5
         assert np.isfinite(cached).all()
         assert tiny.snapshot(remove_tome(model)) == before
 
