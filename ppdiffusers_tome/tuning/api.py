@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,8 +19,7 @@ from ppdiffusers_tome.tuning.measurement import keep_random_state, read_clock
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 from ppdiffusers_tome.tuning.trials import Run, try_candidates
 
-# Arguments that pipelines of ppdiffusers take without naming them.
-_CALLBACKS = ("callback", "callback_steps", "prior_callback", "prior_callback_steps")
+_CALLBACKS = ("callback", "callback_steps", "prior_callback", "prior_callback_steps")  # of pipelines with **kwargs
 
 
 def tune(
@@ -54,8 +52,7 @@ def tune(
     """
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
     target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
-    configs = list_candidates(candidates, min(steps, default=None, key=lambda number: number or math.inf))
-    copied_pipe = shared_copy(pipe)
+    configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
 
     def run(calls: Sequence[Mapping[str, Any]]) -> Run:
         seconds, images = 0.0, []
@@ -84,12 +81,12 @@ def _read_steps(pipe: Any, call: Any) -> int | None:
             f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
         )
     functions = [vars(cls)["__call__"] for cls in reversed(type(pipe).__mro__) if "__call__" in vars(cls)]
-    parameters = {name: each for function in functions for name, each in inspect.signature(function).parameters.items()}
-    if unknown := [name for name in call if name not in (*parameters, *_CALLBACKS)]:
+    parameters = {name: each for run in functions for name, each in inspect.signature(run).parameters.items()}
+    unknown = [name for name in call if name not in (*parameters, *_CALLBACKS)]
+    if unknown and "output_type" in parameters:  # else a function of the user has taken the place of the pipeline's
         (name, *_), kind = unknown, type(pipe).__name__
         raise ToMeTypeError(f"call has {name!r}, which {kind} does not take{did_you_mean(name, parameters)}")
-    arguments = {**{name: each.default for name, each in parameters.items()}, **call}
-    output_type, steps = arguments.get("output_type", "pil"), arguments.get("num_inference_steps")
-    if output_type != "pil":
+    arguments = {name: each.default for name, each in parameters.items()} | dict(call)
+    if (output_type := arguments.get("output_type", "pil")) != "pil":
         raise ToMeTypeError(f"tune compares PIL images, and the call has output_type={output_type!r}; give 'pil'")
-    return steps if isinstance(steps, int) else None
+    return arguments.get("num_inference_steps")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from operator import attrgetter
@@ -27,10 +27,11 @@ LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 _NOISE_HISTORY = ("PNDMScheduler", "IPNDMScheduler", "LMSDiscreteScheduler")
 
 
-def list_candidates(candidates: Sequence[ToMeConfig] | None, steps: int | None) -> list[ToMeConfig]:
-    """List the settings to try, each once; by default those that do something in so many steps."""
+def list_candidates(candidates: Sequence[ToMeConfig] | None, steps: Iterable[int | None]) -> list[ToMeConfig]:
+    """List the settings to try, each once; by default those that do something in calls of so many steps."""
     if candidates is None:
-        return [config for config in CANDIDATES if steps is None or steps >= MIN_STEPS or not config.cache]
+        has_few = any(number is not None and number < MIN_STEPS for number in steps)
+        return [config for config in CANDIDATES if not (config.cache and has_few)]
     for each in candidates:
         check_type(each, ToMeConfig, "settings, as in candidates=[ToMeConfig(0.3), ToMeConfig(0.5)]", "candidates: ")
     if not candidates:
@@ -115,14 +116,13 @@ def conclude(pipe: Any, target: Target, unmerged: Trial, trials: Sequence[Trial]
     faster = [trial for trial in trials if trial.speed_up >= LEAST_SPEED_UP]
     rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")
     best = max((trial for trial in faster if target.compute_shortfall(trial) == 0), key=rank, default=None)
-    if best is not None:
-        verdict = f"The best is {best}"
-    elif faster:
+    verdict = f"The best is {best}"
+    if not faster:
+        verdict = "Nothing that was tried is faster on this machine at this size; larger images save more"
+    elif best is None:
         scheduler, remedy = type(getattr(pipe, "scheduler", None)).__name__, "give a lower target, or other settings"
         if scheduler in _NOISE_HISTORY:
             remedy = f"images keep more with DDIMScheduler (--scheduler ddim) than with {scheduler}"
         nearest = min(faster, key=target.compute_shortfall)
         verdict = f"Nothing faster reaches the target. The nearest is {nearest}; {remedy}"
-    else:
-        verdict = "Nothing that was tried is faster on this machine at this size; larger images save more"
     return Tuned(best, tuple(trials), unmerged, verdict)

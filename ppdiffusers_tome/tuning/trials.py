@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -29,8 +30,7 @@ def try_candidates(
 ) -> Iterator[Trial]:
     """Yield the trial of the unmerged calls, then that of each candidate with which something merges.
 
-    ``run_calls`` runs the pipeline, from the same noise each time, and ``warm_up`` before, as the first call is slower.
-    The pipeline has no ToMe afterwards.
+    ``run_calls`` runs the pipeline from the same noise each time, after ``warm_up``, as a first call is slower.
 
     Raises:
         NothingToMergeError: nothing merges with any of them.
@@ -44,7 +44,7 @@ def try_candidates(
                 remove_tome(pipe)
                 unmerged = run_calls()
                 if number == 0:
-                    yield _compare(UNMERGED, unmerged, unmerged)
+                    yield Trial(UNMERGED, unmerged.seconds, 1.0, math.inf)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="ToMe")  # advice about settings that nobody chose
                 try:
@@ -53,13 +53,9 @@ def try_candidates(
                     refusals.append(error)
                     continue
                 run = run_calls()
-            yield _compare(config, run, unmerged)
+            psnr = min(map(compute_psnr, unmerged.images, run.images))
+            yield Trial(config, run.seconds, unmerged.seconds / run.seconds, psnr)
     finally:
         remove_tome(pipe)
     if len(refusals) == len(candidates):
         raise refusals[0]
-
-
-def _compare(config: ToMeConfig, run: Run, unmerged: Run) -> Trial:
-    psnr = min(map(compute_psnr, unmerged.images, run.images))
-    return Trial(config, run.seconds, unmerged.seconds / run.seconds, psnr)

@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has settings of its own
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
-    candidates = list_candidates(args.configs and [combine_settings(each, {}) for each in args.configs], settings.steps)
+    given = args.configs and [combine_settings(each, {}) for each in args.configs]
+    candidates = list_candidates(given, [settings.steps])
     target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     progress = _Progress(len(candidates))
