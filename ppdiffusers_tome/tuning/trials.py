@@ -15,7 +15,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tuning.images import compute_psnr
 from ppdiffusers_tome.tuning.results import UNMERGED, Trial
 
-_NUM_BESIDE = 4  # candidates that are compared with the same unmerged calls, as machines change their speed
+_NUM_BESIDE = 8  # candidates that are compared with the same unmerged calls, as machines change their speed
 
 
 class Run(NamedTuple):

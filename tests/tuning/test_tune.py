@@ -206,6 +206,12 @@ class TestOnAPipeline:
         with pytest.raises(ToMeTypeError, match="call has 'promt', which Own does not take; did you mean prompt"):
             tune(pipe, {"promt": "a cat"})
 
+    def test_a_function_in_the_place_of_the_pipelines_takes_what_it_takes(self, monkeypatch):
+        cls = ppdiffusers.StableDiffusionPipeline
+        call = cls.__call__
+        monkeypatch.setattr(cls, "__call__", lambda self, *given, **named: call(self, *given, **named))
+        assert len(tune_with(MILD).trials) == 1
+
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
 

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     add_controlnet_arguments(parser)
     group = parser.add_argument_group("what is tried, and for which target")
-    group.add_argument("--configs", nargs="+", metavar="FILE", help="presets, or JSON files of settings, alone")
+    group.add_argument("--configs", nargs="+", metavar="FILE", help="presets, or JSON files, to try in their place")
     group.add_argument("--target-psnr", type=float, metavar="DB",
                        help="least similarity to the unmerged images (default: 30, if there is no other target)")
     group.add_argument("--target-speedup", type=float, metavar="X", help="least speed-up of the whole call")
@@ -114,7 +114,7 @@ def _try_settings(
             tqdm.write(str(trial), file=sys.stderr)
             if not progress.trials:
                 minutes = max(1, round(len(candidates) * trial.seconds / 60))
-                tqdm.write(f"about {minutes} min for the rest; Ctrl-C keeps what is found by then", file=sys.stderr)
+                tqdm.write(f"up to about {minutes} min for the rest; Ctrl-C keeps what is found", file=sys.stderr)
             progress.trials.append(trial)
             bar.update()
 
