@@ -74,7 +74,7 @@ def tune(
 
 
 def _read_steps(pipe: Any, call: Any) -> int | None:
-    """Return the number of steps of a call, if it says; refuse one that would fail or be misread."""
+    """Return a call's steps, if known; refuse one that would fail."""
     if not isinstance(call, Mapping):
         raise ToMeTypeError(
             f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "

@@ -1,4 +1,4 @@
-"""The candidates of tuning, their trials, and the choice of the best. Imports no Paddle."""
+"""Candidates of tuning, their trials, and the best. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOISE_HISTORY = ("PNDMScheduler", "IPNDMScheduler", "LMSDiscreteScheduler")
 
 
 def list_candidates(candidates: Sequence[ToMeConfig] | None, steps: Iterable[int | None]) -> list[ToMeConfig]:
-    """List the settings to try, each once; by default those that do something in calls of so many steps."""
+    """List the settings to try, by default those that suit the steps."""
     if candidates is None:
         has_few = any(number is not None and number < MIN_STEPS for number in steps)
         return [config for config in CANDIDATES if not (config.cache and has_few)]

@@ -28,12 +28,12 @@ class Run(NamedTuple):
 def try_candidates(
     pipe: Any, candidates: Sequence[ToMeConfig], run_calls: Callable[[], Run], warm_up: Callable[[], object]
 ) -> Iterator[Trial]:
-    """Yield the trial of the unmerged calls, then that of each candidate with which something merges.
+    """Yield the trial of the unmerged calls, then of each candidate.
 
     ``run_calls`` runs the pipeline from the same noise each time, after ``warm_up``, as a first call is slower.
 
     Raises:
-        NothingToMergeError: nothing merges with any of them.
+        NothingToMergeError: nothing merges with any of them. Some with which nothing merges are left out.
     """
     refusals: list[NothingToMergeError] = []
     try:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
 
 @dataclass
 class _Progress:
-    """How far the trials are."""
+    """The progress of the trials."""
 
     num_candidates: int
     trials: list[Trial] = field(default_factory=list)
