@@ -9,8 +9,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import Contents
-from ppdiffusers_tome.compilation.model import compile_model, is_replaceable, uncompile_model
-from ppdiffusers_tome.compilation.program import PRECISIONS
+from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu.process import choose_threads, has_bfloat16, let_threads_sleep
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
@@ -46,8 +45,8 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
         >>> pipe.apply_tome("balanced")  # doctest: +SKIP
         >>> compile_cpu(pipe)  # doctest: +SKIP
     """
-    if precision not in PRECISIONS:
-        known = " or ".join(map(repr, PRECISIONS))
+    if precision not in BOUNDS:
+        known = " or ".join(map(repr, BOUNDS))
         raise ToMeValueError(f"precision must be {known}; got {shorten_repr(precision)}")
     layers = list(_list_layers(model_or_pipe))
     _require_packages()
@@ -57,7 +56,7 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
             "give precision='float32'"
         )
     for name, layer in layers:
-        label, obstacle = name or type(layer).__name__, Contents(layer).find_obstacle()
+        label, obstacle = name or type(layer).__name__, Contents(layer).obstacle
         if obstacle is not None:
             raise ToMeValueError(f"{label} cannot be compiled: {obstacle}")
         if not is_replaceable(layer):

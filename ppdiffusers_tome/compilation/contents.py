@@ -23,6 +23,7 @@ class Contents:
     Attributes:
         weights: parameters and buffers.
         samples: numbers of each weight.
+        obstacle: why no call of the model can become a program, or None.
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -33,6 +34,7 @@ class Contents:
         self._addresses = [x.data_ptr() for x in self.weights]
         self._views = [_sample(x) for x in self.weights if x.place.is_cpu_place()]
         self.samples = self._read_samples()
+        self.obstacle = self._find_obstacle()
 
     def is_outdated(self, layer: Layer) -> bool:
         """Return whether a layer, an attribute or a weight changed since."""
@@ -45,8 +47,7 @@ class Contents:
         except Exception:  # of attributes that cannot be compared, such as arrays
             return True
 
-    def find_obstacle(self) -> str | None:
-        """Return why no call of the model can become a program, or None."""
+    def _find_obstacle(self) -> str | None:
         layers = {each for each in self._attributes if isinstance(each, Layer)}
         configs = {each.state.config for each in self._attributes if isinstance(each, Override)}
         if others := {str(x.dtype) for x in self.weights if x.is_floating_point()} - {str(paddle.float32)}:

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle.jit.sot import psdb
@@ -20,9 +20,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.comparisons import has_compared, hash_comparison, note_compared
 from ppdiffusers_tome.compilation.contents import Contents
-from ppdiffusers_tome.compilation.program import BOUNDS, Program, measure_difference
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
-from ppdiffusers_tome.compilation.trace import trace_call
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
@@ -32,6 +30,12 @@ from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
 
+if TYPE_CHECKING:
+    from ppdiffusers_tome.compilation.program import Program
+
+# The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
+# mean square of the difference over that of the result.
+BOUNDS = {"float32": 0.01, "bfloat16": 0.1}
 # The attribute of a layer that holds its ``CompiledModel``.
 _ATTRIBUTE = "_ppdiffusers_tome_compiled"
 # Each program has the model's weights once more, in the order in which the processor reads them.
@@ -46,7 +50,7 @@ class CompiledModel:
     """The programs of a model.
 
     Args:
-        precision: of the computation, one of ``PRECISIONS``.
+        precision: of the computation, one of ``BOUNDS``.
         threads: for each program.
     """
 
@@ -108,10 +112,9 @@ class CompiledModel:
 
     def _require_compilable(self, contents: Contents, tensors: Sequence[paddle.Tensor]) -> None:
         """Refuse a call that no program computes."""
-        obstacle = contents.find_obstacle()
         types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
-        if obstacle is not None:
-            raise UncompilableError(obstacle)
+        if contents.obstacle is not None:
+            raise UncompilableError(contents.obstacle)
         if os.getpid() != self._process:
             raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
         if WATCHERS:
@@ -137,6 +140,9 @@ class CompiledModel:
         Raises:
             UncompilableError: there is none, or its result differs.
         """
+        from ppdiffusers_tome.compilation.program import Program, measure_difference  # which need OpenVINO
+        from ppdiffusers_tome.compilation.trace import trace_call
+
         begin, name = time.perf_counter(), type(layer).__name__
         try:
             trace = trace_call(layer, arguments, tensors)

@@ -13,10 +13,7 @@ from ppdiffusers_tome.compilation.structure import put_tensors, take_tensors
 from ppdiffusers_tome.compilation.trace import Trace
 from ppdiffusers_tome.merging.arrays import share_memory
 
-# OpenVINO's name of each precision, and the largest difference of a program's result from Paddle's that is used: the
-# root of the mean square of the difference over that of the result.
-PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
-BOUNDS = {"float32": 0.01, "bfloat16": 0.1}
+_HINTS = {"float32": "f32", "bfloat16": "bf16"}
 
 
 class Program:
@@ -24,12 +21,12 @@ class Program:
 
     Args:
         trace: what is compiled; its weights are read where Paddle keeps them, and repacked.
-        precision: of the computation, one of ``PRECISIONS``.
+        precision: of the computation, ``float32`` or ``bfloat16``.
         threads: for the program.
     """
 
     def __init__(self, trace: Trace, precision: str, threads: int) -> None:
-        settings = {"INFERENCE_PRECISION_HINT": PRECISIONS[precision], "INFERENCE_NUM_THREADS": threads}
+        settings = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "INFERENCE_NUM_THREADS": threads}
         # A request is for one call at a time.
         self._request = openvino.Core().compile_model(trace.model, "CPU", settings).create_infer_request()
         self._output = trace.output

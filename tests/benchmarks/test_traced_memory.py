@@ -17,7 +17,7 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tuning.measurement import Meter
+from ppdiffusers_tome.tools.measure.meter import Meter
 
 ROOT = Path(__file__).parents[2]
 SIDE = 32

@@ -15,10 +15,10 @@ from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configurati
 from ppdiffusers_tome.tools.evaluate.samples import Sample
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.images import write_image
+from ppdiffusers_tome.tools.measure.meter import find_highest_peak
 from ppdiffusers_tome.tools.measure.similarity import FLIP_PPD, format_psnr
 from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median, find_frontier
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, format_seconds
-from ppdiffusers_tome.tuning.measurement import find_highest_peak
 
 if TYPE_CHECKING:
     from PIL import Image

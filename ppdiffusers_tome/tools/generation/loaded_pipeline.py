@@ -105,7 +105,7 @@ class LoadedPipeline:
         the denoiser, ends the image.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
-        from ppdiffusers_tome.tuning.measurement import Meter
+        from ppdiffusers_tome.tools.measure.meter import Meter
 
         peaks, meter = [], Meter()
 

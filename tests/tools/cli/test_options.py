@@ -45,13 +45,13 @@ CASES = {
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp"}  # as without them
 LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--language", "--host",
-         "--port", "--allow-host", "--target-psnr", "--target-speedup", "--max-memory", "--help"}  # fmt: skip
+         "--port", "--allow-host", "--target-psnr", "--target-speedup", "--help"}  # fmt: skip
 VALUES = {
     "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
     "--model": "dit", "--controlnet": "CONTROLNET", "--batch-size": "2",
     "--dtype": "float16", "--config": "fast", "--configs": "fast",
     "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--method": "keys",
-    "--cache": "0,1,3", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
+    "--cache": "0.3", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
     "--sx": "4", "--sy": "4", "--reuse-steps": "2",
     "--seeds": "3", "--max-downsample": "2", "--fewer-steps": "2", "--scheduler": "euler",
     "--guidance-scale": "2.5", "--canny-low": "50", "--canny-high": "150", "--controlnet-scale": "0.5",
@@ -154,4 +154,3 @@ def test_settings_of_merging_are_refused_where_nothing_merges(line, plan, capsys
 def test_settings_that_others_leave_without_effect_are_refused(command, plan, capsys):
     assert plan(split(f"{command} --tome-seed 3 --no-rand")) == 2
     assert "seed=" in capsys.readouterr().err
-    assert plan(split("tune --tome-seed 3 --no-rand")) == 2

@@ -18,9 +18,9 @@ from ppdiffusers_tome.tools.generation.arguments import (
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings
 from ppdiffusers_tome.tools.images import slugify, write_image
+from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes
-from ppdiffusers_tome.tuning.measurement import explain_peak, find_highest_peak
 
 HELP = "Generate images from prompts with token merging."
 EXAMPLES = """a line of --prompts may have its own seed, ratio, image, ...: docs/en/guides/many-prompts.md
