@@ -20,12 +20,12 @@ SHARED := -n $(JOBS) --dist loadfile --max-worker-restart 0
 # The folder of a ppdiffusers' source that tests import instead of the installed one.
 PPDIFFUSERS ?=
 BIN := $(VENV)/bin
-# What Paddle's version has no part in is tested with the newest alone; of the tools the small model and the exports
-# stand for the rest, which test-all runs.
+# What Paddle's version has no part in is tested with the newest alone; of the tools the small model stands for
+# the rest, which test-all runs.
 CHOSEN := tests
 ifneq ($(filter 2.6.%,$(PADDLE)),)
-CHOSEN := $(addprefix tests/,api patching denoisers export merging future_models pipelines tuning) \
-	tests/tools/test_small_models.py tests/tools/cli/test_export.py -m "not sweep and not once"
+CHOSEN := $(addprefix tests/,api patching denoisers merging future_models pipelines tuning) \
+	tests/tools/test_small_models.py -m "not sweep and not once"
 endif
 
 ifneq ($(PPDIFFUSERS),)

@@ -25,7 +25,7 @@ from skimage import data
 
 import ppdiffusers_tome
 from ppdiffusers_tome.tools.images import read_image
-from ppdiffusers_tome.tuning.measurement import Meter
+from ppdiffusers_tome.tools.measure.meter import Meter
 
 SMALL_MODEL = Path(__file__).parent / "models" / "photographs"
 PHOTOGRAPHS = ("grass", "gravel", "immunohistochemistry", "moon")  # of scikit-image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,7 +14,6 @@ from ppdiffusers_tome.patching.apply import AppliedToMe, apply_config, get_tome,
 from ppdiffusers_tome.settings.combine import UNSET, combine_settings
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 T = TypeVar("T")
@@ -27,7 +26,6 @@ def _explain_arguments(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **settings: Any) -> Any:
-        refuse_removed(settings)
         for name in settings.keys() - known.keys():
             suggestion = did_you_mean(name, known)
             if name in ("preset", "settings"):
@@ -63,7 +61,7 @@ def apply_tome(
     start: float = UNSET,
     end: float = UNSET,
     st: int = UNSET,
-    cache: float | Sequence[int] = UNSET,
+    cache: float = UNSET,
     config: ToMeConfig | str | Path | None = None,
 ) -> T:
     """Merge redundant tokens in a model, or every denoiser of a pipeline.
@@ -100,10 +98,8 @@ def apply_tome(
             keeps more detail where little moves and costs more; it needs a model whose attention is over all frames at
             once (Wan, CogVideoX, HunyuanVideo).
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
-            before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps from 0 to the
-            last, such as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)`` of 20. In a denoising of another length a list
-            stands for the fraction that it skips. It needs a pipeline, which knows the number of steps, and a fraction
-            9 steps or more.
+            before, ``0 <= cache < 1`` (default 0: every step is computed). It needs a pipeline, which knows the number
+            of steps, and 9 steps or more.
         config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
 
@@ -117,7 +113,7 @@ def apply_tome(
 
     Raises:
         ToMeTypeError: a setting has the wrong type.
-        ToMeValueError: a setting is out of range, conflicts with another, or is of an earlier version and gone.
+        ToMeValueError: a setting is out of range, or conflicts with another.
         NothingToMergeError: no block would merge. After any error the model is as it was before.
 
     Example:

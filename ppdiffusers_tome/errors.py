@@ -21,3 +21,7 @@ class NothingToMergeError(ToMeError, ValueError):
 
 class UserError(ToMeError):
     """Wrong input to the command line, explained in one line."""
+
+
+class UncompilableError(ToMeError):
+    """Why a call cannot become a program, as a clause; Paddle computes it instead."""

@@ -17,7 +17,7 @@ def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
 
     Args:
         folder: it is made where it does not exist.
-        names: of the files, as paths in the folder.
+        names: of the files.
         overwrite: replace existing files.
 
     Returns:
@@ -34,15 +34,10 @@ def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
         raise ToMeValueError(f"{folder} is a file; choose another folder") from error
     except OSError as error:
         raise ToMeValueError(f"{folder} cannot be written ({error.strerror}); choose another folder") from error
-    paths = {name: folder / name for name in names}
-    for name, path in paths.items():
-        for parent in [folder / each for each in Path(name).parents[:-1]]:
-            if parent.is_symlink() or parent.is_file():
-                raise ToMeValueError(
-                    f"{parent} is a link or a file, where a folder belongs; remove it, or choose another folder"
-                )
+    paths = [folder / name for name in names]
+    for path in paths:
         refuse_existing(path, overwrite=overwrite)
-    return list(paths.values())
+    return paths
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:

@@ -1,4 +1,4 @@
-"""Warnings to the user: what does less than asked, and advice."""
+"""Words to the user: warnings of what does less than asked, and what takes a while."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def warn_user(message: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"ToMe: {message}", stacklevel=level + 1)
+
+
+def show_progress(message: str) -> None:
+    """Write a line to the terminal while something takes seconds."""
+    print(f"ToMe: {message}", file=sys.stderr, flush=True)

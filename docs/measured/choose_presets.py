@@ -9,8 +9,8 @@ difference's 95% interval counts. Speed is the speed-up of the blocks that merge
 that of the whole image. The results on other models are printed beside it.
 
 Only settings that compute no similarities are candidates: by the estimate for GPUs (docs/en/results/gpu-estimate.md) a
-matching in every block costs more there than it saves. And only those that merge in every step: merging in some of the
-steps cannot be exported, and needs a model that reports its timestep. Users can add ``end`` to any preset. ``balanced``
+matching in every block costs more there than it saves. And only those that merge in every step: merging in some steps
+has no static program, and needs a model that reports its timestep. Users can add ``end`` to any preset. ``balanced``
 with ``end=0.9`` would be a faster ``quality`` on the UNet (blocks 2.19x instead of 1.99x, +0.3 to +3.4 dB), but on the
 transformer it is no faster and keeps less (-4.3 to +0.4 dB), so presets have no ``end``.
 

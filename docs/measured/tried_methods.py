@@ -289,7 +289,7 @@ def main() -> None:
     args = parser.parse_args()
     prepare_cpu()
     source = find_model(args.model)
-    pipe = load_pipeline(source, generates=True)
+    pipe = load_pipeline(source)
     pipe.set_progress_bar_config(disable=True)
     labels = sampling.get_class_labels(pipe)
     prompts = list(find_model(args.model).default_prompts) if labels is None else labels.list_names()

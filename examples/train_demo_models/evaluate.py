@@ -105,7 +105,7 @@ def main() -> None:
         parser.error("--unprompted leaves nothing to generate; add --controlnet")
     args.output.mkdir(parents=True, exist_ok=True)
     controlnet = find_controlnet("controlnet") if args.controlnet else None
-    pipe = load_pipeline(find_model(args.model), controlnet, generates=True)
+    pipe = load_pipeline(find_model(args.model), controlnet)
     pipe.set_progress_bar_config(disable=True)
     enable_cpu_kernels(pipe)  # the same images except for rounding, in half the time on a CPU
     height, width = get_native_size(pipe)

@@ -47,7 +47,7 @@ def enable_cpu_kernels(model_or_pipe: T) -> T:
 
 
 def disable_cpu_kernels(model_or_pipe: T) -> T:
-    """Restore ppdiffusers' plain attention and Paddle's convolutions."""
+    """Restore the attention processors that stood there and Paddle's convolutions."""
     for _, model in list_models(model_or_pipe, denoisers_only=False):
         restore_processors(model)
         restore_convolutions(model)

@@ -23,9 +23,15 @@ class CPUAttnProcessor:
     programs, on a GPU, in other types than float32, with a mask that differs by query, where keys are broadcast over
     images, and where onnxruntime does not work, which a warning tells.
 
+    Args:
+        replaced: the processor that ``disable_cpu_kernels`` restores; None for an ``AttnProcessor``.
+
     Example:
         >>> unet.set_attn_processor(CPUAttnProcessor())
     """
+
+    def __init__(self, replaced: Any = None) -> None:
+        self.replaced = AttnProcessor() if replaced is None else replaced
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -33,8 +39,8 @@ class CPUAttnProcessor:
         # the default, and knows only its own classes. What it does for AttnProcessor is right for this one too.
         return AttnProcessor
 
-    def __reduce__(self) -> tuple[type, tuple[()]]:  # else a pickle would take the class for AttnProcessor
-        return type(self), ()
+    def __reduce__(self) -> tuple[type, tuple[Any]]:  # else a pickle would take the class for AttnProcessor
+        return type(self), (self.replaced,)
 
     def __call__(
         self,
@@ -85,8 +91,8 @@ def _attend(
 ) -> paddle.Tensor:
     """Compute attention ``[batch, tokens, channels]`` from projections of that kind."""
     if (
-        fits_kernel(query, key, value, *([] if mask is None else [mask]))
-        and query.shape[0] == key.shape[0] > 0  # a text for several images is broadcast
+        fits_kernel(query, key, value, mask)
+        and query.shape[0] == key.shape[0]  # a text for several images is broadcast
         and getattr(attn.get_attention_scores, "__func__", None) is Attention.get_attention_scores
         and (mask is None or mask.shape == [query.shape[0], attn.heads, 1, key.shape[1]])  # the same for all queries
     ):
@@ -123,15 +129,16 @@ def replace_processors(model: Layer) -> int:
     """Replace plain processors by the kernel's; return how many layers have it."""
     layers = [layer for layer in _list_attention_layers(model) if _is_replaceable(layer.processor)]
     for layer in layers:
-        layer.set_processor(CPUAttnProcessor())
+        if type(layer.processor) is not CPUAttnProcessor:
+            layer.set_processor(CPUAttnProcessor(layer.processor))
     return len(layers)
 
 
 def restore_processors(model: Layer) -> None:
-    """Restore plain processors in place of the kernel's."""
+    """Restore the processors that the kernel's replaced."""
     for layer in _list_attention_layers(model):
         if type(layer.processor) is CPUAttnProcessor:
-            layer.set_processor(AttnProcessor())
+            layer.set_processor(layer.processor.replaced)
 
 
 def _is_replaceable(processor: Any) -> bool:

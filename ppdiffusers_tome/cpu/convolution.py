@@ -26,6 +26,7 @@ def replace_convolutions(model: Layer) -> int:
 
     A function that stands in place of a layer's ``forward``, other than ToMe's, stays.
     """
+    restore_convolutions(model)
     layers = [layer for layer in model.sublayers(include_self=True) if type(layer).forward in _FORWARDS]
     for layer in layers:
         replace_inside(layer, None, MethodType(forward, layer))
@@ -35,10 +36,12 @@ def replace_convolutions(model: Layer) -> int:
 def restore_convolutions(model: Layer) -> None:
     """Restore Paddle's convolutions in place of the kernel's."""
     for layer in model.sublayers(include_self=True):
-        replace_inside(layer, MethodType(forward, layer), None)
+        if isinstance(layer, Conv2D):
+            # A pickle keeps a bound method by its name alone, so an unpickled layer has that of its class.
+            for found in (forward, type(layer).forward):
+                replace_inside(layer, MethodType(found, layer), None)
 
 
-# A pickle keeps a bound method by its name alone, so an unpickled layer finds the ``forward`` of its class.
 @paddle.jit.not_to_static
 def forward(layer: Any, *args: Any, **kwargs: Any) -> paddle.Tensor:
     """Compute a convolution by the kernel where its class computes the same.
@@ -64,12 +67,11 @@ def _fits_kernel(layer: Any, x: Any) -> bool:
     padding = layer._padding  # a LoRACompatibleConv reads it, and a Conv2D what was made of it
     return (
         type(layer).forward in _FORWARDS
-        and fits_kernel(x, layer.weight, *([] if layer.bias is None else [layer.bias]))
+        and fits_kernel(x, layer.weight, layer.bias)
         and getattr(layer, "lora_layer", None) is None
         and (layer._padding_mode, layer._data_format) == ("zeros", "NCHW")
         and layer._updated_padding == ([padding] * 2 if isinstance(padding, int) else list(padding))
         and len(layer._updated_padding) == 2  # not of each side
         and x.ndim == 4
-        and x.shape[0] > 0
         and x.shape[1] == layer.weight.shape[1] * layer._groups
     )

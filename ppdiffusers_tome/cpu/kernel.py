@@ -7,9 +7,9 @@ unfolds the whole image. They read and write the memory of Paddle's tensors.
 
 from __future__ import annotations
 
-import struct
+import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,19 @@ import paddle
 from ppdiffusers_tome.cpu.process import count_threads
 from ppdiffusers_tome.messages import warn_user
 
-_Attribute = int | float | tuple[int, ...]
+_Attribute = int | tuple[int, ...]
 
 
-def fits_kernel(*tensors: paddle.Tensor) -> bool:
-    """Return whether the kernels take such tensors here: float32 on a CPU, without gradients."""
+def fits_kernel(*tensors: paddle.Tensor | None) -> bool:
+    """Return whether the kernels take such tensors here.
+
+    They take float32 on a CPU, with elements and without gradients; None is left out.
+    """
+    given = [x for x in tensors if x is not None]
     return (
         paddle.in_dynamic_mode()
-        and all(x.dtype == paddle.float32 and x.place.is_cpu_place() for x in tensors)
-        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in tensors))
+        and all(x.dtype == paddle.float32 and x.place.is_cpu_place() and 0 not in x.shape for x in given)
+        and not (paddle.is_grad_enabled() and any(not x.stop_gradient for x in given))
     )
 
 
@@ -52,7 +56,10 @@ def compute_attention(
         ``[batch, tokens, heads * own channels]``.
     """
     shape = [query.shape[0], query.shape[1], value.shape[2]]
-    return _compute("com.microsoft.MultiHeadAttention", (query, key, value), shape, num_heads=heads, scale=float(scale))
+    # The kernel's own scale is 1 / sqrt(channels); the query takes the rest, so that all scales share a session.
+    factor = scale * math.sqrt(query.shape[2] / heads)
+    query = query if math.isclose(factor, 1) else query * factor
+    return _compute("com.microsoft.MultiHeadAttention", (query, key, value), shape, num_heads=heads)
 
 
 def compute_convolution(
@@ -89,7 +96,8 @@ def _compute(
     session = _make_session(operator, len(inputs), tuple(attributes.items()), count_threads())
     if session is None:
         return None
-    output = paddle.empty(shape, dtype="float32")
+    # ``paddle.empty`` takes the default device, which may be a GPU.
+    output = paddle._C_ops.empty(shape, paddle.float32, inputs[0].place)
     inputs = [x.contiguous() for x in inputs]  # which live until the kernel has read them
     binding = session.io_binding()
     for number, x in enumerate(inputs):
@@ -99,7 +107,7 @@ def _compute(
     return output
 
 
-@cache
+@lru_cache(32)  # each has threads of its own; a pipeline needs about ten
 def _make_session(operator: str, num_inputs: int, attributes: tuple[tuple[str, _Attribute], ...], threads: int) -> Any:
     """Return the session that all layers of this kind share, or None."""
     try:
@@ -144,17 +152,15 @@ def _write_model(operator: str, inputs: list[str], attributes: tuple[tuple[str, 
 
 
 def _write_attribute(name: str, value: _Attribute) -> bytes:
-    number, kind = {float: (2, 1), int: (3, 2), tuple: (8, 7)}[type(value)]  # its field and type in onnx.proto
+    number, kind = (8, 7) if isinstance(value, tuple) else (3, 2)  # its field and type in onnx.proto
     values = value if isinstance(value, tuple) else (value,)
     return _field(1, name) + b"".join(_field(number, each) for each in values) + _field(20, kind)
 
 
-def _field(number: int, value: int | float | str | bytes) -> bytes:
+def _field(number: int, value: int | str | bytes) -> bytes:
     """Write a field of a protocol buffer: number, kind and value."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
-    if isinstance(value, float):
-        return _varint(number << 3 | 5) + struct.pack("<f", value)
     value = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 

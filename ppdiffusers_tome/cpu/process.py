@@ -8,14 +8,18 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
 
 from ppdiffusers_tome.settings.bounds import Bounds
 
-_CPU_INFO, _CPU_QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")
+_CPU_INFO, _OWN_GROUPS, _GROUPS = Path("/proc/cpuinfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+# By the controller that a process's groups name, which version 2 of control groups does not.
+_QUOTA_FILES = {"": ["cpu.max"], "cpu": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]}
 _MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"
 _BLOCKTIME_VARIABLE = "KMP_BLOCKTIME"  # in milliseconds
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
@@ -31,7 +35,8 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
     the first image. Images are the same but for the last bits.
 
     Args:
-        threads: of Paddle's operators, 1 or more; None for ``OMP_NUM_THREADS`` in the environment, or else one a core.
+        threads: of Paddle's operators, 1 or more; None for ``OMP_NUM_THREADS`` in the environment, or else one a core,
+            in a container as many as its quota allows.
         keep_memory: False where memory is short, or the CPU is shared: freed memory then goes back to the system.
 
     Returns:
@@ -45,14 +50,14 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
         >>> prepare_cpu()  # doctest: +SKIP
         2
     """
-    threads = _THREADS.check("threads", threads) or _read_threads() or count_usable_cores()
+    threads = _THREADS.check("threads", threads) or choose_threads()
     os.environ[_THREADS_VARIABLE] = str(threads)
     if "paddle" in sys.modules:
         sys.modules["paddle"].base.core.set_num_threads(threads)
     if keep_memory:
         keep_freed_memory()
     let_mkl_use_avx2()
-    _let_threads_sleep()
+    let_threads_sleep()
     return threads
 
 
@@ -100,7 +105,7 @@ def let_mkl_use_avx2() -> bool:
     return False
 
 
-def _let_threads_sleep() -> None:
+def let_threads_sleep() -> None:
     """Let Paddle's threads sleep after an operator instead of spinning."""
     if _BLOCKTIME_VARIABLE in os.environ:
         return
@@ -108,6 +113,26 @@ def _let_threads_sleep() -> None:
     os.environ[_BLOCKTIME_VARIABLE] = "1"
     with suppress(OSError, AttributeError):  # Paddle is not loaded yet and will read it, or has another OpenMP
         ctypes.CDLL("libiomp5.so", mode=os.RTLD_NOLOAD).kmp_set_blocktime(1)
+
+
+def choose_threads() -> int:
+    """Return the threads that the user's environment or ``prepare_cpu`` asks for, or else one a core."""
+    return _read_threads() or count_usable_cores()
+
+
+def has_bfloat16() -> bool:
+    """Return whether the processor computes in bfloat16: AMX, AVX-512 BF16, or that of ARM."""
+    with suppress(OSError):
+        return bool(re.search(r"\b(amx_bf16|avx512_bf16|bf16)\b", _CPU_INFO.read_text()))
+    return False
+
+
+def find_processor_name() -> str | None:
+    """Return the name of the processor; None where the system does not tell it."""
+    with suppress(OSError):
+        name = re.search(r"model name\s*: (.+)", _CPU_INFO.read_text())
+        return None if name is None else name[1].strip()
+    return None
 
 
 def _read_threads() -> int:
@@ -131,7 +156,19 @@ def count_usable_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         cores = os.cpu_count() or 1
-    with suppress(OSError, ValueError):  # "max 100000" without a quota, or usable microseconds of a period
-        quota, period = _CPU_QUOTA.read_text().split()
-        cores = min(cores, -(-int(quota) // int(period)))
-    return cores
+    return min([cores, *_list_quotas()])
+
+
+def _list_quotas() -> Iterator[int]:
+    """Yield how many cores each control group of this process may use."""
+    for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        for controller in _QUOTA_FILES.keys() & set(controllers.split(",")):
+            group = _GROUPS / controller / path.strip("/")
+            # A group has the quotas above it, too; a container may see its own as the topmost, and the host's path.
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError):  # usable microseconds of a period; without a quota "max" or -1
+                    texts = [(folder / name).read_text() for name in _QUOTA_FILES[controller]]
+                    quota, period = map(int, " ".join(texts).split())
+                    if quota > 0:
+                        yield -(-quota // period)

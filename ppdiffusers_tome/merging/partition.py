@@ -2,7 +2,7 @@
 
 The random choice is a hash of seed, timestep and grid, computed on the device that holds the timestep. So it moves no
 global generator, costs no transfer to the host, is the same for every image of one batch or of several calls, and is a
-part of the graph when a model is exported. (tomesd's forked generator gives up randomness for odd batches.)
+part of the graph when a model is traced. (tomesd's forked generator gives up randomness for odd batches.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import paddle
 from ppdiffusers_tome.merging.constants import Constant, Constants
 from ppdiffusers_tome.merging.grid import Grid
 
-_PRIME = 2**31 - 1  # a product of two residues stays inside int64
+# Above the 1000 timesteps of a model. Products of two residues stay below 2**24, as some compilers compute integers in
+# float32 (OpenVINO).
+_PRIME = 2039
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +76,11 @@ def random_partition(
         key = paddle.zeros([1], dtype="int64")
     else:
         # Timesteps may be fractional (Euler, Karras): 1/1024 of a step tells them apart.
-        key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % cells.prime
+        key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % _PRIME
     # A quadratic in the key (mod p) with random coefficients a cell: a hash by which cells are independent and so
     # are any three timesteps. (A line would let the evenly spaced steps of a schedule fall into a short cycle.)
-    hashed = (cells.quadratic * key + cells.linear) % cells.prime
-    hashed = (hashed * key + cells.constant) % cells.prime
+    hashed = (cells.quadratic * key + cells.linear) % _PRIME
+    hashed = (hashed * key + cells.constant) % _PRIME
     chosen = hashed % (st * sx * sy)
     destinations = paddle.gather(cells.offsets, chosen) + cells.corner
     sources = (paddle.gather(cells.source_offsets, chosen) + cells.corner.unsqueeze(1)).flatten()
@@ -99,7 +101,6 @@ class _Cells:
     quadratic: Constant  # [cells], coefficients of the hash
     linear: Constant
     constant: Constant
-    prime: Constant  # [1], as Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31
 
 
 @lru_cache(maxsize=32)
@@ -118,5 +119,4 @@ def _list_random(grid: Grid, sx: int, sy: int, seed: int, st: int) -> _Cells:
     quadratic, linear, constant = draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64)
     return _Cells(
         cells[:, 0], offsets, source_offsets, rest if len(rest) else None, len(rest), quadratic, linear, constant,
-        prime=np.array([_PRIME], np.int64),
     )  # fmt: skip

@@ -9,11 +9,11 @@ slow path there. No program that is traced can contain it.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import paddle
 
+from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.merging.matching import HALF
 
 _MAX_PRODUCTS = 2**20  # of a slice: 4 MB stay in the cache, and the slice is long enough to hide what it costs
@@ -71,10 +71,13 @@ def find_nearest(
         products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
     best = products.argmax(axis=-1).flatten()
     # Reading the maximum at its place is cheaper than a second pass over all products. (`take_along_axis` copies them,
-    # and on Paddle 2.6 waits for the device to check the index.)
-    num_rows = (x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0]) * sources.shape[0]
-    row_starts = paddle.arange(0, num_rows * products.shape[2], products.shape[2], dtype="int64")
-    cosine = paddle.gather(products.flatten(), best + row_starts)
+    # and on Paddle 2.6 waits for the device to check the index.) In a program the place, a number up to the number of
+    # all products, would be more than a compiler's float32 holds.
+    if paddle.in_dynamic_mode():
+        row_starts = paddle.arange(0, best.shape[0] * products.shape[2], products.shape[2], dtype="int64")
+        cosine = paddle.gather(products.flatten(), best + row_starts)
+    else:
+        cosine = products.max(axis=-1).flatten()
     cosine = cosine.astype("float32") if is_half else cosine * take_tiles(inverse_length, sources).flatten()
     shape = [x.shape[0], sources.shape[0]]
     return cosine.reshape(shape), best.reshape(shape)
@@ -91,7 +94,8 @@ def find_nearest_on_cpu(
     (batch, _, channels), num_src, num_dst = x.shape, sources.shape[0] // num_tiles, destinations.shape[0] // num_tiles
     cosine = paddle.zeros([batch, num_tiles * num_src], dtype=wide.dtype)
     best = paddle.zeros([batch, num_tiles * num_src], dtype="int64")
-    tokens, src_index, dst_index, cosine_out, best_out = _share_memory(wide, sources, destinations, cosine, best)
+    tokens, src_index, dst_index = (share_memory(each.contiguous()) for each in (wide, sources, destinations))
+    cosine_out, best_out = share_memory(cosine), share_memory(best)
     src_index, dst_index = src_index.reshape(num_tiles, num_src), dst_index.reshape(num_tiles, num_dst)
     cosine_out = cosine_out.reshape(batch, num_tiles, num_src)
     best_out = best_out.reshape(batch, num_tiles, num_src)
@@ -114,25 +118,6 @@ def find_nearest_on_cpu(
                     best_cos = np.take_along_axis(products, nearest[..., None], axis=-1)[..., 0]
                     image_cosine[src_slice] = best_cos * inverse_length.take(src)
     return cosine, best
-
-
-def _share_memory(*tensors: paddle.Tensor) -> list[np.ndarray]:
-    """Return arrays on the memory of tensors on the CPU.
-
-    Write to one only where nobody else has its tensor.
-    """
-    arrays = []
-    for x in tensors:
-        x = x.detach().contiguous()
-        # Not ``to_tensor`` and ``numpy()``, which copy, and of which the first loses a hundred bytes a call on Paddle
-        # 3.3.
-        memory = {
-            "data": (x.data_ptr(), False), "shape": tuple(x.shape), "version": 3,
-            "typestr": np.dtype(str(x.dtype).rsplit(".", 1)[-1]).str,
-        }  # fmt: skip
-        # The array keeps the tensor alive.
-        arrays.append(np.asarray(SimpleNamespace(tensor=x, __array_interface__=memory)))
-    return arrays
 
 
 def _disable_autocast() -> AbstractContextManager[None]:

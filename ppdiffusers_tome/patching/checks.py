@@ -69,10 +69,10 @@ def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
                 f"the preset {preset!r} is not advised for {name}, a {family}: fewer steps keep more of its images in "
                 "the same time; ratio 0 with cache=0.2 keeps more than they do (docs/en/guides/settings.md)"
             )
-        if isinstance(config.cache, float) and config.cache > HIGHEST_SHARE:
+        if config.cache > HIGHEST_SHARE:
             warn_user(
                 f"cache={config.cache:g} skips more than {HIGHEST_SHARE:g} of the steps of {name}, a {family}, where "
-                "some images keep less than with fewer steps; give less, or let ppdiffusers_tome.tune choose the steps"
+                "some images keep less than with fewer steps; give less, or see by ppdiffusers_tome.tune what they keep"
             )
 
 

@@ -136,6 +136,12 @@ def list_functions(layer: Layer) -> list[Any]:
     return [each for each in (vars(layer).get("forward"), *functions) if each is not None]
 
 
+def find_inside(layer: Layer) -> Any:
+    """Return the function in place of ``forward`` inside of a layer's overrides; None for the method of the class."""
+    places = vars(layer).get(_PLACES, {}).get("forward")
+    return places[0].inside if places else vars(layer).get("forward")
+
+
 def replace_inside(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
     """Replace the ``forward`` inside of a layer's overrides.
 

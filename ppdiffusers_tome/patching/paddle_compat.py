@@ -49,7 +49,7 @@ def require_eager(what: str, remedy: str = "apply_tome with one ratio and withou
     """
     if not paddle.in_dynamic_mode():
         raise ToMeValueError(
-            f"{what} cannot become part of a program, which fixes how many tokens merge; {remedy} before exporting"
+            f"{what} cannot become part of a program, which fixes how many tokens merge; {remedy} before tracing"
         )
 
 

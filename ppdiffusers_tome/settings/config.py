@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +16,6 @@ from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.bounds import check_type, setting
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import did_you_mean, format_setting, shorten_repr
 from ppdiffusers_tome.settings.validation import check_settings
 
@@ -64,7 +64,7 @@ class ToMeConfig:
     start: float = setting(0.0, Real, _PART, 0, 1)
     end: float = setting(1.0, Real, _PART, 0, 1)
     st: int = setting(1, Integral, "a whole number of frames, 1 or more, such as 2", 1)
-    cache: float | Sequence[int] = 0.0
+    cache: float = setting(0.0, Real, "the fraction of steps to skip, 0 <= cache < 1", 0, math.nextafter(1, 0))
 
     def __new__(cls, *_: Any, **settings: Any) -> ToMeConfig:
         check_names(settings)  # with a suggestion, which Python's own error lacks
@@ -147,8 +147,6 @@ class ToMeConfig:
         """The ratio and all other changed settings: ``ratio 0.7, tile 16``."""
         defaults = ToMeConfig().to_dict()
         changes = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != defaults[name]}
-        if isinstance(self.cache, tuple):
-            changes["cache"] = f"{len(self.cache)} of {self.cache[-1] + 1} steps computed"
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
         preset = next((name for name in PRESETS if ToMeConfig.preset(name) == self), None)
         return text if preset is None else f"preset {preset} ({text})"
@@ -216,7 +214,6 @@ class ToMeConfig:
 
 def check_names(settings: Mapping[str, Any]) -> None:
     """Refuse names that are no settings, by a ``ToMeTypeError``."""
-    refuse_removed(settings)
     known = [field.name for field in fields(ToMeConfig)]
     if unknown := [name for name in settings if name not in known]:
         names, suggestion = ", ".join(map(repr, unknown)), did_you_mean(unknown[0], known)

@@ -29,7 +29,7 @@ _NOISE_UNET_DENSITY = ((0.0, 1.0), (0.3, 0.6), (0.6, 0.25), (1.0, 0.2))
 
 @lru_cache(maxsize=64)
 def choose_computed_steps(
-    num_steps: int, cache: float | tuple[int, ...], family: str = UNET, *, predicts_noise: bool = False
+    num_steps: int, cache: float, family: str = UNET, *, predicts_noise: bool = False
 ) -> frozenset[int]:
     """Choose the steps of a denoising that are computed.
 
@@ -39,23 +39,15 @@ def choose_computed_steps(
 
     Args:
         num_steps: of the denoising.
-        cache: the fraction of steps to skip, or the computed steps themselves, from 0 to the last. In a denoising of
-            another length a list stands for the fraction that it skips.
-        family: one of ``FAMILIES``, for a fraction.
+        cache: the fraction of steps to skip.
+        family: one of ``FAMILIES``.
         predicts_noise: True of a model that predicts noise, False of one that predicts a velocity or the image.
 
     Example:
         >>> sorted(choose_computed_steps(20, 0.2, predicts_noise=True))
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 18, 19]
-        >>> sorted(choose_computed_steps(5, (0, 1, 4)))
-        [0, 1, 4]
     """
-    if isinstance(cache, tuple):
-        num_listed = cache[-1] + 1
-        if num_listed == num_steps:
-            return frozenset(cache)
-        cache = (num_listed - len(cache)) / num_listed
-    count = count_computed_steps(num_steps, cache)
+    count = num_steps if num_steps < MIN_STEPS else min(num_steps, max(num_steps - round(cache * num_steps), 4))
     if count >= num_steps:
         return frozenset(range(num_steps))
     highest_share, place = _EVERY_SECOND[family]
@@ -67,11 +59,6 @@ def choose_computed_steps(
     points = _NOISE_UNET_DENSITY if predicts_noise and family == UNET else _DENSITIES[family]
     between = np.interp(np.arange(1, num_steps - 2) / (num_steps - 1), *np.transpose(points)).tolist()
     return frozenset([0, num_steps - 2, num_steps - 1, *(step + 1 for step in _spread(count - 3, between))])
-
-
-def count_computed_steps(num_steps: int, cache: float) -> int:
-    """Count the computed steps where a fraction is skipped."""
-    return num_steps if num_steps < MIN_STEPS else min(num_steps, max(num_steps - round(cache * num_steps), 4))
 
 
 def _spread(count: int, densities: Sequence[float]) -> list[int]:

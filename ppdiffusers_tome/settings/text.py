@@ -43,9 +43,8 @@ def format_setting(value: Any) -> str:
     """Format a setting for people.
 
     Returns:
-        ``0.5``; ``0.7 to 0.3`` for a ramp; ``steps 0, 1, 4``.
+        ``0.5``; ``0.7 to 0.3`` for a ramp.
     """
     if isinstance(value, list | tuple):
-        is_steps = all(isinstance(item, int) for item in value)
-        return f"steps {', '.join(map(str, value))}" if is_steps else " to ".join(map(format_setting, value))
+        return " to ".join(map(format_setting, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

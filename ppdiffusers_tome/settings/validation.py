@@ -5,23 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field
-from itertools import pairwise
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.bounds import Bounds, check_type, to_python
+from ppdiffusers_tome.settings.bounds import check_type, to_python
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import did_you_mean, format_settings, shorten_repr
 
 _FRACTION = f"a number, the fraction of tokens to merge, such as 0.5, or the name of a preset ({', '.join(PRESETS)})"
-_CACHE = Bounds(
-    Real, "the fraction of steps to skip, 0 <= cache < 1, or a list of computed steps", 0, math.nextafter(1, 0)
-)
-_STEP = Bounds(Integral, _CACHE.accepted)
 
 
 def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,11 +26,9 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
         values: of every setting, by name.
     """
     values = {name: to_python(value) for name, value in values.items()}
-    refuse_removed(values)
     for each in settings:
         if "bounds" in each.metadata:
             values[each.name] = each.metadata["bounds"].check(each.name, values[each.name])
-    values["cache"] = _check_cache(values["cache"])
     _check_conflicts(values)
     for other, names, reason in _list_unused(values):
         defaults = {each.name: each.default for each in settings if each.name in names}
@@ -56,19 +48,6 @@ def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]
         yield "method", [name], reason
     if not values["use_rand"]:
         yield "use_rand", ["seed"], "nothing is chosen at random"
-
-
-def _check_cache(cache: Any) -> float | tuple[int, ...]:
-    """Check and convert the fraction or list of the cache over steps."""
-    if isinstance(cache, str | bytes) or not isinstance(cache, Sequence):
-        return _CACHE.check("cache", cache)
-    computed = tuple(_STEP.check("cache", step) for step in cache)
-    if len(computed) < 2 or computed[0] != 0 or any(left >= right for left, right in pairwise(computed)):
-        raise ToMeValueError(
-            f"cache={shorten_repr(cache)} must list the computed steps in order, from 0 to the last step of the "
-            "denoising: (0, 1, 2, 5, 8, 9) of ten"
-        )
-    return computed
 
 
 def _check_conflicts(values: Mapping[str, Any]) -> None:

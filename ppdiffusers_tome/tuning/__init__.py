@@ -1,1 +1,1 @@
-"""Search for settings by generating images with them."""
+"""Settings found by generating images with them."""

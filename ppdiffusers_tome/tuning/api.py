@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,90 +13,80 @@ import paddle
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.text import describe_type, shorten_repr
-from ppdiffusers_tome.tuning.candidates import collect_common_settings, list_candidates
-from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.measurement import Meter, keep_random_state
-from ppdiffusers_tome.tuning.results import MeasuredImage, Target, Trial, Tuned
-from ppdiffusers_tome.tuning.search import Search
+from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_repr
+from ppdiffusers_tome.tuning.images import read_images
+from ppdiffusers_tome.tuning.measurement import keep_random_state, read_clock
+from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
+from ppdiffusers_tome.tuning.trials import Run, try_candidates
+
+_CALLBACKS = ("callback", "callback_steps", "prior_callback", "prior_callback_steps")  # of pipelines with **kwargs
 
 
 def tune(
     pipe: Any, call: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
-    psnr: float | None = None, speedup: float | None = None, memory: float | None = None,
-    config: ToMeConfig | str | Path | None = None, candidates: Sequence[ToMeConfig] | None = None,
-    on_begin: Callable[[int, float], None] = lambda num_images, seconds: None,
-    on_trial: Callable[[Trial], None] = lambda trial: None, **settings: Any,
+    psnr: float | None = None, speedup: float | None = None, candidates: Sequence[ToMeConfig] | None = None,
+    on_trial: Callable[[Trial], None] = print,
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It generates about 60 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
-    pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. A function
-    in ``call`` that reaches the pipeline sees the idle original.
-
-    Candidates merge tokens, skip steps (``cache``), or do both. The steps that a cache computes are chosen to fit the
-    model, by two images of seeds 1 and 2 that judge nothing. All candidates are judged by the images of seed 0. A call
-    that fixes its noise by ``latents`` or ``generator`` is judged by the image that its steps were chosen by. The best
-    is compared with fewer unmerged steps in the same time; those are returned where they keep more.
+    It runs the call 10 times, seed 0, on a shared copy of the pipeline, which itself stays as it is, with its ToMe or
+    without; so do the global random generators. A function in ``call`` that reaches the pipeline sees the original.
 
     Args:
         pipe: any ppdiffusers pipeline whose calls return PIL images.
         call: the arguments of its call by name, ``{"prompt": "a cat", "height": 768, "width": 768}``; or several calls,
-            for settings that hold for all of them.
-        psnr, speedup, memory: the requirements, see ``Target``; a PSNR of 30 dB by default. With a PSNR, the fastest
-            settings that meet them are chosen; without one, those with the images most similar to the unmerged ones.
-        config: settings to keep, as for ``apply_tome``, except the ratio, which is searched.
-        candidates: settings to try in place of the default ones.
-        on_begin: called once before the search with the number of images at most and the seconds that they take, both
-            estimated.
-        on_trial: called with each trial after it.
-        settings: settings to keep by name, as for ``apply_tome``; they replace those of ``config``. Candidates that
-            they make impossible are omitted.
-
-    Returns:
-        The settings to apply, and all trials. If no settings pay, they change nothing, and ``pays`` is False.
+            for settings that hold for all of them. The least similar of all images counts.
+        psnr, speedup: the requirements, see ``Target``. With a PSNR, the fastest settings that meet them are chosen;
+            without one, those with the images most similar to the unmerged ones.
+        candidates: settings to try in place of ``ratio=0.5``, the presets and fractions of the cache over steps.
+        on_trial: called with the trial of the unmerged calls, and each after it.
 
     Raises:
-        ToMeTypeError: an argument is of the wrong type, a setting is unknown, or the call returns no PIL images.
-        ToMeValueError: an argument is out of range, no candidate is possible, the pipeline cannot be copied, as one
-            with a cache of steps, or ``memory`` is given with Paddle 2.6, which cannot measure it.
+        ToMeTypeError: an argument is of the wrong type, or the pipeline does not take the call, or returns no images.
+        ToMeValueError: an argument is out of range, there are no candidates, or the pipeline cannot be copied.
         NothingToMergeError: nothing merges in this pipeline with any candidate.
 
     Example:
-        >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
+        >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30)  # doctest: +SKIP
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
-    if not all(isinstance(each, Mapping) for each in calls):
+    target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
+    configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
+
+    def run(calls: Sequence[Mapping[str, Any]]) -> Run:
+        seconds, images = 0.0, []
+        for each in calls:
+            with keep_random_state():
+                paddle.seed(0)
+                np.random.seed(0)
+                start = read_clock()
+                output = copied_pipe(**each)
+                seconds += read_clock() - start
+            images += read_images(output)
+        return Run(seconds, images)
+
+    trials: list[Trial] = []
+    for trial in try_candidates(copied_pipe, configs, partial(run, calls), partial(run, calls[:1])):
+        trials.append(trial)
+        on_trial(trial)
+    return conclude(pipe, target, trials[0], trials[1:])
+
+
+def _read_steps(pipe: Any, call: Any) -> int | None:
+    """Return a call's steps, if known; refuse one that would fail."""
+    if not isinstance(call, Mapping):
         raise ToMeTypeError(
             f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
             f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
         )
-    target, steps = Target(psnr, speedup, memory), _find_num_steps(pipe, calls)
-    # Before the copy, which takes time.
-    families = list_candidates(collect_common_settings(config, settings), candidates, steps=steps)
-    copied_pipe = shared_copy(pipe)
-
-    def generate(arguments: Mapping[str, Any], seed: int, num_inference_steps: int | None) -> MeasuredImage:
-        changes = {} if num_inference_steps is None else {"num_inference_steps": num_inference_steps}
-        with keep_random_state():
-            paddle.seed(seed)
-            np.random.seed(seed)
-            meter = Meter()
-            output = copied_pipe(**{**arguments, **changes})
-            seconds, peak_bytes = meter.seconds(), meter.peak_bytes()
-        return MeasuredImage(read_first_image(output), seconds, peak_bytes)
-
-    return Search(
-        pipe=copied_pipe, generate=generate, images=[(each, 0) for each in calls], target=target, families=families,
-        steps=steps, on_begin=on_begin, on_trial=on_trial,
-    ).run()  # fmt: skip
-
-
-def _find_num_steps(pipe: Any, calls: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the calls' number of steps; None if it differs or is unknown."""
-    parameters, name = inspect.signature(type(pipe).__call__).parameters, "num_inference_steps"
-    default = parameters[name].default if name in parameters else None
-    first, *others = (call.get(name, default) for call in calls)
-    has_list = any(call.get(each) is not None for call in calls for each in ("timesteps", "sigmas"))
-    return first if isinstance(first, int) and all(each == first for each in others) and not has_list else None
+    functions = [vars(cls)["__call__"] for cls in reversed(type(pipe).__mro__) if "__call__" in vars(cls)]
+    parameters = {name: each for run in functions for name, each in inspect.signature(run).parameters.items()}
+    unknown = [name for name in call if name not in (*parameters, *_CALLBACKS)]
+    if unknown and "output_type" in parameters:  # else a function of the user has taken the place of the pipeline's
+        (name, *_), kind = unknown, type(pipe).__name__
+        raise ToMeTypeError(f"call has {name!r}, which {kind} does not take{did_you_mean(name, parameters)}")
+    arguments = {name: each.default for name, each in parameters.items()} | dict(call)
+    if (output_type := arguments.get("output_type", "pil")) != "pil":
+        raise ToMeTypeError(f"tune compares PIL images, and the call has output_type={output_type!r}; give 'pil'")
+    return arguments.get("num_inference_steps")

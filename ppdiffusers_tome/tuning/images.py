@@ -12,26 +12,15 @@ from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.settings.text import describe_type
 
 
-def read_first_image(output: Any) -> np.ndarray:
-    """Read the first image of a pipeline's output.
-
-    Args:
-        output: with ``images``, one PIL image or a list of them.
-
-    Returns:
-        uint8 ``[height, width, 3]``.
-
-    Raises:
-        ToMeTypeError: it holds no PIL images, as of latents, videos or audio.
-    """
-    images = getattr(output, "images", output)
-    image = images[0] if isinstance(images, list | tuple) and images else images
-    if not isinstance(image, Image.Image):
-        raise ToMeTypeError(
-            f"tune compares PIL images, and this call returned a {describe_type(image)}; let the call return images "
-            "(output_type='pil'), or choose settings by hand"
-        )
-    return np.asarray(image.convert("RGB"))
+def read_images(output: Any) -> list[np.ndarray]:
+    """Return the PIL images of a pipeline's output as uint8 ``[height, width, 3]``."""
+    images = getattr(output, "images", output[0] if isinstance(output, tuple) else output)
+    images = images if isinstance(images, list | tuple) and images else [images]
+    for image in images:
+        if not isinstance(image, Image.Image):
+            found = describe_type(image)
+            raise ToMeTypeError(f"tune compares PIL images, and this call returned a {found}; choose settings by hand")
+    return [np.asarray(image.convert("RGB")) for image in images]
 
 
 def compute_psnr(reference: np.ndarray, pixels: np.ndarray) -> float:

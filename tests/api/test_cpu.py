@@ -102,22 +102,49 @@ def test_mkl_is_left_alone_elsewhere(words: str, tmp_path: Path, monkeypatch: py
 
 
 def test_cores_are_those_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "_CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
     assert 1 <= cpu.count_usable_cores() <= (os.cpu_count() or 1)
     if hasattr(os, "sched_getaffinity"):
         assert cpu.count_usable_cores() == len(os.sched_getaffinity(0))
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS and Windows
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert cpu.count_usable_cores() == 64
-    for quota, cores in (("max 100000\n", 64), ("150000 100000\n", 2), ("400000 100000\n", 4), ("50000 100000\n", 1)):
-        cpu._CPU_QUOTA.write_text(quota)
-        assert cpu.count_usable_cores() == cores
-    cpu._CPU_QUOTA.unlink()
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert cpu.count_usable_cores() == 1
 
 
-@LINUX
+VERSION_1 = "5:memory:/other\n4:cpu,cpuacct:/docker/1\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 64),
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
+        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "max 100000\n"}, 4),
+        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "300000 100000\n"}, 3),
+        ("0::/hosts/path\n", {"cpu.max": "200000 100000\n"}, 2),
+        (VERSION_1, {"cpu/docker/1/cpu.cfs_quota_us": "150000", "cpu/docker/1/cpu.cfs_period_us": "50000\n"}, 3),
+        (VERSION_1, {"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        (VERSION_1, {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
+        (VERSION_1, {"cpu/other/cpu.cfs_quota_us": "100000\n", "cpu/other/cpu.cfs_period_us": "100000\n"}, 64),
+    ],
+)
+def test_cores_are_at_most_the_quota_of_a_container(
+    groups: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
+    monkeypatch.setattr(cpu, "_OWN_GROUPS", tmp_path / "own")
+    (tmp_path / "own").write_text(groups)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cpu.count_usable_cores() == cores
+
+
 @LINUX
 @pytest.mark.parametrize("before", ["", "import paddle; paddle.ones([64, 64]) @ paddle.ones([64, 64])"])
 def test_threads_sleep_after_an_operator_unless_told_otherwise(before: str) -> None:

@@ -256,16 +256,40 @@ def test_layers_share_sessions_with_as_many_threads_as_paddle(monkeypatch: pytes
     kernel._make_session.cache_clear()
     unet = set_kernel(tiny.unet())
     tiny.run_unet(unet)
-    scales = {(layer.heads, layer.scale) for layer in attention_layers(unet)}
-    assert len(attention_layers(unet)) > len(scales)
-    assert kernel._make_session.cache_info().currsize == len(scales)
-    heads, scale = scales.pop()
-    attributes = ("num_heads", heads), ("scale", scale)
-    session = kernel._make_session("com.microsoft.MultiHeadAttention", 3, attributes, 3)
-    assert kernel._make_session.cache_info().currsize == len(scales) + 1  # it was there
+    (heads,) = {layer.heads for layer in attention_layers(unet)}
+    assert len(attention_layers(unet)) > 1
+    session = kernel._make_session("com.microsoft.MultiHeadAttention", 3, (("num_heads", heads),), 3)
+    assert kernel._make_session.cache_info().currsize == 1  # it was there
     options = session.get_session_options()
     assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    kernel._make_session.cache_clear()
+
+
+def test_layers_of_all_scales_share_a_session(computed: list[tuple[int, ...]]) -> None:
+    kernel._make_session.cache_clear()
+    layer, x = tiny.build(Attention, query_dim=8, heads=2, dim_head=4), tiny.array((2, 35, 8), seed=1)
+    mask = tiny.array((2, 1, 35), seed=2)
+    for layer.scale in (1e-3, 0.3, 0.5, 4):
+        for given in ({}, dict(attention_mask=mask)):
+            expected = run_eagerly(plain(layer), x, **given)
+            assert differ(run_eagerly(enable_cpu_kernels(layer), x, **given), expected) <= 2e-6
+    assert len(computed) == 8
+    assert kernel._make_session.cache_info().currsize == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_sessions_of_many_kinds_have_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count_running() -> int:
+        return int(Path("/proc/self/status").read_text().split("Threads:")[1].split()[0])
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    kernel._make_session.cache_clear()
+    before, x = count_running(), tiny.array((1, 2, 1, 1))
+    for dilation in range(1, 60):
+        layer = paddle.nn.Conv2D(2, 2, 1, dilation=dilation)
+        assert differ(run_eagerly(enable_cpu_kernels(layer), x), run_eagerly(disable_cpu_kernels(layer), x)) <= 2e-6
+    assert 20 < count_running() - before <= 64
     kernel._make_session.cache_clear()
 
 
@@ -408,6 +432,17 @@ def test_ppdiffusers_own_ways_of_setting_processors_go_on() -> None:
     assert kinds(enable_cpu_kernels(unet)) == {CPUAttnProcessor}
     unet.set_attn_processor(CPUAttnProcessor())
     assert kinds(unet) == {CPUAttnProcessor}
+    assert kinds(disable_cpu_kernels(unet)) == {AttnProcessor}
+
+
+@pytest.mark.parametrize("kind", [AttnProcessor, XFormersAttnProcessor])
+def test_the_very_processors_come_back(kind: type) -> None:
+    unet = tiny.unet(levels=1)
+    for layer in attention_layers(unet):
+        layer.set_processor(kind())
+    before = [layer.processor for layer in attention_layers(unet)]
+    disable_cpu_kernels(enable_cpu_kernels(enable_cpu_kernels(unet)))
+    assert all(layer.processor is one for layer, one in zip(attention_layers(unet), before, strict=True))
 
 
 @pytest.mark.parametrize("kind", [AttnProcessor, XFormersAttnProcessor])
@@ -425,6 +460,7 @@ def test_a_copy_has_the_kernel() -> None:
     twin = copy.deepcopy(unet)
     disable_cpu_kernels(unet)
     assert kinds(twin) == {CPUAttnProcessor}
+    assert kinds(disable_cpu_kernels(twin)) == {AttnProcessor}
 
 
 def test_nothing_to_replace_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Measure merging and the cache in images of 1 to 8 steps.
+"""Measure merging in images of 1 to 8 steps.
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.few_steps images emoji guided --scheduler ddim
     PYTHONPATH=tests python -m benchmarks.few_steps table
@@ -22,19 +22,15 @@ from typing import Any
 from benchmarks import step_caches
 from benchmarks.step_caches import TOKENS, UNMERGED, Variant
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
 
 FOLDER = Path("docs/measured/few_steps")
 STEPS = (1, 2, 4, 8)
 BALANCED = ToMeConfig.preset("balanced")
-COMPUTED = (0, 1, 3, 5, 7)
 SETTINGS = {
     "tome 0.5": TOKENS["tome 0.5"], "quality": TOKENS["quality"], "balanced": BALANCED,
     "fast": ToMeConfig.preset("fast"), "balanced, end 0.875": replace(BALANCED, end=0.875),
     "balanced, end 0.75": replace(BALANCED, end=0.75), "balanced, end 0.5": replace(BALANCED, end=0.5),
     "balanced, start 0.1": replace(BALANCED, start=0.1),
-    "cache 0,1,3,5,7": ToMeConfig(0.0, cache=COMPUTED),
-    "balanced, cache 0,1,3,5,7": replace(BALANCED, cache=COMPUTED),
 }  # fmt: skip
 
 
@@ -42,9 +38,8 @@ def list_variants(steps: int) -> list[Variant]:
     """List the settings that so many steps can tell apart, the unmerged image first."""
     variants, seen = [Variant(UNMERGED, UNMERGED, None, steps)], set()
     for name, config in SETTINGS.items():
-        computed = choose_computed_steps(steps, config.cache) if config.cache else frozenset(range(steps))
-        kinds = tuple(config.ratio_at(step / steps) if step in computed else None for step in range(steps))
-        tokens = replace(config.without_cache, start=0.0, end=1.0).summary
+        kinds = tuple(config.ratio_at(step / steps) for step in range(steps))
+        tokens = replace(config, start=0.0, end=1.0).summary
         if (tokens, kinds) not in seen and any(kind != 0 for kind in kinds):
             variants.append(Variant(name, "few steps", config, steps))
         seen.add((tokens, kinds))

@@ -27,8 +27,9 @@ from benchmarks.timing import Spread, measure_seconds, pause_garbage_collection
 from benchmarks.turns import take_turns
 from ppdiffusers_tome.cpu.process import keeps_freed_memory
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.measure.meter import Meter
 from ppdiffusers_tome.tools.measure.units import format_bytes
-from ppdiffusers_tome.tuning.measurement import Meter, read_clock
+from ppdiffusers_tome.tuning.measurement import read_clock
 
 if TYPE_CHECKING:
     import paddle

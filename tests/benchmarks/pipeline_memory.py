@@ -32,7 +32,7 @@ from benchmarks.traced_memory import build, compute_peaks, count_operators, make
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.overrides import block
-from ppdiffusers_tome.tuning.measurement import Meter
+from ppdiffusers_tome.tools.measure.meter import Meter
 
 SIZES, PRESET = (512, 1024), "balanced"
 VARIANTS = {"unmerged": None, "ratio 0.5": ToMeConfig(0.5), PRESET: ToMeConfig.preset(PRESET)}

@@ -38,28 +38,23 @@ SCHEDULERS = ("ddim", "pndm")
 STEPS, GUIDANCE, SIDE = 20, 7.5, 128
 UNMERGED = "unmerged"
 MERGED = ("ratio=0.5", "quality", "balanced", "fast")
-CHOSEN = {"14 chosen": 14, "10 chosen": 10}  # steps of 20, by the model
 FEWER = {f"{steps} steps": steps for steps in (18, 16, 12, 10, 8, 5)}  # 5: to be told apart
-SETTINGS = (UNMERGED, *MERGED, "cache=0.2", *CHOSEN, *FEWER)
+SETTINGS = (UNMERGED, *MERGED, "cache=0.2", *FEWER)
 NUM_RESAMPLES = 2000
 SAME_COST = 1.03  # at most so much dearer
 DRAWN_CLASSES = ("face", "cat face", "heart", "bird", "flower", "fruit", "car", "clock")
 DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps")
 
 
-def make_variant(setting: str, scheduler: str) -> Variant:
+def make_variant(setting: str) -> Variant:
     """Return one of ``SETTINGS`` as ``step_caches`` applies it."""
-    from benchmarks.step_caches import Variant, read_chosen
+    from benchmarks.step_caches import Variant
     from ppdiffusers_tome.settings.config import ToMeConfig
 
     if setting == UNMERGED or setting in FEWER:
         return Variant(setting, "", None, FEWER.get(setting, STEPS))
-    if setting in CHOSEN:
-        config = ToMeConfig(0.0, cache=read_chosen("emoji", "guided", scheduler, STEPS)[CHOSEN[setting]])
-    else:
-        config = {"ratio=0.5": ToMeConfig(0.5), "cache=0.2": ToMeConfig(0.0, cache=0.2)}.get(setting)
-        config = config or ToMeConfig.preset(setting)
-    return Variant(setting, "", config, STEPS)
+    config = {"ratio=0.5": ToMeConfig(0.5), "cache=0.2": ToMeConfig(0.0, cache=0.2)}.get(setting)
+    return Variant(setting, "", config or ToMeConfig.preset(setting), STEPS)
 
 
 def generate(scheduler: str, images_per_class: int, settings: Sequence[str], folder: Path) -> None:
@@ -71,7 +66,7 @@ def generate(scheduler: str, images_per_class: int, settings: Sequence[str], fol
         path = folder / scheduler / setting / f"{seed}.npy"
         if path.exists():
             continue
-        variant = make_variant(setting, scheduler)
+        variant = make_variant(setting)
         model.apply(variant)
         images = np.stack([
             np.asarray(model.generate(name, variant.steps, seed=seed, guidance=GUIDANCE, size=SIDE))
@@ -85,18 +80,17 @@ def generate(scheduler: str, images_per_class: int, settings: Sequence[str], fol
 
 
 def write_texts(path: Path) -> None:
-    """Write the embedded classes and no prompt, ``[34, tokens, channels]``, and the calls that caches skip, as JSON."""
+    """Write the embedded classes and no prompt, ``[34, tokens, channels]``, and the calls that the cache skips."""
     from benchmarks.step_caches import Model, list_emoji_classes
 
     skipped: dict[str, dict[str, list[int]]] = {}
     for scheduler in SCHEDULERS:
         model = Model("emoji", scheduler)
-        for setting in ("cache=0.2", *CHOSEN):
-            model.apply(make_variant(setting, scheduler))
-            model.generate("bird", STEPS, guidance=GUIDANCE, size=SIDE)
-            computed = model.pipe.tome.entries[0].last_image.computed_steps
-            calls = range(len(model.pipe.scheduler.timesteps))
-            skipped.setdefault(scheduler, {})[setting] = [call for call in calls if call not in computed]
+        model.apply(make_variant("cache=0.2"))
+        model.generate("bird", STEPS, guidance=GUIDANCE, size=SIDE)
+        computed = model.pipe.tome.entries[0].last_image.computed_steps
+        calls = range(len(model.pipe.scheduler.timesteps))
+        skipped[scheduler] = {"cache=0.2": [call for call in calls if call not in computed]}
     texts = [model.pipe.encode_prompt(prompt, 1, False)[0].numpy() for prompt in (*list_emoji_classes(), "")]
     np.savez(path, texts=np.concatenate(texts), skipped=json.dumps(skipped))
 
@@ -128,7 +122,7 @@ def measure_seconds(scheduler: str, rounds: int, path: Path) -> None:
         model.apply(variant)
         return measure_seconds(lambda: model.generate("face", variant.steps, guidance=GUIDANCE, size=SIDE))
 
-    variants = [make_variant(setting, scheduler) for setting in SETTINGS]
+    variants = [make_variant(setting) for setting in SETTINGS]
     turns = {variant.name: lambda variant=variant: time_image(variant) for variant in variants}
     machine = describe_machine()
     rows = [row for row in read_table(path) if row["scheduler"] != scheduler]

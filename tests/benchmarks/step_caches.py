@@ -1,15 +1,15 @@
 """Measure merging and the cache over steps against fewer steps, in regimes in which images depend on them differently.
 
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches choose photographs guided --scheduler ddim
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches alone photographs guided --scheduler ddim
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images photographs guided --scheduler ddim
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches costs photographs
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches skipped
     PYTHONPATH=tests python -m benchmarks.step_caches table
 
-``choose`` lets the model choose the computed steps, as ``tune`` does, by two images of seeds that ``images`` does not
-have. ``images`` adds the PSNR of each setting and image to docs/measured/step_caches/images.jsonl and resumes; other
-work on the machine changes nothing. ``costs`` times the kinds of steps in turn on a quiet machine. ``table`` writes
-regimes.csv: the median and lowest PSNR of each setting in each regime, and that of fewer steps at its cost.
+``alone`` adds the PSNR of images of which one step alone is skipped to alone.jsonl in docs/measured/step_caches, of two
+seeds that ``images`` does not have. ``images`` adds the PSNR of each setting and image to images.jsonl and resumes;
+other work on the machine changes nothing. ``costs`` times the kinds of steps in turn on a quiet machine. ``table``
+writes regimes.csv: the median and lowest PSNR of each setting in each regime, and that of fewer steps at its cost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import statistics
 import sys
 import time
@@ -44,7 +43,7 @@ FAMILIES = {"photographs": UNET, "dit": CLASS_TRANSFORMER, "emoji": UNET, "emoji
 SIZES = {"photographs": 256, "dit": 512, "emoji": 128, "emoji-dit": 128}
 EMOJI_DIT = Path("tests/models/emoji-dit")
 NUM_IMAGES = 6
-CHOOSING_SEEDS = (100, 101)
+OTHER_SEEDS = (100, 101)
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,7 @@ PARTS = {
 }  # fmt: skip
 SHARES = (0.2, 0.3, 0.5)
 UNMERGED, FEWER = "unmerged", "fewer steps"
+_CHOICE = "ppdiffusers_tome.patching.state.pipeline_call"  # which asks for the skipped steps of a denoising
 
 
 @dataclass(frozen=True)
@@ -98,27 +98,19 @@ class Variant:
     steps: int
 
 
-def list_variants(model: str, steps: int, chosen: Mapping[int, Sequence[int]]) -> list[Variant]:
+def list_variants(model: str, steps: int) -> list[Variant]:
     """List the variants of a denoising with so many steps, the most important first."""
     tokens, whole = BEST_TOKENS, ToMeConfig(0.0)
     counts = [round((1 - share) * steps) for share in SHARES]
     fewer = sorted({*counts, round(0.6 * steps)}, reverse=True)
     variants = [Variant(f"{count} steps", FEWER, None, count) for count in fewer]
     variants += [Variant(f"cache {share}", "cache", replace(whole, cache=share), steps) for share in SHARES]
-    variants += [
-        Variant(f"chosen {count} of {steps}", "chosen", replace(whole, cache=tuple(chosen[count])), steps)
-        for count in counts if count in chosen
-    ]  # fmt: skip
     if FAMILIES[model] == UNET:
         variants.append(Variant("best tokens", "best tokens", tokens, steps))
         variants += [Variant(f"{count} steps, best tokens", f"{FEWER}, best tokens", tokens, count) for count in fewer]
         for share in SHARES[:2]:
             config = replace(tokens, cache=share)
             variants.append(Variant(f"best tokens, cache {share}", "tokens and cache", config, steps))
-            count = round((1 - share) * steps)
-            if count in chosen:
-                config = replace(tokens, cache=tuple(chosen[count]))
-                variants.append(Variant(f"best tokens, chosen {count}", "tokens and chosen", config, steps))
         variants += [Variant(name, "tokens in some steps", config, steps) for name, config in PARTS.items()]
     return variants + [Variant(name, "tokens", config, steps) for name, config in TOKENS.items()]
 
@@ -132,7 +124,7 @@ class Model:
         from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
         self.name = name
-        self.pipe = load_pipeline(_find_source(name), generates=True)
+        self.pipe = load_pipeline(_find_source(name))
         self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
         self.pipe.set_progress_bar_config(disable=True)
         enable_cpu_kernels(self.pipe)
@@ -186,46 +178,27 @@ def _let_training_scripts_be_imported() -> None:
         sys.path.append("examples/train_demo_models")
 
 
-def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
-    """Let the model choose its computed steps, and append them to chosen.jsonl."""
+def measure_alone(model: str, regime: str, scheduler: str, steps: int) -> None:
+    """Append the PSNR of images of which one step alone is skipped, of each step but the first."""
+    from unittest.mock import patch
+
     import numpy as np
 
-    from ppdiffusers_tome.tuning.results import MeasuredImage
-    from ppdiffusers_tome.tuning.step_errors import choose_steps as choose
-    from ppdiffusers_tome.tuning.step_errors import measure_step_errors
+    from ppdiffusers_tome.tuning.images import compute_psnr
 
-    loaded, errors = Model(model, scheduler), []
-    guidance, prompts = REGIMES[regime].guidance[FAMILIES[model]], list_images(model, regime, len(PROMPTS[model]))
-    for number, seed in enumerate(CHOOSING_SEEDS, 1):
-
-        def generate(prompt: str = prompts[number][0], seed: int = seed) -> MeasuredImage:
-            image = loaded.generate(prompt, steps, seed=seed, guidance=guidance, size=SIZES[model])
-            return MeasuredImage(np.asarray(image), 0.0, None)
-
-        errors.append(measure_step_errors(loaded.pipe, generate))
-    counts = [round((1 - share) * steps) for share in SHARES]
-    append_row(FOLDER / "chosen.jsonl", {
-        "model": model, "regime": regime, "scheduler": scheduler, "of": steps,
-        "skipped alone": [list_psnrs(each.damage) for each in errors],
-        "chosen": {count: {"steps": list(choose(errors, count))} for count in counts},
+    loaded, psnrs = Model(model, scheduler), []
+    where = {"guidance": REGIMES[regime].guidance[FAMILIES[model]], "size": SIZES[model]}
+    prompts = list_images(model, regime, len(PROMPTS[model]))
+    for number, seed in enumerate(OTHER_SEEDS, 1):
+        images = []
+        for skipped in range(steps):  # of the first, which has nothing to follow, none
+            loaded.apply(Variant("", "", ToMeConfig(0.0, cache=0.2) if skipped else None, steps))
+            with patch(f"{_CHOICE}.choose_skipped_steps", lambda *_, step=skipped: frozenset([step])):
+                images.append(np.asarray(loaded.generate(prompts[number][0], steps, seed=seed, **where)))
+        psnrs.append([round(min(compute_psnr(images[0], image), 100.0), 1) for image in images[1:]])
+    append_row(FOLDER / "alone.jsonl", {
+        "model": model, "regime": regime, "scheduler": scheduler, "of": steps, "skipped alone": psnrs,
     })  # fmt: skip
-
-
-def list_psnrs(damage: Sequence[float]) -> list[float]:
-    """Return the PSNR in dB of an image of which one step alone is skipped, for each step but the first."""
-    return [round(-10 * math.log10(max(each, 1e-10)), 1) for each in damage[1:]]
-
-
-def read_chosen(model: str, regime: str, scheduler: str, steps: int) -> dict[int, list[int]]:
-    """Return what ``choose`` appended last for a case, by the number of computed steps.
-
-    Lists of before, without the last step, are left out.
-    """
-    found: dict[int, list[int]] = {}
-    for row in read_rows(FOLDER / "chosen.jsonl"):
-        if (row["model"], row["regime"], row["scheduler"], row["of"]) == (model, regime, scheduler, steps):
-            found = {int(count): each["steps"] for count, each in row["chosen"].items() if "slopes" not in each}
-    return found
 
 
 def measure_images(
@@ -292,8 +265,9 @@ def count_kinds(variant: Variant, model: str) -> dict[str, int]:
 
 def measure_costs(model: str, rounds: int) -> None:
     """Append the seconds of a step of each kind, and of everything but the denoiser, measured in turn."""
-    loaded, steps = Model(model, "ddim"), 6
-    skipping = ToMeConfig(0.0, cache=(0, 1, 3, 5))
+    loaded, steps, share = Model(model, "ddim"), 10, 0.5
+    computed = choose_computed_steps(steps, share, FAMILIES[model], predicts_noise=model.startswith("emoji"))
+    skipping = ToMeConfig(0.0, cache=share)
     turns = {"whole": Variant("whole", "", None, steps), "skipped": Variant("skipped", "", skipping, steps)}
     for config in [*TOKENS.values(), BEST_TOKENS]:
         turns[replace(config, end=1.0).summary] = Variant("tokens", "", replace(config, end=1.0), steps)
@@ -310,7 +284,8 @@ def measure_costs(model: str, rounds: int) -> None:
             rest = time.perf_counter() - start - sum(times)
             if number == 0:  # the first image of each kind is slower
                 continue
-            seconds.setdefault(kind, []).extend(times[2::2] if kind.endswith("skipped") else times[1:])
+            own = {*range(1, steps)} - (computed if kind == "skipped" else set())
+            seconds.setdefault(kind, []).extend(times[step] for step in own)
             if kind == "whole":
                 seconds.setdefault("everything but the denoiser", []).append(rest)
     before.remove()
@@ -426,12 +401,12 @@ def measure_skipped_step() -> None:
         seconds.append((time.perf_counter() - start, sum(inside)))
         return np.zeros(1)
 
-    pipe = apply_tome(tiny.Sampler(unet, ppdiffusers.DDIMScheduler()), 0, cache=(0, 8))
+    pipe = apply_tome(tiny.Sampler(unet, ppdiffusers.DDIMScheduler()), 0, cache=0.9)
     pipe(call, 9)
-    skipped = seconds[1:8]
+    report = pipe.tome.entries[0].last_image
+    skipped = [seconds[step] for step in range(9) if step not in report.computed_steps]
     share = statistics.median(total for total, _ in skipped) / seconds[8][0]
     above = statistics.median(total / layers - 1 for total, layers in skipped)
-    report = pipe.tome.entries[0].last_image
     print(f"a skipped step takes {share:.3f} of a whole one, {above:.2%} above its layers; {report}")
 
 
@@ -455,7 +430,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("choose", "images", "costs"):
+    for name in ("alone", "images", "costs"):
         command = commands.add_parser(name)
         command.add_argument("model", choices=list(PROMPTS))
         if name == "costs":
@@ -477,11 +452,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     from benchmarks.pages import prepare
 
     prepare()
-    if args.command == "choose":
-        choose_steps(args.model, args.regime, args.scheduler, args.steps)
+    if args.command == "alone":
+        measure_alone(args.model, args.regime, args.scheduler, args.steps)
     elif args.command == "images":
-        chosen = read_chosen(args.model, args.regime, args.scheduler, args.steps)
-        variants = list_variants(args.model, args.steps, chosen)
+        variants = list_variants(args.model, args.steps)
         variants = [variant for variant in variants if not args.only or {variant.group, variant.name} & {*args.only}]
         path = FOLDER / "images.jsonl"
         measure_images(

@@ -16,7 +16,7 @@ from benchmarks.traced_memory import build, compute_peaks, count_operators, make
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tuning.measurement import Meter
+from ppdiffusers_tome.tools.measure.meter import Meter
 
 ROOT = Path(__file__).parents[2]
 SIDE = 32

@@ -42,7 +42,7 @@ def exported(tmp_path_factory):
 
 
 def test_exported_dit_keeps_its_labels_weights_and_sums(exported):
-    pipe = load_pipeline(find_model(str(exported)), generates=True)
+    pipe = load_pipeline(find_model(str(exported)))
     assert pipe.labels == {subject.name: number for number, subject in enumerate(SUBJECTS)}
     stored = load_file(exported / "transformer" / "diffusion_paddle_model.safetensors")
     assert {value.dtype for value in stored.values()} == {np.dtype("float16")}

@@ -16,7 +16,7 @@ import tiny
 from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from repository.pages import DOCS, README, ROOT, sections
 
-NAMES = ("DiT", "StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img", "PaddleInferStableDiffusion")
+NAMES = ("DiT", "StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img")
 FOLDERS = ("get-started", "guides", "reference")
 BLOCKS = {
     f"{page.relative_to(ROOT).as_posix()}-{number}": block

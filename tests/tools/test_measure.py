@@ -12,10 +12,10 @@ import pytest
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.measure.ledger import Ledger
+from ppdiffusers_tome.tools.measure.meter import Meter, find_highest_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.stats import Median, find_frontier
 from ppdiffusers_tome.tools.measure.units import format_bytes
-from ppdiffusers_tome.tuning.measurement import Meter, find_highest_peak
 
 MIB = 2**20
 

@@ -18,7 +18,7 @@ from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # Names of the argument for the timestep. UniDiffuser goes by that of its image.
-_TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
+TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
 # Parts of the names of arguments for the output of a ControlNet or VCtrl, which differs in every step.
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
@@ -76,7 +76,7 @@ class DenoiserOverride(Override):
         """Create the call, and set its timestep if the arguments have it."""
         arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
         latents = arguments.pop(self.parameters[0], None) if self.parameters else None
-        timesteps = [arguments.pop(name) for name in _TIMESTEPS if name in arguments]
+        timesteps = [arguments.pop(name) for name in TIMESTEPS if name in arguments]
         lasting = {name: value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)}
         call = DenoiserCall(
             self.state,

@@ -122,8 +122,7 @@ class DenoiserCall:
         if self.state.config.reuse_steps > 1:
             self.shared_reductions = values.reductions
         if self.state.config.cache:
-            skipped, record = self.denoising.skipped_steps, self.state.record
-            self.cached_call = CachedCall(self.step, skipped, values.histories, record)
+            self.cached_call = CachedCall(self.step, self.denoising.skipped_steps, values.histories)
 
     def end(self) -> None:
         """Count a call that ended, for the report of its image."""

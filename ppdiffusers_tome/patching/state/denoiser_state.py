@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
@@ -21,8 +20,6 @@ class DenoiserState:
         max_timestep: the timestep of pure noise in the model, 1000 in nearly all.
         constants: of the denoiser's partitions, freed with this.
         last_image: the steps of the last image with a cache over steps.
-        record: called with the step, key and value of each layer that the cache over steps stores; None except in
-            tuning.
         has_run_blocks: True once any block ran in which tokens may merge.
         is_removed: True once this ToMe is removed.
         running: the calls that run in any thread.
@@ -32,7 +29,6 @@ class DenoiserState:
         self.config, self.max_timestep = config, max_timestep
         self.constants = Constants()
         self.last_image: StepReport | None = None
-        self.record: Callable[[int, Hashable, Any], None] | None = None
         self.has_run_blocks = False
         self.is_removed = False
         self._warned: set[str] = set()

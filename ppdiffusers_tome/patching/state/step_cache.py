@@ -8,7 +8,7 @@ skipped step does not run, ``step_memory.py`` their values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from paddle.nn import Layer
@@ -30,7 +30,6 @@ class CachedCall:
         step: of the call.
         skipped_steps: of its run.
         histories: of the layers, from the calls of the steps before that belong to this one.
-        record: called with the step, key and value of each stored layer; None outside of tuning.
 
     Attributes:
         stores_values: True in a step before a skipped one.
@@ -38,13 +37,10 @@ class CachedCall:
         has_skipped: True once a layer was skipped.
     """
 
-    def __init__(
-        self, step: Step, skipped_steps: frozenset[int], histories: dict[Hashable, History],
-        record: Callable[[int, Hashable, Any], None] | None,
-    ) -> None:  # fmt: skip
-        self._step, self._histories, self._record = step, histories, record
+    def __init__(self, step: Step, skipped_steps: frozenset[int], histories: dict[Hashable, History]) -> None:
+        self._step, self._histories = step, histories
         self._is_skipped = step.number in skipped_steps
-        self.stores_values = record is not None or step.number < max(skipped_steps, default=0)
+        self.stores_values = step.number < max(skipped_steps, default=0)
         self.stacks: dict[Hashable, Sequence[Any]] = {}
         self.has_skipped = False
         self._stored: set[Hashable] = set()
@@ -58,11 +54,8 @@ class CachedCall:
         history = self._histories.setdefault(key, History())
         history.is_repeated |= key in self._stored
         self._stored.add(key)
-        if history.is_repeated:
-            return
-        history.add(self._step.time if has_slope else None, value)
-        if self._record is not None and has_slope:
-            self._record(self._step.number, key, value)
+        if not history.is_repeated:
+            history.add(self._step.time if has_slope else None, value)
 
     def predict(self, key: Hashable) -> Any:
         """Return the value of a layer in a skipped step."""
@@ -82,16 +75,11 @@ def choose_skipped_steps(state: DenoiserState, denoiser: Layer, scheduler: Any, 
             "no effect here"
         )
         return frozenset()
-    if not skipped and state.record is None:
+    if not skipped:
+        remedy = "give a greater fraction" if num_steps >= MIN_STEPS else f"a cache needs {MIN_STEPS} steps or more"
         state.warn_once(
             f"cache={format_setting(cache)} leaves nothing to skip in a denoising of "
-            f"{format_count(num_steps, 'step')}, so they are computed; give a greater fraction, which skips steps "
-            f"of {MIN_STEPS} or more that follow one another, or list fewer steps"
-        )
-    elif isinstance(cache, tuple) and cache[-1] + 1 != num_steps:
-        state.warn_once(
-            f"the list in cache is for {cache[-1] + 1} steps and this denoising has {num_steps}, so as large a "
-            "fraction is skipped by the rule of the model's family; choose its steps again (ppdiffusers_tome.tune)"
+            f"{format_count(num_steps, 'step')}, so all are computed; {remedy}"
         )
     return skipped
 

@@ -25,7 +25,7 @@ from ppdiffusers_tome.version import __version__
 PROGRAM = "ppdiffusers-tome"
 OK, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
 # Arguments in errors of Python functions, as options.
-_OPTIONS = {"overwrite=True": "--overwrite", "another folder": "another --output", "tolerance=": "--tolerance "}
+_OPTIONS = {"overwrite=True": "--overwrite", "another folder": "another --output"}
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 

@@ -14,10 +14,10 @@ from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.images import read_image, write_image
+from ppdiffusers_tome.tools.measure.meter import find_highest_peak
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, format_seconds
-from ppdiffusers_tome.tuning.measurement import find_highest_peak
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -18,10 +18,10 @@ from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
+from ppdiffusers_tome.tools.measure.meter import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.system import describe_load, describe_machine
 from ppdiffusers_tome.tools.measure.units import format_count
-from ppdiffusers_tome.tuning.measurement import explain_peak
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 
 from ppdiffusers_tome.errors import UserError
@@ -34,6 +35,23 @@ def log(text: str) -> None:
     """Print a line about the progress, on a terminal only."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def report_regularly(describe: Callable[[], str], seconds: float = 4.0) -> Iterator[None]:
+    """Print the progress every few seconds, where no terminal shows bars."""
+    stream, is_over = sys.stderr, threading.Event()
+
+    def report() -> None:
+        while not is_over.wait(seconds):
+            print(describe(), file=stream, flush=True)
+
+    if not stream.isatty():
+        threading.Thread(target=report, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.removals import refuse_removed
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 _FORMATTER: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
@@ -52,11 +51,9 @@ def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
 
     Raises:
         UserError: an argument is not known, or no command was given.
-        ToMeValueError: an option is of an earlier version and gone.
     """
     args, unknown = parser.parse_known_args(arguments)
     chosen: Parser = args.parser
-    refuse_removed({word.partition("=")[0].lstrip("-").removeprefix("no-").replace("-", "_"): word for word in unknown})
     if unknown:
         # The help names all options, some of them in words.
         suggestion = did_you_mean(unknown[0].partition("=")[0], re.findall(r"--[\w-]+", chosen.format_help()))

@@ -23,7 +23,7 @@ from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
-    "cache": "fraction to predict, or computed steps: 0,1,4",
+    "cache": "fraction of the steps to predict",
 }
 
 
@@ -136,7 +136,4 @@ def _parse_value(text: str) -> Any:
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
-    for kind in (int, float):
-        with suppress(ValueError):
-            return tuple(map(kind, text.split(",")))
     return None if text == "none" else text

@@ -97,7 +97,7 @@ class LoadedPipeline:
         the denoiser, ends the image.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
-        from ppdiffusers_tome.tuning.measurement import Meter
+        from ppdiffusers_tome.tools.measure.meter import Meter
 
         peaks, meter, settings, (height, width) = [], Meter(), self.settings, self.size
 
@@ -210,7 +210,7 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
     check_device(settings.dtype, xformers=settings.xformers)
-    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, generates=True)
+    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)

@@ -27,14 +27,13 @@ _ARGUMENTS = {"prompt", "height", "width", "latents", "callback_on_step_end"}
 
 
 def load_pipeline(
-    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0], generates: bool = False
+    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]
 ) -> Any:
     """Load a pipeline in evaluation mode.
 
     Args:
         model, controlnet: from ``model_sources``.
         dtype: one of ``DTYPES``; all but float32 on a GPU only.
-        generates: accept only what ``sampling.generate_image`` takes; otherwise it must have a UNet and a VAE.
     """
     import ppdiffusers
 
@@ -57,9 +56,9 @@ def load_pipeline(
     kind = str(kind[-1] if isinstance(kind, list) else kind)  # a list names a file and its class
     # A part is a library and a class of it; without either, the pipeline lacks it.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
-    is_usable = {"unet", "vae"} <= parts
-    if generates:
-        is_usable = kind == PIPELINE or (is_usable and _generates_from_prompt(kind, guided=controlnet is not None))
+    is_usable = kind == PIPELINE or (
+        {"unet", "vae"} <= parts and _generates_from_prompt(kind, guided=controlnet is not None)
+    )
     if not is_usable:
         remedy = "give a text-to-image pipeline such as Stable Diffusion"
         if controlnet is None and kind in _CONTROLNET_PIPELINES.values():

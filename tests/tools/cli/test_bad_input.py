@@ -60,18 +60,13 @@ compare --prompts /dev/null | --prompts /dev/null holds no prompt
 compare --prompts /proc/self/exe | --prompts /proc/self/exe cannot be read (it is not text in UTF-8); give a text
 compare --output TAKEN | compare.md exists already; choose another --output, or replace it with --overwrite
 generate --prompt x --output TAKEN | /0001-x.png is there with another prompt
-tune --max-memory 8 | must be a size above 0 with its unit
-tune --max-memory 0GB | must be a size above 0 with its unit
-tune --max-memory {"9" * 400}GiB | must be a size above 0 with its unit
 tune --target-psnr -3 | target psnr=-3.0 must be a number of dB above 0, at most 100
-tune --method todo --tile 16 | tile=16 has no effect with method='todo'
-tune --ratio 0.5 | --ratio
+tune --configs nowhere.json | nowhere.json cannot be read as settings
+tune --ratio 0.5 | '--ratio' is not an argument of tune
+generate --prompt x --cache 0,1,3 | cache='0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 visualize --ratio 0 | ratio 0 makes no groups of similar tokens
 visualize --config fast | method todo) makes no groups of similar tokens, so there is nothing to show; add --me
 visualize --prompt a --prompt b | 2 prompts were given
-export --tolerance 0 | --tolerance 0.0 must be above 0
-export --end 0.5 | start, end and cache cannot be exported
-export --output /proc/nowhere | /proc/nowhere cannot be written
 """
 if paddle.get_device() == "cpu":
     CASES += "generate --prompt x --dtype float16 | --dtype float16 needs a GPU\n"

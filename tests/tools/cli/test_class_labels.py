@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pipe(folder):
-    loaded = load_pipeline(find_model(str(folder)), generates=True)
+    loaded = load_pipeline(find_model(str(folder)))
     loaded.set_progress_bar_config(disable=True)
     return loaded
 
@@ -80,7 +80,6 @@ def test_generate_takes_classes(run, pipe, folder, capsys):
         (["compare", "--negative-prompt", "x"], "--negative-prompt is for pipelines with prompts"),
         (["visualize", "--height", "64"], "height 64 is not the size of this DiTPipeline, 32x32 pixels"),
         (["tune", "--controlnet", "controlnet", "--image", "PHOTO"], "is a DiTPipeline; a ControlNet can be added to"),
-        (["export"], "is a DiTPipeline, which this command cannot use"),
     ],
 )
 def test_what_a_dit_cannot_do_is_refused(arguments, words, folder, photo, tmp_path, capsys):

@@ -73,8 +73,8 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     }  # fmt: skip
     (by_kernel,) = generate("--image", str(photo), "--cpu-kernels", folder="c")
     capsys.readouterr()
-    generate("--image", str(photo), "--cache", "0,2", "--steps", "3", folder="d")
-    assert "; 1 of 3 calls of unet skipped; 1 of 3 calls of controlnet skipped" in capsys.readouterr().out
+    generate("--image", str(photo), "--cache", "0.1", "--steps", "9", folder="d")
+    assert "; 1 of 9 calls of unet skipped; 1 of 9 calls of controlnet skipped" in capsys.readouterr().out
     assert np.abs(pixels_of(by_photo).astype(int) - pixels_of(by_kernel)).max() <= 1
 
 

@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale, get_tome_overrides, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale, get_tome_overrides
 from tools.cli.conftest import PROMPT, SMALL, heard
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}
@@ -83,24 +83,6 @@ def test_every_setting_is_an_option():
     assert overrides.keys() == {*vars(ToMeConfig())} - {"ratio"}
     assert (overrides["max_downsample"], overrides["seed"]) == (None, 5)
     assert get_tome_overrides(parser.parse_args([])) == {}
-    computed = parse_tome_config(parser.parse_args(["--cache", "0,1,2,5,9"]), None)
-    assert computed == ToMeConfig(cache=(0, 1, 2, 5, 9))
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("--min-similarity 0.9", "min_similarity is gone: omit it; a lower ratio"),
-        ("--no-reuse-blocks", "reuse_blocks is gone"), ("--proportional", "proportional is gone"),
-        ("--cache-slope=1", "cache_slope is gone"), ("--cpu-attention", "cpu_attention is gone: give --cpu-kernels"),
-        ("--method pool", "method='pool' is gone: give method='todo'"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("command", ["generate --prompt x", "tune"])
-def test_what_is_gone_names_its_replacement(command, given, words, capsys):
-    assert main([*command.split(), *given.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
 
 
 def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, capsys):

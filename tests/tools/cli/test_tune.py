@@ -1,56 +1,94 @@
-"""``tune``: what it writes, and that what it writes can be used."""
+"""``tune``: what it tells meanwhile, what it writes, and that what it writes can be used."""
 
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.console.output import report_regularly
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tuning import results
-from ppdiffusers_tome.tuning.candidates import list_candidates
-from ppdiffusers_tome.tuning.measurement import measures_memory
 from tools.cli.conftest import PROMPT, SMALL
 
 GIVEN = [*SMALL, "--prompt", PROMPT]
-pytestmark = pytest.mark.skipif(not measures_memory(), reason="Paddle 2.6 measures no memory, the target here")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _any_speed_pays(monkeypatch):
     """What is found does not depend on the machine."""
     monkeypatch.setattr(results, "LEAST_SPEED_UP", 0.0)
 
 
+@pytest.mark.usefixtures("_any_speed_pays")
 def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     folder = tmp_path / "tuned"
-    # Memory that any settings keep to: the first of each family will do, however fast the machine is.
-    given = ["--method", "keys", "--tile", "16", "--tome-seed", "3"]
-    assert main(["tune", *GIVEN, "--max-memory", "64GiB", *given, "--output", str(folder)]) == 0
-    shown = capsys.readouterr().out
-    assert "| chosen |" in (folder / "tune.md").read_text()
-    assert "target: memory 65,536 MiB\n" in shown
+    assert main(["tune", *GIVEN, "--target-psnr", "1", "--output", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert "| best |" in (folder / "tune.md").read_text()
+    assert "target: psnr 1\n" in shown.out
     found = json.loads((folder / "tune.json").read_text())
-    settings = dict(method="keys", tile=16, seed=3)
-    expected = [configs[0].to_dict() for configs in list_candidates(settings, steps=1).values()]
-    assert [trial["config"] for trial in found["trials"]] == expected
-    assert found["verdict"] in shown
-    best = max(found["trials"], key=lambda trial: trial["psnr_db"] or float("inf"))
+    assert found["verdict"] in shown.out
+    assert (found["unmerged"]["psnr"], found["unmerged"]["speed_up"]) == (None, 1)
+    configs = [ToMeConfig.from_dict(trial["config"]) for trial in found["trials"]]
+    assert configs == results.list_candidates(None, [1])
+    lines = shown.err.splitlines()
+    told = [line for line in lines if " s, " in line]
+    assert [line.split(": ")[0] for line in told] == ["unmerged", *(config.summary for config in configs)]
+    assert any("min for the rest; Ctrl-C keeps" in line for line in lines)
+    best = max(found["trials"], key=lambda trial: trial["speed_up"])
     assert ToMeConfig.load(folder / "tome.json").to_dict() == best["config"] == found["config"]
-    assert shown.split()[-3:] == [str(folder / name) for name in ("tome.json", "tune.md", "tune.json")]
+    assert shown.out.split()[-3:] == [str(folder / name) for name in ("tome.json", "tune.md", "tune.json")]
     drawn = tmp_path / "drawn"
     assert main(["generate", *GIVEN, "--config", str(folder / "tome.json"), "--output", str(drawn)]) == 0
     assert len(list(drawn.glob("*.png"))) == 1
 
 
-def test_results_are_replaced_on_demand_and_settings_go_where_none_pay(tmp_path, capsys):
+@pytest.mark.usefixtures("_any_speed_pays")
+def test_results_are_replaced_on_demand_and_settings_go_where_none_reach_the_target(tmp_path, capsys):
     ToMeConfig(ratio=0.1234).save(tmp_path / "tome.json")
-    arguments = ["tune", *GIVEN, "--target-psnr", "100", "--output", str(tmp_path)]
+    ToMeConfig(ratio=0.7).save(tmp_path / "mine.json")
+    arguments = ["tune", *GIVEN, "--target-psnr", "100", "--configs", str(tmp_path / "mine.json"), "--output",
+                 str(tmp_path)]  # fmt: skip
     assert main(arguments) == 2
     assert "tome.json exists already" in capsys.readouterr().err
     assert ToMeConfig.load(tmp_path / "tome.json") == ToMeConfig(ratio=0.1234)
     assert main([*arguments, "--overwrite"]) == 0
-    assert "No settings reach the target here" in capsys.readouterr().out
-    assert json.loads((tmp_path / "tune.json").read_text())["config"] is None
+    assert "Nothing faster reaches the target. The nearest is ratio 0.7: " in capsys.readouterr().out
+    found = json.loads((tmp_path / "tune.json").read_text())
+    assert (found["config"], len(found["trials"])) == (None, 1)
     assert not (tmp_path / "tome.json").exists()
+
+
+@pytest.mark.usefixtures("_any_speed_pays")
+def test_an_interrupt_keeps_what_is_found_by_then(tmp_path, monkeypatch, capsys):
+    images, generate = [], LoadedPipeline.generate
+
+    def generate_until_interrupted(*given, **settings):
+        images.append(given)
+        if len(images) == 4:  # of the second candidate; before are a warm-up and the unmerged image
+            raise KeyboardInterrupt
+        return generate(*given, **settings)
+
+    monkeypatch.setattr(LoadedPipeline, "generate", generate_until_interrupted)
+    given = ["--target-psnr", "1", "--configs", "balanced", "fast", "--output", str(tmp_path)]
+    assert main(["tune", *GIVEN, *given]) == 130
+    assert ToMeConfig.load(tmp_path / "tome.json") == ToMeConfig.preset("balanced")
+    assert len(json.loads((tmp_path / "tune.json").read_text())["trials"]) == 1
+    captured = capsys.readouterr()
+    assert "The best is preset balanced" in captured.out
+    assert captured.err.endswith("ppdiffusers-tome: interrupted\n")
+
+
+def test_progress_is_told_meanwhile_and_no_longer(capsys):
+    with report_regularly(lambda: "settings 1 of 8", seconds=0.01):
+        time.sleep(0.2)
+    time.sleep(0.05)
+    told = capsys.readouterr().err.splitlines()
+    assert set(told) == {"settings 1 of 8"}
+    assert len(told) > 1
+    time.sleep(0.05)
+    assert not capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_a_page_in_chinese_has_no_sentence_in_english(studio: Studio) -> None:
 
 
 def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tmp_path: Path) -> None:
-    found = ToMeConfig(0.3, cache=(0, 1, 3, 4))
+    found = ToMeConfig(0.3, cache=0.4)
     found.save(tmp_path / "tome.json")
     given = make_studio(*SMALL, "--config", str(tmp_path / "tome.json"))
     for maker, form, tome in (

@@ -23,9 +23,9 @@ from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, parse_settings
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
+from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
-from ppdiffusers_tome.tuning.measurement import explain_peak, find_highest_peak
 
 HELP = "Generate images from prompts with token merging."
 EXAMPLES = """stopped at any moment, the same command generates what is missing. The processes of Paddle's launcher

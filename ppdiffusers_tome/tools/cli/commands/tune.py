@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.files import prepare_folder, write_text
+from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.output import quiet_libraries, report_regularly
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
     add_output_arguments,
-    add_tome_arguments,
 )
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
-from ppdiffusers_tome.tools.generation.results import format_run
-from ppdiffusers_tome.tools.generation.settings import check_prompts, get_tome_overrides, parse_settings
+from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
+from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
-from ppdiffusers_tome.tools.measure.stats import find_frontier
-from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, parse_bytes
-from ppdiffusers_tome.tuning.candidates import collect_common_settings, list_candidates
-from ppdiffusers_tome.tuning.measurement import explain_peak
-from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
+from ppdiffusers_tome.tools.measure.units import format_count
+from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 
-HELP = "Try settings of token merging on this machine and model, and save the best for a target."
-EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
-trials). The default target is --target-psnr 30. With a PSNR it chooses the fastest settings that meet the target;
-without one, those with the images most similar to the unmerged ones. If none pay, it says so and writes no tome.json.
+HELP = "Try settings of token merging on this machine and model, and save the best."
+EXAMPLES = """tries ratio=0.5, the presets and the cache over steps on all prompts; the least similar image counts. Of
+those that are faster it saves the fastest that reach --target-psnr or, with --target-speedup alone, the most similar.
+It writes tome.json (for --config, and ToMeConfig.load in Python), tune.md and tune.json (all that was tried). If none
+reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it, and keeps what it has found.
 
-The steps that a cache computes are chosen by images of other seeds than those that judge. Fewer unmerged steps in the
-time of the best are measured, too; where they keep more, it says how many, and tome.json merges nothing.
-
-All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched, and
-the cache over steps without --config.
-
-  ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket"
-  ppdiffusers-tome tune --method keys --tile 16
-  ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompt "a cat" --max-memory 8GiB
+  ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket" --prompt "a photo of a cat"
+  ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --scheduler ddim --prompt "a cat" --cpu-kernels
   ppdiffusers-tome generate --config outputs/tome.json --prompt "a photo of a cat"
 """
 
@@ -48,89 +42,103 @@ the cache over steps without --config.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     add_controlnet_arguments(parser)
-    group = parser.add_argument_group("the target")
+    group = parser.add_argument_group("what is tried, and for which target")
+    group.add_argument("--configs", nargs="+", metavar="FILE", help="presets, or JSON files, to try in their place")
     group.add_argument("--target-psnr", type=float, metavar="DB",
                        help="least similarity to the unmerged images (default: 30, if there is no other target)")
     group.add_argument("--target-speedup", type=float, metavar="X", help="least speed-up of the whole call")
-    group.add_argument("--max-memory", type=parse_bytes, metavar="SIZE",
-                       help="most memory during a call, such as 8GiB or 900MB; needs Paddle 3")
-    add_tome_arguments(parser)
     add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, 0.0)  # every trial has its own ratio
-    prompts = check_prompts(args.prompt, settings.model.default_prompts[:2])
-    kept = collect_common_settings(args.config, get_tome_overrides(args))
-    families = list_candidates(kept, steps=settings.steps)  # an error before anything is loaded
-    target = Target(args.target_psnr, args.target_speedup, args.max_memory)
+    settings = parse_settings(args, 0.0)  # every trial has settings of its own
+    prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
+    given = args.configs and [combine_settings(each, {}) for each in args.configs]
+    candidates = list_candidates(given, [settings.steps])
+    target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
-    with quiet_libraries():
+    progress = _Progress(len(candidates))
+    with report_regularly(lambda: f"{progress} ..."), quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
-        run = {**loaded.describe_run(), "kept": kept}
-        tuned = _tune(loaded, prompts, target, families)
-        run |= {"target": vars(target), "memory": explain_peak()}
-        if tuned.pays:
-            write_text(paths[0], tuned.config.to_json(), overwrite=True)
-        else:
-            paths.pop(0).unlink(missing_ok=True)  # of an earlier run
-        results = {"run": run, "verdict": tuned.verdict, "trials": [trial.to_dict() for trial in tuned.trials],
-                   "config": tuned.config.to_dict() if tuned.pays else None, "steps": tuned.steps}  # fmt: skip
-        Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)]).write(paths, results)
+        is_stopped = False
+        try:
+            _try_settings(loaded, prompts, candidates, progress)
+        except KeyboardInterrupt:
+            is_stopped = True
+            if len(progress.trials) < 2:
+                raise
+        unmerged, *trials = progress.trials
+        _write(paths, loaded.describe_run(), target, conclude(loaded.pipe, target, unmerged, trials))
+    if is_stopped:
+        raise KeyboardInterrupt
 
 
-def _tune(
-    loaded: LoadedPipeline, prompts: list[str], target: Target, families: Mapping[str, Sequence[ToMeConfig]]
-) -> Tuned:
-    """Search for the settings, and tell how far the search is."""
+@dataclass
+class _Progress:
+    """The progress of the trials."""
+
+    num_candidates: int
+    trials: list[Trial] = field(default_factory=list)
+    num_steps: int = 0
+
+    def __str__(self) -> str:
+        if self.num_steps == 0:
+            return "loading the model"
+        number = f"settings {len(self.trials)} of {self.num_candidates}" if self.trials else "unmerged"
+        return f"{number}, {format_count(self.num_steps, 'step')} done in all"
+
+    def end_step(self) -> None:
+        self.num_steps += 1
+
+
+def _try_settings(
+    loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig], progress: _Progress
+) -> None:
+    """Try the unmerged pipeline and the candidates, and tell of each."""
     import numpy as np
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tuning.results import MeasuredImage
-    from ppdiffusers_tome.tuning.search import Search
+    from ppdiffusers_tome.tuning.trials import Run, try_candidates
 
-    settings = loaded.settings
-    edges = loaded.load_edges(settings.edges)
-    with tqdm(desc="images", position=0, disable=None) as bar:
+    edges = loaded.load_edges(loaded.settings.edges)
 
-        def begin(num_images: int, seconds: float) -> None:
-            bar.reset(total=num_images)
-            number, minutes = format_count(num_images, "image"), max(1, round(seconds / 60))
-            print(f"at most {number}, about {minutes} min", file=sys.stderr, flush=True)
+    def generate(number: int, steps: int | None = None) -> GeneratedImage:
+        return loaded.generate(prompts[number], number, edges, steps=steps, after_call=progress.end_step)
 
-        def generate(prompt: str, number: int, num_steps: int | None) -> MeasuredImage:
-            generated = loaded.generate(prompt, number, edges, steps=num_steps)
+    def run_calls() -> Run:
+        images = [generate(number) for number in range(len(prompts))]
+        return Run(sum(each.seconds for each in images), [np.asarray(each.image) for each in images])
+
+    with tqdm(total=len(candidates) + 1, desc="settings", position=0, disable=None) as bar:
+        for trial in try_candidates(loaded.pipe, candidates, run_calls, lambda: generate(0, loaded.warm_up_steps)):
+            tqdm.write(str(trial), file=sys.stderr)
+            if not progress.trials:
+                minutes = max(1, round(len(candidates) * trial.seconds / 60))
+                tqdm.write(f"up to about {minutes} min for the rest; Ctrl-C keeps what is found", file=sys.stderr)
+            progress.trials.append(trial)
             bar.update()
-            return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
-
-        def report(trial: Trial) -> None:
-            if bar.disable:  # without a terminal
-                print(f"{trial.name}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB", file=sys.stderr, flush=True)
-
-        return Search(
-            pipe=loaded.pipe, generate=generate, images=[(prompt, number) for number, prompt in enumerate(prompts)],
-            target=target, families=families, steps=settings.steps, on_begin=begin, on_trial=report,
-        ).run()  # fmt: skip
 
 
-def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
-    given = {name: value for name, value in run["target"].items() if value is not None}
-    target = [f"{name} {format_bytes(value) if name == 'memory' else f'{value:g}'}" for name, value in given.items()]
-    return [
-        format_run(run),
-        f"target: {', '.join(target)}",
-        *([f"kept: {', '.join(f'{name} {value}' for name, value in run['kept'].items())}"] if run["kept"] else []),
-        f"unmerged: {tuned.unmerged_seconds:.2f} s, {format_bytes(tuned.unmerged_peak_bytes)} ({run['memory']})",
-        tuned.verdict,
-    ]
+def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
+    """Write and show the trials, and the settings if any are to be used."""
+    if tuned.best is not None:
+        write_text(paths[0], tuned.config.to_json(), overwrite=True)
+    else:
+        paths[0].unlink(missing_ok=True)  # of an earlier run
+        paths = paths[1:]
+    table = Table(["settings", "", "seconds", "speed-up", "PSNR (dB), least"], left=2)
+    for trial in (tuned.unmerged, *tuned.trials):
+        mark, psnr = "best" if trial is tuned.best else "", format_psnr(trial.psnr)
+        table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speed_up:.2f}x", psnr)
+    given = ", ".join(f"{name} {value:g}" for name, value in vars(target).items() if value is not None)
+    results = {"run": run, "target": vars(target), "verdict": tuned.verdict,
+               "config": tuned.best and tuned.config.to_dict(), "unmerged": _to_dict(tuned.unmerged),
+               "trials": [_to_dict(trial) for trial in tuned.trials]}  # fmt: skip
+    notes = [format_run(run), f"target: {given}", tuned.verdict]
+    Page("Settings that were tried", notes, [table]).write(paths, results)
 
 
-def _make_table(tuned: Tuned) -> Table:
-    table = Table(["settings", "", "speed-up when tried", "PSNR (dB), least", "peak memory"], left=2)
-    frontier = find_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
-    for trial, is_best in zip(tuned.trials, frontier, strict=True):
-        is_chosen = tuned.pays and trial.steps == tuned.steps and trial.config == tuned.config
-        mark = "chosen" if is_chosen else "frontier" if is_best else ""
-        speed_up, peak = f"{trial.speed_up:.2f}x", format_bytes(trial.peak_bytes)
-        table.add(trial.name, mark, speed_up, format_psnr(trial.psnr), peak)
-    return table
+def _to_dict(trial: Trial) -> dict[str, Any]:
+    """Return plain values; an infinite PSNR, which JSON lacks, is null."""
+    psnr = trial.psnr if math.isfinite(trial.psnr) else None
+    return {**vars(trial), "config": trial.config.to_dict(), "psnr": psnr}

@@ -1,0 +1,1 @@
+"""Models compiled by OpenVINO as programs for CPUs, merging included."""

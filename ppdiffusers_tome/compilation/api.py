@@ -1,0 +1,105 @@
+"""``compile_cpu`` and ``uncompile_cpu``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
+from ppdiffusers_tome.cpu.process import choose_threads, has_bfloat16, let_threads_sleep
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
+from ppdiffusers_tome.settings.text import shorten_repr
+
+T = TypeVar("T")
+
+
+def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
+    """Let OpenVINO compute a pipeline's models on a CPU, merging included.
+
+    The denoisers (UNets, ControlNets, transformers) and the VAE's decoder run as programs that OpenVINO compiles, one
+    for each kind of call (size, batch, length of the text, settings of ToMe), made in seconds when it is first met. The
+    first result of each is compared with Paddle's own: beyond 1% in float32 or 10% in bfloat16 (root mean square) it is
+    not used. Weights, layers and settings may change afterwards: other programs are made. What cannot become a program
+    (gradients, training, models that OpenVINO cannot take) is computed by Paddle, which a warning tells.
+
+    Args:
+        model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.
+        precision: ``"float32"``, the same image to rounding; or ``"bfloat16"``, faster on processors that have it (AMX
+            or AVX-512 BF16), with small changes.
+
+    Returns:
+        ``model_or_pipe``, so that calls chain.
+
+    Raises:
+        ToMeTypeError: it is neither a pipeline nor a model.
+        ToMeValueError: the precision is unknown or the processor lacks it; openvino or Paddle 3 is missing; or a
+            model cannot be compiled (its type, device or settings, or a function in place of its
+            ``forward``). Nothing has changed then.
+
+    Example:
+        >>> pipe.apply_tome("balanced")  # doctest: +SKIP
+        >>> compile_cpu(pipe)  # doctest: +SKIP
+    """
+    if precision not in BOUNDS:
+        known = " or ".join(map(repr, BOUNDS))
+        raise ToMeValueError(f"precision must be {known}; got {shorten_repr(precision)}")
+    layers = list(_list_layers(model_or_pipe))
+    _require_packages()
+    if precision == "bfloat16" and not has_bfloat16():
+        raise ToMeValueError(
+            "precision='bfloat16' needs a processor that computes in it (AMX or AVX-512 BF16), and this one does not; "
+            "give precision='float32'"
+        )
+    for name, layer in layers:
+        label, obstacle = name or type(layer).__name__, Contents(layer).obstacle
+        if obstacle is not None:
+            raise ToMeValueError(f"{label} cannot be compiled: {obstacle}")
+        if not is_replaceable(layer):
+            raise ToMeValueError(
+                f"{label} cannot be compiled: other code put a function in place of its forward (a cache, offloading); "
+                "take that off first"
+            )
+    let_threads_sleep()
+    for _, layer in layers:
+        compile_model(layer, precision, choose_threads())
+    return model_or_pipe
+
+
+def uncompile_cpu(model_or_pipe: T) -> T:
+    """Let Paddle compute a pipeline or model again, exactly as before ``compile_cpu``."""
+    for _, model in list_models(model_or_pipe, denoisers_only=False):
+        for layer in model.sublayers(include_self=True):
+            uncompile_model(layer)
+    return model_or_pipe
+
+
+def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
+    """Yield names and layers that are compiled: denoisers, and decoders of VAEs.
+
+    Raises:
+        ToMeTypeError: it is neither a pipeline nor a model.
+    """
+    for name, model in list_models(model_or_pipe, denoisers_only=False):
+        if hasattr(model, "decode") and isinstance(getattr(model, "decoder", None), Layer):
+            yield f"{name}.decoder".lstrip("."), model.decoder
+        elif is_denoiser_name(name):
+            yield name, model
+
+
+def _require_packages() -> None:
+    """Refuse an environment without OpenVINO or Paddle 3."""
+    if paddle.__version__.startswith("2."):
+        raise ToMeValueError(
+            f"compile_cpu needs Paddle 3; this is {paddle.__version__}: pip install paddlepaddle==3.3.1"
+        )
+    try:
+        import openvino.opset15  # noqa: F401
+    except Exception as error:  # of a broken installation, anything
+        raise ToMeValueError(
+            f"compile_cpu needs openvino ({type(error).__name__}: {error}); pip install 'openvino>=2025.4'"
+        ) from error

@@ -1,0 +1,97 @@
+"""A model as its programs were made of it: layers, their attributes and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.merging.arrays import share_memory
+from ppdiffusers_tome.patching.override import Override, list_overrides
+
+_SAMPLES = 64  # numbers that are read of each weight
+
+
+class Contents:
+    """The layers, attributes and weights of a model at one moment.
+
+    Of each weight some numbers are read: whatever changes a weight (a LoRA that is fused, training, another state)
+    changes all of it.
+
+    Attributes:
+        weights: parameters and buffers.
+        samples: numbers of each weight.
+        obstacle: why no call of the model can become a program, or None.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        self._attributes = _list_attributes(layer, [])
+        layers = [each for each in self._attributes if isinstance(each, Layer)]
+        tensors = (x for each in layers for held in (each._parameters, each._buffers) for x in held.values())
+        self.weights = list({id(x): x for x in tensors if x is not None}.values())
+        self._addresses = [x.data_ptr() for x in self.weights]
+        self._views = [_sample(x) for x in self.weights if x.place.is_cpu_place()]
+        self.samples = self._read_samples()
+        self.obstacle = self._find_obstacle()
+
+    def is_outdated(self, layer: Layer) -> bool:
+        """Return whether a layer, an attribute or a weight changed since."""
+        try:
+            return (
+                [x.data_ptr() for x in self.weights] != self._addresses
+                or self._read_samples() != self.samples
+                or _list_attributes(layer, []) != self._attributes  # the same objects, or equal ones
+            )
+        except Exception:  # of attributes that cannot be compared, such as arrays
+            return True
+
+    def _find_obstacle(self) -> str | None:
+        layers = {each for each in self._attributes if isinstance(each, Layer)}
+        configs = {each.state.config for each in self._attributes if isinstance(each, Override)}
+        if others := {str(x.dtype) for x in self.weights if x.is_floating_point()} - {str(paddle.float32)}:
+            return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
+        if not all(x.place.is_cpu_place() for x in self.weights):
+            return "its weights are on a GPU; load it under paddle.set_device('cpu')"
+        if any(each.training for each in layers):
+            return "it is in training mode; call its eval()"
+        if any(config.shares_steps or config.uses_progress for config in configs):
+            return (
+                "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
+                "compiled programs; apply_tome with one ratio and without them, or uncompile_cpu"
+            )
+        return None
+
+    def _read_samples(self) -> bytes:
+        return b"".join(view.tobytes() for view in self._views)
+
+
+def _sample(x: paddle.Tensor) -> np.ndarray:
+    """Return an array of some numbers on the memory of a weight."""
+    numbers = share_memory(x).reshape(-1)
+    return numbers[:: max(1, numbers.size // _SAMPLES)][:_SAMPLES]
+
+
+def _list_attributes(layer: Layer, found: list[Any]) -> list[Any]:
+    """Append a layer, all its attributes and those of layers inside.
+
+    Of lists and dictionaries, which may change in place, the items are appended, too: hooks, scales of LoRAs. So are
+    the attributes of attention processors, such as an IP-Adapter's scale.
+    """
+    attributes = vars(layer)
+    found.append(layer)
+    found.extend(attributes.values())
+    for value in attributes.values():
+        if isinstance(value, dict) and value:
+            found.extend(value.values())
+        elif isinstance(value, list):
+            found.extend(value)
+    processor = attributes.get("processor")
+    if hasattr(processor, "__dict__"):
+        found.extend(vars(processor).values())
+    found.extend(list_overrides(layer))
+    for each in layer._sub_layers.values():
+        if each is not None:
+            _list_attributes(each, found)
+    return found

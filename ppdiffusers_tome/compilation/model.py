@@ -1,0 +1,217 @@
+"""A compiled model: the function in place of its ``forward``, and its programs.
+
+Each kind of call has a program, made when it is first met: the shapes of its inputs, the constants among them, and the
+model as it is then. What cannot become a program is computed by Paddle, which a warning tells once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import paddle
+from paddle.jit.sot import psdb
+from paddle.nn import Layer
+
+from ppdiffusers_tome.compilation.comparisons import has_compared, hash_comparison, note_compared
+from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
+from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
+from ppdiffusers_tome.messages import show_progress, warn_user
+from ppdiffusers_tome.patching.arguments import list_parameters
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.override import find_inside, replace_inside
+from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
+from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
+from ppdiffusers_tome.patching.state.block_call import WATCHERS
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.compilation.program import Program
+
+# The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
+# mean square of the difference over that of the result.
+BOUNDS = {"float32": 0.01, "bfloat16": 0.1}
+# The attribute of a layer that holds its ``CompiledModel``.
+_ATTRIBUTE = "_ppdiffusers_tome_compiled"
+# Each program has the model's weights once more, in the order in which the processor reads them.
+_MOST_PROGRAMS = 4
+# Programs made in a row of which none ran again, as for a number that is another one in every step.
+_MOST_UNUSED = 8
+# Of tensors among a call's arguments.
+_TYPES = {"float32", "int64", "int32", "bool"}
+
+
+class CompiledModel:
+    """The programs of a model.
+
+    Args:
+        precision: of the computation, one of ``BOUNDS``.
+        threads: for each program.
+    """
+
+    def __init__(self, precision: str, threads: int) -> None:
+        self.precision, self.threads = precision, threads
+        self._lock = threading.RLock()  # a program computes one call at a time, and a trace replaces weights
+        self._process = os.getpid()
+        self._contents: Contents | None = None
+        self._by_kind: dict[Any, Program | None] = {}  # None: Paddle computes it
+        self._programs: OrderedDict[Any, Program] = OrderedDict()  # by content, the last used last
+        self._num_unused = 0
+        self._warned: set[str] = set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
+        return CompiledModel(self.precision, self.threads)
+
+    def __reduce__(self) -> Any:
+        raise ToMeTypeError("a compiled model cannot be pickled; call uncompile_cpu first, and compile_cpu on the copy")
+
+    def run(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Compute a call of the model by a program, or by Paddle."""
+        run_paddle = MethodType(type(layer).forward, layer)
+        if not paddle.in_dynamic_mode():
+            return convert_while_tracing(run_paddle)(*args, **kwargs)
+        with self._lock:
+            try:
+                tensors: list[paddle.Tensor] = []
+                arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
+                contents = self._update_contents(layer)
+                self._require_compilable(contents, tensors)
+                kind = (arguments, *((tuple(x.shape), str(x.dtype)) for x in tensors))
+                if kind not in self._by_kind:
+                    self._by_kind[kind] = None  # unless it succeeds
+                    self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors, run_paddle)
+                elif self._by_kind[kind] is not None:
+                    self._num_unused = 0
+            except UncompilableError as error:
+                output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
+                self._warn_once(f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {error}")
+                return output
+            program = self._by_kind[kind]
+            if program is None:
+                return run_paddle(*args, **kwargs)
+            for frame in CALL_STACK.frames:
+                if frame.call.denoiser is layer:  # whose blocks are in the program
+                    frame.call.state.has_run_blocks = True
+            return program.run(tensors)
+
+    def _update_contents(self, layer: Layer) -> Contents:
+        """Return the model's contents; drop programs of other ones."""
+        contents = self._contents
+        if contents is None or contents.is_outdated(layer):
+            self._contents = Contents(layer)
+            self._by_kind.clear()
+            if contents is not None and contents.samples != self._contents.samples:
+                self._programs.clear()
+            contents = self._contents
+        return contents
+
+    def _require_compilable(self, contents: Contents, tensors: Sequence[paddle.Tensor]) -> None:
+        """Refuse a call that no program computes."""
+        types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
+        if contents.obstacle is not None:
+            raise UncompilableError(contents.obstacle)
+        if os.getpid() != self._process:
+            raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
+        if WATCHERS:
+            raise UncompilableError("merging is being recorded")
+        if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.weights)):
+            raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
+        if paddle.is_autocast_enabled():
+            raise UncompilableError("paddle.amp.auto_cast is on")
+        if not types <= _TYPES or not all(x.place.is_cpu_place() for x in tensors):
+            raise UncompilableError(f"it gets tensors in {', '.join(sorted(types))}; give float32 on the CPU")
+        if self._num_unused >= _MOST_UNUSED:
+            raise UncompilableError(
+                f"of the last {_MOST_UNUSED} programs none ran a second time, as its arguments or the model differ in "
+                "every call; call compile_cpu again to try anew"
+            )
+
+    def _make_program(
+        self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor],
+        run_paddle: Callable[..., Any],
+    ) -> Program:  # fmt: skip
+        """Make the program of a kind of call, and compare its first result with Paddle's.
+
+        Raises:
+            UncompilableError: there is none, or its result differs.
+        """
+        from ppdiffusers_tome.compilation.program import Program, measure_difference  # which need OpenVINO
+        from ppdiffusers_tome.compilation.trace import trace_call
+
+        begin, name = time.perf_counter(), type(layer).__name__
+        try:
+            trace = trace_call(layer, arguments, tensors)
+            if trace.digest in self._programs:  # the model changed back
+                self._programs.move_to_end(trace.digest)
+                return self._programs[trace.digest]
+            show_progress(f"{name} for {' '.join(str(x.shape) for x in tensors[:1])} is being compiled ...")
+            program = Program(trace, self.precision, self.threads)
+            note = hash_comparison(trace.digest, contents.samples, self.precision)
+            if not has_compared(note):
+                args, kwargs = put_tensors(arguments, tensors)
+                difference = measure_difference(program.run(tensors), run_paddle(*args, **kwargs))
+                if not difference <= BOUNDS[self.precision]:
+                    raise UncompilableError(
+                        f"its result in {self.precision} differs from Paddle's by {difference:.2g}, more than "
+                        f"{BOUNDS[self.precision]:g}"
+                    )
+                note_compared(note)
+        except UncompilableError:
+            raise
+        except Exception as error:  # of code of the model, of Paddle, paddle2onnx or OpenVINO
+            raise UncompilableError(f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}") from error
+        show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
+        self._programs[trace.digest] = program
+        self._num_unused += 1
+        if len(self._programs) > _MOST_PROGRAMS:
+            _, oldest = self._programs.popitem(last=False)
+            self._by_kind = {kind: each for kind, each in self._by_kind.items() if each is not oldest}
+        return program
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warn_user(message)
+
+
+@paddle.jit.not_to_static
+def _run_compiled(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stand in place of a model's ``forward``."""
+    psdb.fallback(**FALLBACK)
+    return vars(layer)[_ATTRIBUTE].run(layer, args, kwargs)
+
+
+def compile_model(layer: Layer, precision: str, threads: int) -> None:
+    """Put programs in place of a model's ``forward``, inside of ToMe's overrides."""
+    vars(layer)[_ATTRIBUTE] = CompiledModel(precision, threads)
+    replace_inside(layer, None, MethodType(_run_compiled, layer))
+
+
+def uncompile_model(layer: Layer) -> None:
+    """Put back the ``forward`` of a model's class, if it is compiled."""
+    replace_inside(layer, MethodType(_run_compiled, layer), None)
+    vars(layer).pop(_ATTRIBUTE, None)
+
+
+def is_replaceable(layer: Layer) -> bool:
+    """Return whether nothing but ToMe and programs stands in place of a model's ``forward``."""
+    return find_inside(layer) in (None, MethodType(_run_compiled, layer))
+
+
+def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Replace timesteps that are numbers by tensors, as numbers are constants of a program."""
+
+    def convert(name: str, value: Any) -> Any:
+        is_number = name in TIMESTEPS and isinstance(value, (int, float))
+        return paddle.to_tensor([value], dtype="float32") if is_number else value
+
+    names = [*list_parameters(layer), *[""] * len(args)]
+    return (
+        tuple(convert(name, value) for name, value in zip(names, args, strict=False)),
+        {name: convert(name, value) for name, value in kwargs.items()},
+    )

@@ -1,0 +1,325 @@
+"""Paddle's operators as OpenVINO's, one entry each.
+
+All shapes of a traced call are fixed, so an operator's result has the shape that Paddle found, and what computes shapes
+is not needed. An operator that is missing here makes a call uncompilable only where its result is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import openvino
+from openvino import opset15 as ov
+from openvino.passes import ConstantFolding, Manager
+
+from ppdiffusers_tome.errors import UncompilableError
+
+
+class Operator:
+    """An operator of Paddle's program with its inputs in OpenVINO's.
+
+    Args:
+        operator: of Paddle.
+        inputs: outputs of nodes, lists of them (``builtin.combine``), or None where one is missing.
+    """
+
+    def __init__(self, operator: Any, inputs: Sequence[Any]) -> None:
+        self.name, self.inputs = operator.name(), inputs
+        self._attributes, self._results = operator.attrs(), operator.results()
+
+    def __getitem__(self, attribute: str) -> Any:
+        return self._attributes[attribute]
+
+    @property
+    def x(self) -> Any:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def x_shape(self) -> list[int]:
+        """The shape of the first input."""
+        return list(self.x.get_shape())
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of the result."""
+        return find_dtype(self._results[0].dtype)
+
+    def compute(self, number: int) -> np.ndarray:
+        """Compute an input that depends on no input of the program, such as a shape; return its numbers in a row."""
+        node = self.inputs[number].get_node()
+        if node.get_type_name() != "Constant":
+            try:
+                model = openvino.Model([ov.result(node)], [])
+            except RuntimeError:  # of an input of the program
+                raise UncompilableError(f"{self.name} has a shape that is known only at run time") from None
+            folding = Manager()
+            folding.register_pass(ConstantFolding())
+            folding.run_passes(model)
+            node = model.get_results()[0].input_value(0).get_node()
+        return node.data.reshape(-1)
+
+
+def find_dtype(dtype: Any) -> np.dtype:
+    """Return numpy's type for one of Paddle's programs."""
+    return np.dtype(str(dtype).rsplit(".", 1)[-1].lower())
+
+
+def _scale(op: Operator) -> Any:
+    scale, bias = np.array(op.compute(1)[0], op.dtype), np.array(op["bias"], op.dtype)
+    if not op["bias_after_scale"]:
+        return ov.multiply(ov.add(op.x, bias), scale)
+    scaled = op.x if scale == 1 else ov.multiply(op.x, scale)
+    return scaled if bias == 0 else ov.add(scaled, bias)
+
+
+def _reshape(x: Any, shape: Any) -> Any:
+    return ov.reshape(x, np.array(shape, np.int64), special_zero=True)  # 0 keeps an axis, as in Paddle
+
+
+def _flatten(op: Operator) -> Any:
+    shape, begin, end = op.x_shape, op["start_axis"], op["stop_axis"]
+    end %= max(1, len(shape))
+    return _reshape(op.x, [*shape[:begin], math.prod(shape[begin : end + 1]), *shape[end + 1 :]])
+
+
+def _squeeze(op: Operator) -> Any:
+    axes = [axis % len(op.x_shape) for axis in op.compute(1)] or range(len(op.x_shape))
+    return ov.squeeze(op.x, np.array([axis for axis in axes if op.x_shape[axis] == 1], np.int64))
+
+
+def _expand(op: Operator) -> Any:
+    shape = op.compute(1).astype(np.int64)
+    kept = [1] * (len(shape) - len(op.x_shape)) + op.x_shape
+    return ov.broadcast(op.x, np.where(shape == -1, kept, shape))
+
+
+def _stack(op: Operator) -> Any:
+    axis = np.array(op["axis"], np.int64)
+    return ov.concat([ov.unsqueeze(each, axis) for each in op.x], int(axis))
+
+
+def _split(op: Operator, axis: int, lengths: Any) -> list[Any]:
+    return [ov.variadic_split(op.x, np.array(axis, np.int64), np.array(lengths, np.int64)).outputs()]
+
+
+def _split_evenly(op: Operator) -> list[Any]:
+    axis = int(op.compute(1)[0])
+    return _split(op, axis, [op.x_shape[axis] // op["num"]] * op["num"])
+
+
+def _slice(op: Operator) -> Any:
+    axes = np.array(op["axes"], np.int64)
+    part = ov.slice(op.x, op.compute(1), op.compute(2), np.ones_like(axes), axes)
+    return ov.squeeze(part, np.array(op["decrease_axis"], np.int64)) if op["decrease_axis"] else part
+
+
+def _scatter(op: Operator) -> Any:
+    data, index, updates = op.inputs
+    if op["overwrite"]:
+        return ov.scatter_update(data, index, updates, np.array(0, np.int64))
+    if op.compute(0).any():  # Paddle sets the rows that it adds to to zero first
+        raise UncompilableError("pd_op.scatter adds to other numbers than zeros")
+    return ov.scatter_nd_update(data, ov.unsqueeze(index, np.array(-1, np.int64)), updates, "sum")
+
+
+def _arange(op: Operator) -> np.ndarray:
+    start, end, step = (op.compute(number)[0] for number in range(3))
+    return np.arange(start, end, step).astype(op.dtype)
+
+
+def _sort(op: Operator) -> list[Any]:
+    length = np.array(op.x_shape[op["axis"]], np.int64)
+    mode = "max" if op["descending"] else "min"
+    return list(ov.topk(op.x, length, op["axis"], mode, "value", index_element_type="i64").outputs())
+
+
+def _argmax(op: Operator) -> Any:
+    axis = op.compute(1)[0]
+    best = ov.topk(op.x, np.array(1, np.int64), int(axis), "max", "none", index_element_type="i64").output(1)
+    return best if op["keepdims"] else ov.squeeze(best, np.array([axis], np.int64))
+
+
+def _reduce(function: Callable[..., Any]) -> Callable[[Operator], Any]:
+    def reduce(op: Operator) -> Any:
+        axes = np.array(op["axis"] if len(op.inputs) == 1 else op.compute(1), np.int64)
+        return function(op.x, axes if axes.size else np.arange(len(op.x_shape)), keep_dims=op["keepdim"])
+
+    return reduce
+
+
+def _convolution(op: Operator) -> Any:
+    weight, groups, paddings = op.inputs[1], op["groups"], list(op["paddings"])
+    if op["padding_algorithm"] != "EXPLICIT" or op["data_format"] not in ("NCHW", "NCDHW"):
+        raise UncompilableError(f"{op.name} pads by {op['padding_algorithm']} in {op['data_format']}")
+    is_even = len(paddings) == len(op.x_shape) - 2
+    begin, end = (paddings, paddings) if is_even else (paddings[::2], paddings[1::2])
+    if groups == 1:
+        return ov.convolution(op.x, weight, op["strides"], begin, end, op["dilations"])
+    outputs, *rest = weight.get_shape()
+    weight = _reshape(weight, [groups, outputs // groups, *rest])
+    return ov.group_convolution(op.x, weight, op["strides"], begin, end, op["dilations"])
+
+
+def _repeat(op: Operator) -> Any:
+    axis = op["axis"]
+    index = np.repeat(np.arange(op.x_shape[axis]), op["repeats"])
+    return ov.gather(op.x, index, np.array(axis, np.int64))
+
+
+def _group_norm(op: Operator) -> Any:
+    scale, bias = _find_scale_and_bias(op, op.x_shape[1:2])
+    return ov.group_normalization(op.x, scale, bias, op["groups"], op["epsilon"])
+
+
+def _layer_norm(op: Operator) -> Any:
+    begin = op["begin_norm_axis"]
+    scale, bias = _find_scale_and_bias(op, op.x_shape[begin:])
+    normal = ov.mvn(op.x, np.arange(begin, len(op.x_shape)), True, op["epsilon"], "inside_sqrt")
+    return ov.add(ov.multiply(normal, scale), bias)
+
+
+def _find_scale_and_bias(op: Operator, shape: list[int]) -> list[Any]:
+    """Return the second and third input in a shape; ones and zeros where missing."""
+    defaults = np.ones(shape, np.float32), np.zeros(shape, np.float32)
+    pairs = zip(op.inputs[1:3], defaults, strict=True)
+    return [ov.constant(default) if given is None else _reshape(given, shape) for given, default in pairs]
+
+
+def _interpolate(op: Operator) -> Any:
+    method, sizes = op["interp_method"], [each for each in (op["out_d"], op["out_h"], op["out_w"]) if each > 0]
+    if op["align_corners"] or op["data_format"] != "NCHW" or any(each is not None for each in op.inputs[1:]):
+        raise UncompilableError(f"{op.name} aligns corners, or gets its size at run time")
+    # Paddle's nearest is the pixel at the left, as its linear in mode 1.
+    coordinates = "half_pixel" if method == "bilinear" and op["align_mode"] == 0 else "asymmetric"
+    return ov.interpolate(
+        op.x, np.array(sizes or [int(side * scale) for side, scale in zip(op.x_shape[2:], op["scale"], strict=True)]),
+        {"nearest": "nearest", "bilinear": "linear_onnx"}[method], "sizes",
+        coordinate_transformation_mode=coordinates, nearest_mode="floor", axes=np.arange(2, len(op.x_shape)),
+    )  # fmt: skip
+
+
+def _pad(op: Operator) -> Any:
+    paddings = op.compute(1).astype(np.int64)
+    begin, end = np.zeros((2, len(op.x_shape)), np.int64)
+    begin[2:], end[2:] = paddings[::2][::-1], paddings[1::2][::-1]  # Paddle begins with the last axis
+    mode = {"replicate": "edge"}.get(op["mode"], op["mode"])
+    return ov.pad(op.x, begin, end, mode, np.array(op["pad_value"], op.dtype))
+
+
+def _clip(op: Operator) -> Any:
+    low, high = (np.array(op.compute(number)[0], op.dtype) for number in (1, 2))
+    return ov.minimum(ov.maximum(op.x, low), high)
+
+
+def _pair(function: Callable[..., Any]) -> Callable[[Operator], Any]:
+    return lambda op: function(op.x, op.inputs[1])
+
+
+def _single(function: Callable[..., Any]) -> Callable[[Operator], Any]:
+    return lambda op: function(op.x)
+
+
+# By the name without the underscore of those that work in place. A result is a node, a constant array, or a list of
+# outputs; results that it lacks are never read.
+OPERATORS: dict[str, Callable[[Operator], Any]] = {
+    **{
+        name: _pair(getattr(ov, name))
+        for name in (
+            "add",
+            "subtract",
+            "multiply",
+            "divide",
+            "maximum",
+            "minimum",
+            "equal",
+            "not_equal",
+            "logical_and",
+            "logical_or",
+        )
+    },
+    "elementwise_pow": _pair(ov.power),
+    "remainder": _pair(ov.floor_mod),
+    "less_than": _pair(ov.less),
+    "less_equal": _pair(ov.less_equal),
+    "greater_than": _pair(ov.greater),
+    "greater_equal": _pair(ov.greater_equal),
+    **{
+        name: _single(getattr(ov, name))
+        for name in (
+            "abs",
+            "ceil",
+            "cos",
+            "erf",
+            "exp",
+            "floor",
+            "log",
+            "logical_not",
+            "relu",
+            "sigmoid",
+            "sin",
+            "sqrt",
+            "tanh",
+        )
+    },
+    "silu": _single(ov.swish),
+    "swish": _single(ov.swish),
+    "leaky_relu": lambda op: ov.prelu(op.x, np.array([op["negative_slope"]], op.dtype)),
+    "gelu": lambda op: ov.gelu(op.x, "tanh" if op["approximate"] else "erf"),
+    "square": lambda op: ov.multiply(op.x, op.x),
+    "rsqrt": lambda op: ov.divide(np.array(1, op.dtype), ov.sqrt(op.x)),
+    "reciprocal": lambda op: ov.divide(np.array(1, op.dtype), op.x),
+    "pow": lambda op: ov.power(op.x, np.array(op["y"], op.dtype)),
+    "scale": _scale,
+    "clip": _clip,
+    "cast": lambda op: ov.convert(op.x, openvino.Type(op.dtype).to_string()),
+    "assign": lambda op: op.x,
+    "share_data": lambda op: op.x,
+    "dropout": lambda op: op.x,  # in evaluation mode
+    "where": lambda op: ov.select(*op.inputs),
+    "softmax": lambda op: ov.softmax(op.x, op["axis"]),
+    "matmul": lambda op: ov.matmul(op.x, op.inputs[1], op["transpose_x"], op["transpose_y"]),
+    "einsum": lambda op: ov.einsum(op.x, op["equation"]),
+    "bmm": lambda op: ov.matmul(op.x, op.inputs[1], False, False),
+    "reshape": lambda op: _reshape(op.x, op.compute(1)),
+    "flatten": _flatten,
+    "squeeze": _squeeze,
+    "unsqueeze": lambda op: ov.unsqueeze(op.x, op.compute(1)),
+    "expand": _expand,
+    "tile": lambda op: ov.tile(op.x, op.compute(1)),
+    "transpose": lambda op: ov.transpose(op.x, np.array(op["perm"], np.int64)),
+    "concat": lambda op: ov.concat(op.x, int(op.compute(1)[0])),
+    "stack": _stack,
+    "split": lambda op: _split(op, int(op.compute(2)[0]), op.compute(1)),
+    "split_with_num": _split_evenly,
+    "slice": _slice,
+    "repeat_interleave": _repeat,
+    "gather": lambda op: ov.gather(op.x, op.inputs[1], np.array(op.compute(2)[0], np.int64)),
+    "index_select": lambda op: ov.gather(op.x, op.inputs[1], np.array(op["axis"], np.int64)),
+    "embedding": lambda op: ov.gather(op.inputs[1], op.x, np.array(0, np.int64)),
+    "scatter": _scatter,
+    "argsort": _sort,
+    "argmax": _argmax,
+    "sum": _reduce(ov.reduce_sum),
+    "max": _reduce(ov.reduce_max),
+    "min": _reduce(ov.reduce_min),
+    "mean": _reduce(ov.reduce_mean),
+    "conv2d": _convolution,
+    "conv3d": _convolution,
+    "depthwise_conv2d": _convolution,
+    "pad3d": _pad,
+    "group_norm": _group_norm,
+    "layer_norm": _layer_norm,
+    "nearest_interp": _interpolate,
+    "bilinear_interp": _interpolate,
+    "full": lambda op: np.full(op["shape"], op["value"], op.dtype),
+    "full_like": lambda op: np.full(op.x_shape, op.compute(1)[0], op.dtype),
+    "full_int_array": lambda op: np.array(op["value"], op.dtype),
+    "assign_value": lambda op: np.array(op["values"]).astype(op.dtype).reshape(op["shape"]),
+    "arange": _arange,
+    "shape": lambda op: np.array(op.x_shape, op.dtype),
+    "shape64": lambda op: np.array(op.x_shape, op.dtype),
+}

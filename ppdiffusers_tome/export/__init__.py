@@ -1,1 +1,0 @@
-"""Export of merging pipelines as static programs."""

@@ -1,0 +1,61 @@
+"""The same calls with one candidate after another, beside unmerged ones."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ppdiffusers_tome.errors import NothingToMergeError
+from ppdiffusers_tome.patching.apply import apply_config, remove_tome
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tuning.images import compute_psnr
+from ppdiffusers_tome.tuning.results import UNMERGED, Trial
+
+_NUM_BESIDE = 8  # candidates that are compared with the same unmerged calls, as machines change their speed
+
+
+class Run(NamedTuple):
+    """All calls: their seconds, and their images, uint8 ``[height, width, 3]``."""
+
+    seconds: float
+    images: Sequence[np.ndarray]
+
+
+def try_candidates(
+    pipe: Any, candidates: Sequence[ToMeConfig], run_calls: Callable[[], Run], warm_up: Callable[[], object]
+) -> Iterator[Trial]:
+    """Yield the trial of the unmerged calls, then of each candidate.
+
+    ``run_calls`` runs the pipeline from the same noise each time, after ``warm_up``, as a first call is slower.
+
+    Raises:
+        NothingToMergeError: nothing merges with any of them. Some with which nothing merges are left out.
+    """
+    refusals: list[NothingToMergeError] = []
+    try:
+        remove_tome(pipe)
+        warm_up()
+        for number, config in enumerate(candidates):
+            if number % _NUM_BESIDE == 0:
+                remove_tome(pipe)
+                unmerged = run_calls()
+                if number == 0:
+                    yield Trial(UNMERGED, unmerged.seconds, 1.0, math.inf)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="ToMe")  # advice about settings that nobody chose
+                try:
+                    apply_config(pipe, config)
+                except NothingToMergeError as error:
+                    refusals.append(error)
+                    continue
+                run = run_calls()
+            psnr = min(map(compute_psnr, unmerged.images, run.images))
+            yield Trial(config, run.seconds, unmerged.seconds / run.seconds, psnr)
+    finally:
+        remove_tome(pipe)
+    if len(refusals) == len(candidates):
+        raise refusals[0]
