@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ppdiffusers_tome.tools.measure.stats import find_frontier
-
 SPEEDS = [round(1.2 + 0.1 * number, 1) for number in range(14)]  # 1.2 to 2.5
 PLAIN_TOME, PLAIN_TODO, PORT = "tome", "todo", "port"
 IDENTICAL_PSNR = 80.0  # dB, in place of the infinite PSNR of identical images
@@ -89,6 +87,19 @@ def select_family(points: Sequence[Point], family: str) -> list[Point]:
 def select_ours(points: Sequence[Point]) -> list[Point]:
     """Select the settings beyond the port, plain ToMe and plain ToDo."""
     return [point for point in points if point.family not in (PORT, PLAIN_TOME, PLAIN_TODO)]
+
+
+def find_frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Return True for each point of the Pareto frontier.
+
+    Args:
+        points: two values each, of both of which more is better, such as a speed-up and a PSNR. A point dominates
+            another if it is at least as good in both and better in one; on the frontier are those that none dominates.
+    """
+    return [
+        not any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
+        for point in points
+    ]
 
 
 def sort_frontier(points: Sequence[Point]) -> list[Point]:

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     args = parser.parse_args(words)
     args.given = {word.partition("=")[0] for word in words}
-    settings = parse_settings(args, 0.0)
+    settings = parse_settings(args)
     args.prompt = args.prompt or list(settings.model.prompts)
     configurations = parse_compared(args, settings.steps) if args.ratios or args.configs else [UNMERGED]
     configurations += [port(ratio, getattr(args, "max_downsample", None)) for ratio in args.port_ratios]

@@ -14,7 +14,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import Meter, find_highest_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
-from ppdiffusers_tome.tools.measure.stats import Median, find_frontier
+from ppdiffusers_tome.tools.measure.stats import Median
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
 MIB = 2**20
@@ -86,11 +86,6 @@ def test_infinite_values_have_medians_and_intervals():
     assert json.loads(json.dumps(half.to_dict(), allow_nan=False))["interval"][1] is None
     assert Median.from_values([-math.inf] * 3 + [math.inf] * 3).median == 0
     assert Median.from_values([math.inf] * 6).interval == (math.inf, math.inf)
-
-
-def test_nothing_dominates_the_frontier():
-    points = [(1, math.inf), (2, 30), (2, 30), (3, 20), (1.5, 25), (3, 10), (0.9, math.inf)]
-    assert find_frontier(points) == [True, True, True, True, False, False, False]
 
 
 def test_formats():

@@ -90,15 +90,14 @@ def add_controlnet_argument(group: Any) -> None:
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
 
 
-def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False, config: bool = True) -> Any:
-    """Add the settings of ``ToMeConfig``, with ``ratio`` also the ratio, with ``config`` also a preset or file.
+def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> None:
+    """Add the settings of ``ToMeConfig``; with ``ratio`` also the ratio, or a preset or file.
 
-    Options that the user omits set no attribute. The result is the group, for more arguments.
+    Options that the user omits set no attribute.
     """
     group = parser.add_argument_group("token merging")
-    if config:
-        group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
     if ratio:
+        group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
         group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
     listed, flags = [], []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
@@ -117,7 +116,6 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False, 
         )  # fmt: skip
     more = f"token merging, also {' '.join(listed)}, --[no-]... {' '.join(flags)}"
     group.title = textwrap.fill(more, 76, break_on_hyphens=False)
-    return group
 
 
 def name_option(setting: str) -> str:

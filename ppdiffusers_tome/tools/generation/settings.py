@@ -94,12 +94,11 @@ class Settings:
         return replace(self, controlnet=controlnet, edges=EdgeSource(path, option, low, high))
 
 
-def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_edges: bool = False) -> Settings:
+def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> Settings:
     """Check the arguments, alone and together.
 
     Args:
-        args: of ``generation.arguments``.
-        ratio: None for that of ``--config``, or the default; 0 where images have settings of their own.
+        args: of ``generation.arguments``. Without ``ratio``, merging is not set here.
         provides_edges: True if edges for a ControlNet may come later.
     """
     check_sizes(args)
@@ -116,26 +115,25 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
-    tome = parse_tome_config(args, ratio) if hasattr(args, "ratio") else ToMeConfig(0.0)
+    tome = parse_tome_config(args) if hasattr(args, "ratio") else ToMeConfig(0.0)
     found = {"model": model, "controlnet": controlnet, "tome": tome, "steps": steps}
     settings = Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
     settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
     if settings.edges is not None:
         settings.edges.check()
+    if hasattr(args, "ratio"):
+        refuse_without_merging(args, [tome])
     if not provides_edges:
-        if hasattr(args, "ratio"):
-            refuse_without_merging(args, [tome])
-        refuse_without_edges(args, [settings])
+        _refuse_without_edges(args, settings.edges)
     return settings
 
 
-def refuse_without_edges(args: argparse.Namespace, images: Sequence[Settings]) -> None:
-    """Refuse options of a ControlNet where no image uses them."""
-    edges = [settings.edges for settings in images if settings.edges is not None]
-    if not edges:
+def _refuse_without_edges(args: argparse.Namespace, edges: EdgeSource | None) -> None:
+    """Refuse options of a ControlNet that would have no effect."""
+    if edges is None:
         needs = "needs edges; give a photo with --image, or edges with --control-image"
         refuse_options(args, ("--controlnet", "--controlnet-scale"), needs)
-    if not any(each.is_photo for each in edges):
+    if edges is None or not edges.is_photo:
         refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
 
 
@@ -167,14 +165,14 @@ def check_text(name: str, text: Any) -> None:
         )
 
 
-def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
-    """Return the settings of token merging; ``ratio`` as for ``parse_settings``."""
-    overrides, config = get_tome_overrides(args), getattr(args, "config", None)
-    if ratio is None:
-        return combine_settings(config, overrides)
-    if config is not None:
-        raise UserError(f"--ratio {ratio:g} and --config {config} both hold the ratio; give one of them")
-    return combine_settings(None, overrides | {"ratio": ratio})
+def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
+    """Return the settings of a command with ``--ratio`` and ``--config``."""
+    overrides = get_tome_overrides(args)
+    if args.ratio is None:
+        return combine_settings(args.config, overrides)
+    if args.config is not None:
+        raise UserError(f"--ratio {args.ratio:g} and --config {args.config} both hold the ratio; give one of them")
+    return combine_settings(None, overrides | {"ratio": args.ratio})
 
 
 def refuse_without_merging(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:

@@ -31,14 +31,14 @@ to the results.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True, several_seeds=True)
     add_compared_arguments(parser)
-    add_tome_arguments(parser, config=False)
+    add_tome_arguments(parser)
     add_controlnet_arguments(parser)
     add_output_arguments(parser)
     parser.set_defaults(seed=0)  # of an image it is one of --seeds
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, 0.0)  # each configuration has its own
+    settings = parse_settings(args)
     compare(args, settings, parse_compared(args, settings.steps))
 
 

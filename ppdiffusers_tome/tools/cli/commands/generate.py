@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, args.ratio)
+    settings = parse_settings(args)
     prompts = parse_prompts(args)
     names = [f"{number:04d}-{slugify(prompt)}.png" for number, prompt in enumerate(prompts, start=1)]
     paths = prepare_folder(args.output, names, overwrite=True)

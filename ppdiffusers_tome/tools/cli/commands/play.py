@@ -97,7 +97,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     Raises:
         UserError, ToMeValueError: an argument cannot be used.
     """
-    settings = parse_settings(args, None, provides_edges=True)
+    settings = parse_settings(args, provides_edges=True)
     if settings.model.controlnet is not None and args.controlnet is None:
         settings = replace(settings, controlnet=find_controlnet(settings.model.controlnet))
     if args.config is not None:

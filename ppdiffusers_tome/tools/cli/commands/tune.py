@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, 0.0)  # every trial has settings of its own
+    settings = parse_settings(args)
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
     given = args.configs and [combine_settings(each, {}) for each in args.configs]
     candidates = list_candidates(given, [settings.steps])

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, args.ratio)
+    settings = parse_settings(args)
     prompts = check_prompts(args.prompt, settings.model.default_prompts[1:2])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
