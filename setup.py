@@ -13,7 +13,6 @@ REPOSITORY = ""
 
 # What the tools import.
 CLI = [
-    "flip-evaluator>=1.6,<2",
     "matplotlib>=3.8,<4",
     "packaging",
     "pillow>=10.1",  # ImageFont.load_default of any size

@@ -65,9 +65,9 @@ def test_prompts_come_from_files_too(tmp_path, encoding):
 
 
 def make_row(configuration: Configuration, speed: float, psnrs: list[float] | None, num_images: int) -> Row:
-    ssim, flip = None if psnrs is None else 0.9, None if psnrs is None else 0.1
+    ssim = None if psnrs is None else 0.9
     samples = [
-        Sample("p", seed, 10 / speed, 10.0, None if seed else 5, 7, None if psnrs is None else psnrs[seed], ssim, flip)
+        Sample("p", seed, 10 / speed, 10.0, None if seed else 5, 7, None if psnrs is None else psnrs[seed], ssim)
         for seed in range(num_images)
     ]
     return Row(configuration, samples)

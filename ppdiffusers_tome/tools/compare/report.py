@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Measures with their headings and formats.
 MEASURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("seconds", format_seconds), "speed_up": ("speed-up", "{:.2f}x".format),
-    "psnr_db": ("PSNR (dB)", format_psnr), "ssim": ("SSIM", "{:.3f}".format), "flip": ("FLIP", "{:.3f}".format),
+    "psnr_db": ("PSNR (dB)", format_psnr), "ssim": ("SSIM", "{:.3f}".format),
 }  # fmt: skip
 _MAX_ROWS = 8  # of the sheet
 
@@ -48,7 +48,6 @@ class Row:
         if similarities:
             values["psnr_db"] = [similarity.psnr for similarity in similarities]
             values["ssim"] = [similarity.ssim for similarity in similarities]
-            values["flip"] = [similarity.flip for similarity in similarities]
         return {measure: Median.from_values(of_images) for measure, of_images in values.items()}
 
     @property
@@ -93,7 +92,7 @@ class Report:
             f"medians of {format_count(images, 'image')} each ({format_count(prompts, 'prompt')}, "
             f"{format_count(seeds, 'seed')}); in brackets, from {MIN_VALUES} images on: {METHOD}",
             "seconds: of the whole call, after a warm-up; speed-up: those of the unmerged image / those of this one",
-            "PSNR (the lowest), SSIM, FLIP (0 to 1, less is better): to the unmerged image from the same noise",
+            "PSNR (the lowest), SSIM: to the unmerged image from the same noise",
             f"peak memory: {self.machine['memory']}, the most over the images",
         ]
         if self.busy:

@@ -39,13 +39,12 @@ class Sample:
     peak_bytes: int | None  # with decoding
     psnr_db: float | None
     ssim: float | None
-    flip: float | None
 
     @property
     def similarity(self) -> Similarity | None:
-        if self.ssim is None or self.flip is None:
+        if self.ssim is None:
             return None
-        return Similarity(math.inf if self.psnr_db is None else self.psnr_db, self.ssim, self.flip)
+        return Similarity(math.inf if self.psnr_db is None else self.psnr_db, self.ssim)
 
 
 def _make_name(text: str) -> str:

@@ -1,1 +1,1 @@
-"""The report of what is installed, and whether it works."""
+"""The report of what is installed, and whether it can be imported."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from ppdiffusers_tome.cpu.process import count_usable_cores
 from ppdiffusers_tome.tools.doctor import environment
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems
 from ppdiffusers_tome.tools.doctor.imports import remove_private
-from ppdiffusers_tome.tools.doctor.methods import check_methods
 
 pytestmark = pytest.mark.once
 
@@ -60,7 +58,6 @@ def test_report_has_versions_and_variables_but_nothing_private(home):
         "HF_ENDPOINT (set)", "KMP_AFFINITY (set)", "PYTHONPATH (set)", "GLOG_v 1",
     ):  # fmt: skip
         assert words in text
-    assert re.search(r"methods: device \w+, work (\d+) of \1", text)
     assert f"OMP_NUM_THREADS {count_usable_cores()}" in text
     assert "MY_TOKEN" not in text
 
@@ -120,19 +117,3 @@ def test_report_needs_the_standard_library_alone():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "{'ppdiffusers_tome'}"
-
-
-def test_method_that_fails_is_named(monkeypatch):
-    def sparkle(*_: object, **__: object) -> object:
-        raise RuntimeError("The kernel `argmax` is not registered\n  [Hint: bfloat16]")
-
-    for name in ("find_nearest", "find_nearest_on_cpu"):
-        monkeypatch.setattr(f"ppdiffusers_tome.merging.matchers.{name}", sparkle)
-    found = check_methods()
-    assert found["work"] == "1 of 3"
-    fails = "in float32 fails on cpu, RuntimeError: The kernel `argmax` is not registered [Hint: bfloat16]"
-    assert find_problems({"methods": found})[:2] == [f"method {name} {fails}" for name in ("keys", "tome")]
-    monkeypatch.setattr("ppdiffusers_tome.merging.chosen_keys.ChosenKeys.reduce", lambda self, x: x[:, :4])
-    found = check_methods()
-    assert found["work"] == "0 of 3"
-    assert "method todo in float32 fails on cpu, its numbers are wrong" in find_problems({"methods": found})

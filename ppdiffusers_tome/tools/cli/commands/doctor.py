@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome doctor``: what is installed, and whether it works."""
+"""``ppdiffusers-tome doctor``: what is installed, and whether it can be imported."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import argparse
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
 from ppdiffusers_tome.tools.doctor.imports import try_imports
 
-HELP = "Say what is installed and whether it works, for a bug report."
-EXAMPLES = """prints versions, devices and memory, runs every merging method on the device, and says why Paddle or
-ppdiffusers cannot be imported. It names no users or machines.
+HELP = "Say what is installed and whether it can be imported, for a bug report."
+EXAMPLES = """prints versions, devices and memory, and why Paddle or ppdiffusers cannot be imported. It names no users
+or machines.
 """
 
 
