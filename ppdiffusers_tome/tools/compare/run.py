@@ -19,7 +19,6 @@ from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
-from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.system import describe_load, describe_machine
 from ppdiffusers_tome.tools.measure.units import format_count
 
@@ -103,7 +102,7 @@ class Comparison:
             write_image(path, generated.image, settings, overwrite=True)
             yield each.name, Sample(
                 case.prompt, case.seed, generated.seconds, unmerged.seconds, generated.denoising_peak_bytes,
-                generated.peak_bytes, **similarity_to_dict(generated.similarity),
+                generated.peak_bytes, **(generated.similarity.to_dict() if generated.similarity else {}),
             )  # fmt: skip
 
     def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:

@@ -37,8 +37,8 @@ class Sample:
     unmerged_seconds: float  # of the unmerged image
     denoising_peak_bytes: int | None  # until the last denoising step
     peak_bytes: int | None  # with decoding
-    psnr_db: float | None
-    ssim: float | None
+    psnr_db: float | None = None
+    ssim: float | None = None
 
     @property
     def similarity(self) -> Similarity | None:

@@ -34,39 +34,18 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, 
     if file:
         group.add_argument("--prompts", type=Path, metavar="FILE", help="a text with a prompt on each line")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
-    add_model_argument(group, class_labels=True)
+    group.add_argument("--model", metavar="MODEL", help=f"folder, hub name; in a clone {PHOTOGRAPHS}, dit or emoji")
+    group.add_argument("--trust-model-code", action="store_true", help="run Python files that the model's index names")
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs, dit: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X",
                        help="default: 7.5; classes 4; photographs, dit: 1.5")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
-    add_size_arguments(group)
+    for name in ("height", "width"):
+        group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")
     if several_seeds:
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="of all prompts (default: 0)")
     else:
         group.add_argument("--seed", type=int, default=0, metavar="N", help="image i has seed N + i (default: 0)")
-    add_precision_arguments(group)
-
-
-def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
-    """Add which pipeline to use; with ``class_labels`` DiTPipelines are accepted, too."""
-    small = f"{PHOTOGRAPHS}, dit or emoji" if class_labels else f"{PHOTOGRAPHS} or emoji"
-    group.add_argument("--model", metavar="MODEL", help=f"folder, hub name; in a clone {small}")
-    add_trust_argument(group)
-
-
-def add_trust_argument(group: Any) -> None:
-    """Add whether code of a model runs."""
-    group.add_argument("--trust-model-code", action="store_true", help="run Python files that the model's index names")
-
-
-def add_size_arguments(group: Any) -> None:
-    """Add the size of images."""
-    for name in ("height", "width"):
-        group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")
-
-
-def add_precision_arguments(group: Any) -> None:
-    """Add how numbers and attention are computed."""
     group.add_argument("--dtype", choices=list(DTYPES), default=DTYPES[0], metavar="NAME",
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()

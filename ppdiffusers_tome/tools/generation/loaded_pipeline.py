@@ -116,18 +116,16 @@ class LoadedPipeline:
 
     def check(self, prompt: str) -> None:
         """Raise a ``UserError`` for what this pipeline does not take."""
-        if self.settings.negative_prompt is not None and self.guidance_scale <= 1:
-            raise UserError(
-                f"--negative-prompt has no effect at guidance scale {self.guidance_scale:g}; give a --guidance-scale "
-                "above 1, or omit it"
-            )
-        if self.labels is None:
-            takes = inspect.signature(self.pipe.__call__).parameters
-            if self.settings.negative_prompt is not None and "negative_prompt" not in takes:
+        if self.settings.negative_prompt is not None:
+            if self.guidance_scale <= 1:
+                raise UserError(
+                    f"--negative-prompt has no effect at guidance scale {self.guidance_scale:g}; give a "
+                    "--guidance-scale above 1, or omit it"
+                )
+            if "negative_prompt" not in inspect.signature(self.pipe.__call__).parameters:
                 raise UserError(f"--negative-prompt has no effect in a {type(self.pipe).__name__}; omit it")
-        else:
-            settings, given = self.settings, {"--negative-prompt": self.settings.negative_prompt}
-            self.labels.check_arguments(given, settings.height, settings.width, self.guidance_scale)
+        if self.labels is not None:
+            self.labels.check_arguments(self.settings.height, self.settings.width, self.guidance_scale)
             self.labels.find_class(prompt)
 
     def describe_oddities(self, prompt: str) -> dict[str, str]:

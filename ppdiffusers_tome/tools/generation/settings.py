@@ -101,7 +101,11 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         args: of ``generation.arguments``. Without ``ratio``, merging is not set here.
         provides_edges: True if edges for a ControlNet may come later.
     """
-    check_sizes(args)
+    for name in ("height", "width"):
+        pixels = getattr(args, name)
+        if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
+            nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
+            raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
     model = find_model(args.model, trusts_code=args.trust_model_code)
     steps = args.steps if args.steps is not None else model.steps
     if steps < 1:
@@ -188,19 +192,6 @@ def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
     attributes = {field.name: field.name for field in fields(ToMeConfig)} | {"seed": "tome_seed"}
     given = {name: getattr(args, attribute, UNSET) for name, attribute in attributes.items() if name != "ratio"}
     return {name: value for name, value in given.items() if value is not UNSET}
-
-
-def check_sizes(args: argparse.Namespace) -> None:
-    """Check that a VAE can make images of ``--height`` and ``--width``."""
-    for name in ("height", "width"):
-        check_size(f"--{name}", getattr(args, name))
-
-
-def check_size(name: str, pixels: int | None) -> None:
-    """Check a height or width; errors call it ``name``."""
-    if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
-        nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
-        raise UserError(f"{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
 
 
 def check_seed(name: str, seed: int) -> None:

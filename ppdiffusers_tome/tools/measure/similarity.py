@@ -25,6 +25,10 @@ class Similarity:
     def __str__(self) -> str:
         return "identical" if math.isinf(self.psnr) else f"PSNR {self.psnr:.1f} dB, SSIM {self.ssim:.3f}"
 
+    def to_dict(self) -> dict[str, float | None]:
+        """Return plain values; an infinite PSNR, which JSON lacks, is null."""
+        return {"psnr_db": self.psnr if math.isfinite(self.psnr) else None, "ssim": self.ssim}
+
 
 def compare_images(reference: np.ndarray, image: np.ndarray) -> Similarity:
     """Compare an image with its reference.
@@ -43,10 +47,3 @@ def compare_images(reference: np.ndarray, image: np.ndarray) -> Similarity:
 def format_psnr(psnr: float) -> str:
     """Return ``27.1``, or ``identical`` where it is infinite."""
     return f"{psnr:.1f}" if math.isfinite(psnr) else "identical"
-
-
-def similarity_to_dict(similarity: Similarity | None) -> dict[str, float | None]:
-    """Return plain values; an infinite PSNR, which JSON lacks, is null."""
-    if similarity is None:
-        return {"psnr_db": None, "ssim": None}
-    return {"psnr_db": similarity.psnr if math.isfinite(similarity.psnr) else None, "ssim": similarity.ssim}

@@ -42,8 +42,7 @@ _RATIO, _CACHE = 0.5, 0.2  # the page begins with the ratio; where nothing merge
 # Shows the fields of a choice; in the browser, as Gradio may lose a click that comes while it waits for an answer.
 _SHOW_FIELDS = f"""name => [
     {{visible: name === '{OWN}', __type__: 'update'}},
-    {{visible: name !== '{GIVEN}', value: name === '{NONE}' ? {_CACHE} : 0, __type__: 'update'}},
-    {{visible: name !== '{NONE}' && name !== '{GIVEN}', __type__: 'update'}}
+    {{visible: name !== '{GIVEN}', value: name === '{NONE}' ? {_CACHE} : 0, __type__: 'update'}}
 ]"""
 
 
@@ -116,10 +115,7 @@ class Page:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
             self._add_slider("ratio", 0.05, 0.7, _RATIO, step=0.05)
         self._add_slider("cache", 0, 0.7, 0, visible=not is_given)
-        with gr.Column(visible=not is_given) as part:
-            self._add_slider("start", 0, 0.9, 0)
-            self._add_slider("end", 0.1, 1, 1)
-        form["preset"].change(None, form["preset"], [own, form["cache"], part], js=_SHOW_FIELDS)
+        form["preset"].change(None, form["preset"], [own, form["cache"]], js=_SHOW_FIELDS)
 
     def _lay_out_options(self) -> None:
         loaded, takes_text = self._studio.plain, self._studio.plain.labels is None

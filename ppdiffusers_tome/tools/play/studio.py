@@ -125,12 +125,10 @@ class Studio:
         multiple = settings.SIZE_MULTIPLE
         if any(form[name] <= 0 or form[name] % multiple for name in ("height", "width")):
             raise RefusedError("bad_size", multiple=multiple)
-        for is_bad, reason in (
-            (not form["start"] < form["end"], "bad_part"), (form["low"] > form["high"], "bad_thresholds"),
-            (negative_prompt and form["guidance"] <= 1, "bad_negative"),
-        ):  # fmt: skip
-            if is_bad:
-                raise RefusedError(reason)
+        if form["low"] > form["high"]:
+            raise RefusedError("bad_thresholds")
+        if negative_prompt and form["guidance"] <= 1:
+            raise RefusedError("bad_negative")
         tome = self._read_settings(form)
         if tome.ratio == 0 and len(choose_computed_steps(form["steps"], tome.cache)) == form["steps"]:
             raise RefusedError("no_change", steps=form["steps"], least=MIN_STEPS)
@@ -148,14 +146,13 @@ class Studio:
         return Request(loaded, prompt, edges, tome)
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
-        name, part = form["preset"], {setting: form[setting] for setting in ("cache", "start", "end")}
-        if name == GIVEN:
+        if form["preset"] == GIVEN:
             return self.plain.settings.tome
-        if name == NONE:
+        if form["preset"] == NONE:
             return ToMeConfig(0.0, cache=form["cache"])
-        if name == OWN:
-            return ToMeConfig(form["ratio"], method=form["method"], **part)
-        return replace(ToMeConfig.preset(name), **part)  # no file is read
+        if form["preset"] == OWN:
+            return ToMeConfig(form["ratio"], method=form["method"], cache=form["cache"])
+        return replace(ToMeConfig.preset(form["preset"]), cache=form["cache"])  # no file is read
 
     def compare(
         self, request: Request, previous: Comparison | None, report: Report

@@ -77,7 +77,7 @@ def test_generate_takes_classes(run, pipe, folder, capsys):
     ("arguments", "words"),
     [
         (["generate", "--prompt", "dog"], "prompt 'dog' is not a class of this DiTPipeline"),
-        (["compare", "--negative-prompt", "x"], "--negative-prompt is for pipelines with prompts"),
+        (["compare", "--negative-prompt", "x"], "--negative-prompt has no effect in a DiTPipeline; omit it"),
         (["visualize", "--height", "64"], "height 64 is not the size of this DiTPipeline, 32x32 pixels"),
         (["tune", "--controlnet", "controlnet", "--image", "PHOTO"], "is a DiTPipeline; a ControlNet can be added to"),
     ],
@@ -87,7 +87,7 @@ def test_what_a_dit_cannot_do_is_refused(arguments, words, folder, photo, tmp_pa
     assert main([*given, "--model", str(folder), "--output", str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
     with pytest.raises(UserError, match="guidance scale 4: a DiTPipeline needs class 1000"):
-        ClassLabels({}, 10, SIDE).check_arguments({}, None, None, 4.0)
+        ClassLabels({}, 10, SIDE).check_arguments(None, None, 4.0)
 
 
 def test_compare_takes_the_first_classes_by_default(run):

@@ -127,8 +127,8 @@ def test_cancelling_ends_a_running_comparison(
     [
         ({"prompt": "  "}, "A field is empty"), ({"height": 105}, "Height and width must be multiples of 8"),
         ({"ratio": 0.75}, "could not be generated: ratio=0.75 must"), ({"has_photo": True}, "choose it again"),
-        ({"cache": 1.5}, "cache=1.5 must"), ({"end": -1}, "must start before it ends"),
-        ({"seed": None}, "A field is empty"), ({"low": 300}, "Canny low must not be above Canny high"),
+        ({"cache": 1.5}, "cache=1.5 must"), ({"seed": None}, "A field is empty"),
+        ({"low": 300}, "Canny low must not be above Canny high"),
         ({"negative_prompt": "red", "guidance": 1}, "A negative prompt has no effect at guidance 1 or less"),
         ({"preset": "none", "cache": 0.2, "steps": 5}, "change nothing: of 5 steps the cache skips none. Take 9 steps"),
         ({"preset": "none", "cache": 0, "steps": 20}, "change nothing: of 20 steps the cache skips none"),

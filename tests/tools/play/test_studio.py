@@ -44,9 +44,9 @@ def images_equal(first: Image.Image, second: Image.Image) -> bool:
 
 
 def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
-    result = compare(studio, seed=3, steps=10, cache=0.5, start=0.1, end=0.8)
+    result = compare(studio, seed=3, steps=10, cache=0.5)
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
-    merging = ToMeConfig(ratio=0.5, cache=0.5, start=0.1, end=0.8)
+    merging = ToMeConfig(ratio=0.5, cache=0.5)
     for tome, image in ((None, result.unmerged.image), (merging, result.merged.image)):
         loaded.apply(tome)
         assert images_equal(image, loaded.generate(studio.prompt, 0, None, steps=10).image)
