@@ -90,7 +90,7 @@ def format_difference(evaluations: Sequence[Rows], first: str, second: str) -> s
 
 
 def subtract_psnr(first: Mapping[str, Any], second: Mapping[str, Any]) -> Median:
-    """Return the difference in PSNR of two configurations of an ``compare.json``, in dB.
+    """Return the difference in PSNR of two configurations of a ``compare.json``, in dB.
 
     Raises:
         KeyError: the second has no image of a prompt and seed of the first.

@@ -56,7 +56,7 @@ IMAGE, BLOCKS = attrgetter("image_speed"), attrgetter("block_speed")
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Read an ``compare.json``."""
+    """Read a ``compare.json``."""
     results = json.loads(path.read_text())
     rows = [row for row in results["configurations"] if row["psnr_db"] is not None]
     return results["run"]["model"], [make_point(row) for row in rows]
