@@ -76,6 +76,7 @@ class CompiledModel:
         if not paddle.in_dynamic_mode():
             return convert_while_tracing(run_paddle)(*args, **kwargs)
         with self._lock:
+            kind: Any = None
             try:
                 tensors: list[paddle.Tensor] = []
                 arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
@@ -83,11 +84,12 @@ class CompiledModel:
                 self._require_compilable(contents, tensors)
                 kind = (arguments, *((tuple(x.shape), str(x.dtype)) for x in tensors))
                 if kind not in self._by_kind:
-                    self._by_kind[kind] = None  # unless it succeeds
                     self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors, run_paddle)
                 elif self._by_kind[kind] is not None:
                     self._num_unused = 0
             except UncompilableError as error:
+                if kind is not None:
+                    self._by_kind[kind] = None
                 output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
                 self._warn_once(f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {error}")
                 return output
@@ -161,10 +163,9 @@ class CompiledModel:
                         f"{BOUNDS[self.precision]:g}"
                     )
                 note_compared(note)
-        except UncompilableError:
-            raise
-        except Exception as error:  # of code of the model, of Paddle, paddle2onnx or OpenVINO
-            raise UncompilableError(f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}") from error
+        except Exception as error:  # of code of the model, of Paddle or OpenVINO
+            kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
+            raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from error
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
         self._programs[trace.digest] = program
         self._num_unused += 1
