@@ -12,6 +12,7 @@ from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch, use_tome
+    from ppdiffusers_tome.compilation.api import compile_cpu, uncompile_cpu
     from ppdiffusers_tome.cpu.api import disable_cpu_kernels, enable_cpu_kernels
     from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
     from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, get_tome, remove_tome
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "patching.apply": ("AppliedBlocks", "AppliedToMe", "get_tome", "remove_tome"),
     "patching.shared_copy": ("shared_copy",),
+    "compilation.api": ("compile_cpu", "uncompile_cpu"),
     "cpu.api": ("disable_cpu_kernels", "enable_cpu_kernels"),
     "cpu.attention": ("CPUAttnProcessor",),
     "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch", "use_tome"),
@@ -45,6 +47,7 @@ __all__ = [
     "__version__",
     "apply_patch",
     "apply_tome",
+    "compile_cpu",
     "disable_cpu_kernels",
     "enable_cpu_kernels",
     "get_tome",
@@ -56,6 +59,7 @@ __all__ = [
     "remove_tome",
     "shared_copy",
     "tune",
+    "uncompile_cpu",
     "uninstall",
     "use_tome",
 ]

@@ -101,5 +101,5 @@ def _require_packages() -> None:
         import openvino.opset15  # noqa: F401
     except Exception as error:  # of a broken installation, anything
         raise ToMeValueError(
-            f"compile_cpu needs openvino ({type(error).__name__}: {error}); pip install 'openvino>=2025.4'"
+            f"compile_cpu needs openvino ({type(error).__name__}: {error}); pip install 'openvino>=2026.4,<2027'"
         ) from error

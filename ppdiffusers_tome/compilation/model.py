@@ -11,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from paddle.nn import Layer
 from ppdiffusers_tome.compilation.comparisons import has_compared, hash_comparison, note_compared
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
+from ppdiffusers_tome.cpu.attention import has_kernels, replace_processors, restore_processors
+from ppdiffusers_tome.cpu.convolution import replace_convolutions, restore_convolutions
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
@@ -52,10 +55,11 @@ class CompiledModel:
     Args:
         precision: of the computation, one of ``BOUNDS``.
         threads: for each program.
+        brings_kernels: True where what Paddle computes got onnxruntime's kernels with it.
     """
 
-    def __init__(self, precision: str, threads: int) -> None:
-        self.precision, self.threads = precision, threads
+    def __init__(self, precision: str, threads: int, *, brings_kernels: bool) -> None:
+        self.precision, self.threads, self.brings_kernels = precision, threads, brings_kernels
         self._lock = threading.RLock()  # a program computes one call at a time, and a trace replaces weights
         self._process = os.getpid()
         self._contents: Contents | None = None
@@ -65,7 +69,7 @@ class CompiledModel:
         self._warned: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
-        return CompiledModel(self.precision, self.threads)
+        return CompiledModel(self.precision, self.threads, brings_kernels=self.brings_kernels)
 
     def __reduce__(self) -> Any:
         raise ToMeTypeError("a compiled model cannot be pickled; call uncompile_cpu first, and compile_cpu on the copy")
@@ -76,6 +80,7 @@ class CompiledModel:
         if not paddle.in_dynamic_mode():
             return convert_while_tracing(run_paddle)(*args, **kwargs)
         with self._lock:
+            kind: Any = None
             try:
                 tensors: list[paddle.Tensor] = []
                 arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
@@ -83,11 +88,12 @@ class CompiledModel:
                 self._require_compilable(contents, tensors)
                 kind = (arguments, *((tuple(x.shape), str(x.dtype)) for x in tensors))
                 if kind not in self._by_kind:
-                    self._by_kind[kind] = None  # unless it succeeds
                     self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors, run_paddle)
                 elif self._by_kind[kind] is not None:
                     self._num_unused = 0
             except UncompilableError as error:
+                if kind is not None:
+                    self._by_kind[kind] = None
                 output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
                 self._warn_once(f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {error}")
                 return output
@@ -161,10 +167,9 @@ class CompiledModel:
                         f"{BOUNDS[self.precision]:g}"
                     )
                 note_compared(note)
-        except UncompilableError:
-            raise
-        except Exception as error:  # of code of the model, of Paddle, paddle2onnx or OpenVINO
-            raise UncompilableError(f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}") from error
+        except Exception as error:  # of code of the model, of Paddle or OpenVINO
+            kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
+            raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from error
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
         self._programs[trace.digest] = program
         self._num_unused += 1
@@ -187,15 +192,27 @@ def _run_compiled(layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def compile_model(layer: Layer, precision: str, threads: int) -> None:
-    """Put programs in place of a model's ``forward``, inside of ToMe's overrides."""
-    vars(layer)[_ATTRIBUTE] = CompiledModel(precision, threads)
+    """Put programs in place of a model's ``forward``, inside of ToMe's overrides.
+
+    What Paddle computes, such as the results to compare with, gets onnxruntime's kernels: Paddle's own attention takes
+    gigabytes for a large image.
+    """
+    before = vars(layer).get(_ATTRIBUTE)
+    brings_kernels = not has_kernels(layer) if before is None else before.brings_kernels
+    if brings_kernels and find_spec("onnxruntime"):
+        replace_processors(layer)
+        replace_convolutions(layer)
+    vars(layer)[_ATTRIBUTE] = CompiledModel(precision, threads, brings_kernels=brings_kernels)
     replace_inside(layer, None, MethodType(_run_compiled, layer))
 
 
 def uncompile_model(layer: Layer) -> None:
-    """Put back the ``forward`` of a model's class, if it is compiled."""
+    """Put back what stood in a model before ``compile_model``."""
+    compiled = vars(layer).pop(_ATTRIBUTE, None)
     replace_inside(layer, MethodType(_run_compiled, layer), None)
-    vars(layer).pop(_ATTRIBUTE, None)
+    if compiled is not None and compiled.brings_kernels:
+        restore_processors(layer)
+        restore_convolutions(layer)
 
 
 def is_replaceable(layer: Layer) -> bool:

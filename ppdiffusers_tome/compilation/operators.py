@@ -316,6 +316,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "nearest_interp": _interpolate,
     "bilinear_interp": _interpolate,
     "full": lambda op: np.full(op["shape"], op["value"], op.dtype),
+    "full_with_tensor": lambda op: np.full(op.compute(1).astype(np.int64), op.compute(0)[0], op.dtype),
     "full_like": lambda op: np.full(op.x_shape, op.compute(1)[0], op.dtype),
     "full_int_array": lambda op: np.array(op["value"], op.dtype),
     "assign_value": lambda op: np.array(op["values"]).astype(op.dtype).reshape(op["shape"]),

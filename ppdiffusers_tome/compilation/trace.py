@@ -61,12 +61,9 @@ def trace_call(layer: Layer, arguments: Structure, tensors: Sequence[paddle.Tens
     known = dict(zip(inputs, parameters, strict=True))
     for name, weight in weights.items():
         known[name] = opset15.constant(share_memory(weight), shared_memory=True)
-    nodes, digest = _write_operators(program, known)
-    for value in outputs:
-        if isinstance(nodes[value.id], UncompilableError):
-            raise nodes[value.id]
-    results = [opset15.result(nodes[value.id]) for value in outputs]
-    return Trace(openvino.Model(results, parameters), output, digest)
+    nodes, digest = _write_operators(program, known, outputs)
+    digest.update(repr(output).encode())
+    return Trace(openvino.Model([*map(opset15.result, nodes)], parameters), output, digest.hexdigest())
 
 
 @contextmanager
@@ -108,16 +105,19 @@ def _replace_weights(layer: Layer) -> Iterator[dict[str, paddle.Tensor]]:
             vars(each).update(found)
 
 
-def _write_operators(program: Any, known: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[list[Any], Any]:
     """Write a program with OpenVINO's operators.
 
     Args:
         program: of Paddle.
         known: the nodes of its inputs, by name.
+        outputs: values of Paddle.
 
     Returns:
-        Outputs of nodes by the id of Paddle's value, and a hash. Values of operators that are none of ``OPERATORS`` are
-        errors instead of outputs.
+        The outputs' nodes, and a hash of the operators.
+
+    Raises:
+        UncompilableError: an output depends on an operator that is not known.
     """
     nodes: dict[str, Any] = {}
     numbers: dict[str, int] = {}
@@ -138,7 +138,11 @@ def _write_operators(program: Any, known: Mapping[str, Any]) -> tuple[dict[str, 
             if isinstance(node, np.ndarray):
                 node = opset15.constant(node)
             nodes[value.id] = node.output(0) if isinstance(node, openvino.Node) else node
-    return nodes, digest.hexdigest()
+    for value in outputs:
+        digest.update(str(numbers[value.id]).encode())
+        if isinstance(nodes[value.id], UncompilableError):
+            raise nodes[value.id]
+    return [nodes[value.id] for value in outputs], digest
 
 
 def _write_operator(operator: Any, inputs: Sequence[Any], known: Mapping[str, Any]) -> Any:
