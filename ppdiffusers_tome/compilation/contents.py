@@ -31,8 +31,9 @@ class Contents:
         layers = [each for each in self._attributes if isinstance(each, Layer)]
         tensors = (x for each in layers for held in (each._parameters, each._buffers) for x in held.values())
         self.weights = list({id(x): x for x in tensors if x is not None}.values())
-        self._addresses = [x.data_ptr() for x in self.weights]
-        self._views = [_sample(x) for x in self.weights if x.place.is_cpu_place()]
+        self._addresses = self._find_addresses()
+        # Numpy does not know bfloat16.
+        self._views = [_sample(x) for x in self.weights if x.place.is_cpu_place() and x.dtype != paddle.bfloat16]
         self.samples = self._read_samples()
         self.obstacle = self._find_obstacle()
 
@@ -40,7 +41,7 @@ class Contents:
         """Return whether a layer, an attribute or a weight changed since."""
         try:
             return (
-                [x.data_ptr() for x in self.weights] != self._addresses
+                self._find_addresses() != self._addresses
                 or self._read_samples() != self.samples
                 or _list_attributes(layer, []) != self._attributes  # the same objects, or equal ones
             )
@@ -54,6 +55,10 @@ class Contents:
             return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
         if not all(x.place.is_cpu_place() for x in self.weights):
             return "its weights are on a GPU; load it under paddle.set_device('cpu')"
+        if not all(x.is_contiguous() for x in self.weights):
+            return "one of its weights is a view of another tensor; make it contiguous()"
+        if any(each._forward_pre_hooks or each._forward_post_hooks for each in layers - {self._attributes[0]}):
+            return "hooks are on layers inside of it, which a program would not call; remove them"
         if any(each.training for each in layers):
             return "it is in training mode; call its eval()"
         if any(config.shares_steps or config.uses_progress for config in configs):
@@ -62,6 +67,9 @@ class Contents:
                 "compiled programs; apply_tome with one ratio and without them, or uncompile_cpu"
             )
         return None
+
+    def _find_addresses(self) -> list[tuple[int, int]]:
+        return [(x.data_ptr(), x.inplace_version) for x in self.weights]  # ``weight[3] = 0`` counts the version up
 
     def _read_samples(self) -> bytes:
         return b"".join(view.tobytes() for view in self._views)
@@ -80,8 +88,10 @@ def _list_attributes(layer: Layer, found: list[Any]) -> list[Any]:
     the attributes of attention processors, such as an IP-Adapter's scale.
     """
     attributes = vars(layer)
-    found.append(layer)
+    found.extend((layer, type(layer).forward))  # a cache of steps may replace the method of a class
     found.extend(attributes.values())
+    # Other scalars are equal.
+    found.extend(id(x) for held in (layer._parameters, layer._buffers) for x in held.values())
     for value in attributes.values():
         if isinstance(value, dict) and value:
             found.extend(value.values())

@@ -32,6 +32,7 @@ from ppdiffusers_tome.patching.override import find_inside, replace_inside
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
+from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.compilation.program import Program
@@ -79,6 +80,9 @@ class CompiledModel:
         run_paddle = MethodType(type(layer).forward, layer)
         if not paddle.in_dynamic_mode():
             return convert_while_tracing(run_paddle)(*args, **kwargs)
+        if os.getpid() != self._process:  # whose other threads, one of which may have held the lock, are gone
+            self._warn_computed(layer, "this process was forked, and OpenVINO's threads are in the first one")
+            return run_paddle(*args, **kwargs)
         with self._lock:
             kind: Any = None
             try:
@@ -94,8 +98,9 @@ class CompiledModel:
             except UncompilableError as error:
                 if kind is not None:
                     self._by_kind[kind] = None
+                    self._num_unused += 1
                 output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
-                self._warn_once(f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {error}")
+                self._warn_computed(layer, error)
                 return output
             program = self._by_kind[kind]
             if program is None:
@@ -121,8 +126,6 @@ class CompiledModel:
         types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
         if contents.obstacle is not None:
             raise UncompilableError(contents.obstacle)
-        if os.getpid() != self._process:
-            raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
         if WATCHERS:
             raise UncompilableError("merging is being recorded")
         if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.weights)):
@@ -152,12 +155,14 @@ class CompiledModel:
         begin, name = time.perf_counter(), type(layer).__name__
         try:
             trace = trace_call(layer, arguments, tensors)
+            if contents.is_outdated(layer):  # as attention maps, which a program would not keep
+                raise UncompilableError("an attention processor keeps something of every call")
             if trace.digest in self._programs:  # the model changed back
                 self._programs.move_to_end(trace.digest)
                 return self._programs[trace.digest]
             show_progress(f"{name} for {' '.join(str(x.shape) for x in tensors[:1])} is being compiled ...")
             program = Program(trace, self.precision, self.threads)
-            note = hash_comparison(trace.digest, contents.samples, self.precision)
+            note = hash_comparison(__version__, trace.digest, contents.samples, self.precision)
             if not has_compared(note):
                 args, kwargs = put_tensors(arguments, tensors)
                 difference = measure_difference(program.run(tensors), run_paddle(*args, **kwargs))
@@ -178,7 +183,8 @@ class CompiledModel:
             self._by_kind = {kind: each for kind, each in self._by_kind.items() if each is not oldest}
         return program
 
-    def _warn_once(self, message: str) -> None:
+    def _warn_computed(self, layer: Layer, reason: Any) -> None:
+        message = f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {reason}"
         if message not in self._warned:
             self._warned.add(message)
             warn_user(message)
@@ -188,7 +194,10 @@ class CompiledModel:
 def _run_compiled(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Stand in place of a model's ``forward``."""
     psdb.fallback(**FALLBACK)
-    return vars(layer)[_ATTRIBUTE].run(layer, args, kwargs)
+    compiled = vars(layer).get(_ATTRIBUTE)
+    if compiled is None:  # a function that other code put around this one still calls it
+        return type(layer).forward(layer, *args, **kwargs)
+    return compiled.run(layer, args, kwargs)
 
 
 def compile_model(layer: Layer, precision: str, threads: int) -> None:
@@ -221,11 +230,14 @@ def is_replaceable(layer: Layer) -> bool:
 
 
 def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Replace timesteps that are numbers by tensors, as numbers are constants of a program."""
+    """Replace timesteps that are numbers by tensors, as numbers are constants of a program.
+
+    Most models cut off the fraction of a number, and not that of a tensor, so a fraction stays.
+    """
 
     def convert(name: str, value: Any) -> Any:
-        is_number = name in TIMESTEPS and isinstance(value, (int, float))
-        return paddle.to_tensor([value], dtype="float32") if is_number else value
+        is_whole = name in TIMESTEPS and isinstance(value, (int, float)) and value == value // 1
+        return paddle.to_tensor([int(value)], dtype="int64") if is_whole else value
 
     names = [*list_parameters(layer), *[""] * len(args)]
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_
 from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.merging.arrays import share_memory
 
+# Paddle writes into one program at a time, whatever the thread.
+_LOCK = threading.Lock()
 # Of operators, what does not change their results.
 _REMARKS = ("op_callstack", "struct_name", "place", "stop_gradient", "persistable")
 
@@ -52,7 +55,7 @@ def trace_call(layer: Layer, arguments: Structure, tensors: Sequence[paddle.Tens
     """
     outputs: list[Any] = []
     inputs = {f"input{number}": x for number, x in enumerate(tensors)}
-    with _static_mode() as program, _replace_weights(layer) as weights:
+    with _LOCK, _static_mode() as program, _replace_weights(layer) as weights:
         values = [paddle.static.data(name, x.shape, x.dtype) for name, x in inputs.items()]
         args, kwargs = put_tensors(arguments, values)
         # With ToMe's overrides, which are around the function of ``compile_cpu``.
