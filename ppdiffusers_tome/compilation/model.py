@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.comparisons import has_compared, hash_comparison, note_compared
-from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.contents import Contents, find_conflict, list_contents
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.cpu.attention import has_kernels, replace_processors, restore_processors
 from ppdiffusers_tome.cpu.convolution import replace_convolutions, restore_convolutions
@@ -32,6 +32,7 @@ from ppdiffusers_tome.patching.override import find_inside, replace_inside
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 BOUNDS = {"float32": 0.01, "bfloat16": 0.1}
 # The attribute of a layer that holds its ``CompiledModel``.
 _ATTRIBUTE = "_ppdiffusers_tome_compiled"
-# Each program has the model's weights once more, in the order in which the processor reads them.
-_MOST_PROGRAMS = 4
+# Each program has the model's weights once more, in the order in which the processor reads them. So many bytes of them
+# are kept of a model, and at least two programs.
+_MOST_BYTES = 12 * 2**30
 # Programs made in a row of which none ran again, as for a number that is another one in every step.
 _MOST_UNUSED = 8
 # Of tensors among a call's arguments.
@@ -89,8 +91,9 @@ class CompiledModel:
                 tensors: list[paddle.Tensor] = []
                 arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
                 contents = self._update_contents(layer)
-                self._require_compilable(contents, tensors)
-                kind = (arguments, *((tuple(x.shape), str(x.dtype)) for x in tensors))
+                settings = list_contents(layer)[1]
+                self._require_compilable(contents, settings, tensors)
+                kind = (arguments, settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))
                 if kind not in self._by_kind:
                     self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors, run_paddle)
                 elif self._by_kind[kind] is not None:
@@ -121,11 +124,13 @@ class CompiledModel:
             contents = self._contents
         return contents
 
-    def _require_compilable(self, contents: Contents, tensors: Sequence[paddle.Tensor]) -> None:
+    def _require_compilable(
+        self, contents: Contents, settings: Iterable[tuple[int, ToMeConfig]], tensors: Sequence[paddle.Tensor]
+    ) -> None:
         """Refuse a call that no program computes."""
         types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
-        if contents.obstacle is not None:
-            raise UncompilableError(contents.obstacle)
+        if obstacle := contents.obstacle or find_conflict(settings):
+            raise UncompilableError(obstacle)
         if WATCHERS:
             raise UncompilableError("merging is being recorded")
         if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.weights)):
@@ -178,7 +183,7 @@ class CompiledModel:
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
         self._programs[trace.digest] = program
         self._num_unused += 1
-        if len(self._programs) > _MOST_PROGRAMS:
+        if len(self._programs) > max(2, _MOST_BYTES // max(1, contents.num_bytes)):
             _, oldest = self._programs.popitem(last=False)
             self._by_kind = {kind: each for kind, each in self._by_kind.items() if each is not oldest}
         return program
