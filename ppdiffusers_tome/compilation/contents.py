@@ -84,7 +84,7 @@ def find_conflict(settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
     if any(config.shares_steps or config.uses_progress for _, config in settings):
         return (
             "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
-            "compiled programs; apply_tome with one ratio and without them, or uncompile_cpu"
+            "compile_cpu, whose programs do the same in every step; apply_tome with one ratio and without them"
         )
     return None
 

@@ -28,6 +28,7 @@ from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.models import COMPILED
 from ppdiffusers_tome.patching.override import find_inside, replace_inside
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 # The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
 # mean square of the difference over that of the result.
 BOUNDS = {"float32": 0.01, "bfloat16": 0.1}
-# The attribute of a layer that holds its ``CompiledModel``.
-_ATTRIBUTE = "_ppdiffusers_tome_compiled"
 # Each program has the model's weights once more, in the order in which the processor reads them. So many bytes of them
 # are kept of a model, and at least two programs.
 _MOST_BYTES = 12 * 2**30
@@ -199,7 +198,7 @@ class CompiledModel:
 def _run_compiled(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Stand in place of a model's ``forward``."""
     psdb.fallback(**FALLBACK)
-    compiled = vars(layer).get(_ATTRIBUTE)
+    compiled = vars(layer).get(COMPILED)
     if compiled is None:  # a function that other code put around this one still calls it
         return type(layer).forward(layer, *args, **kwargs)
     return compiled.run(layer, args, kwargs)
@@ -211,18 +210,18 @@ def compile_model(layer: Layer, precision: str, threads: int) -> None:
     What Paddle computes, such as the results to compare with, gets onnxruntime's kernels: Paddle's own attention takes
     gigabytes for a large image.
     """
-    before = vars(layer).get(_ATTRIBUTE)
+    before = vars(layer).get(COMPILED)
     brings_kernels = not has_kernels(layer) if before is None else before.brings_kernels
     if brings_kernels and find_spec("onnxruntime"):
         replace_processors(layer)
         replace_convolutions(layer)
-    vars(layer)[_ATTRIBUTE] = CompiledModel(precision, threads, brings_kernels=brings_kernels)
+    vars(layer)[COMPILED] = CompiledModel(precision, threads, brings_kernels=brings_kernels)
     replace_inside(layer, None, MethodType(_run_compiled, layer))
 
 
 def uncompile_model(layer: Layer) -> None:
     """Put back what stood in a model before ``compile_model``."""
-    compiled = vars(layer).pop(_ATTRIBUTE, None)
+    compiled = vars(layer).pop(COMPILED, None)
     replace_inside(layer, MethodType(_run_compiled, layer), None)
     if compiled is not None and compiled.brings_kernels:
         restore_processors(layer)

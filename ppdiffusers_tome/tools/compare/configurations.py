@@ -15,7 +15,7 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
-from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, refuse_without_merging
+from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, refuse_conflicts
 from ppdiffusers_tome.tools.measure.units import format_count
 
 RATIO = 0.5  # if nothing is given
@@ -67,7 +67,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     configs = [combine_settings(None, {**overrides, "ratio": ratio}) for ratio in ratios]
     compared = [Configuration(config.summary, config) for config in configs if not changes_nothing(config)]
     compared += [_read_config(path, overrides) for path in args.configs]
-    refuse_without_merging(args, [each.tome for each in compared if each.tome is not None])
+    refuse_conflicts(args, [each.tome for each in compared if each.tome is not None])
     if overrides and not compared:
         raise UserError(f"{name_option(next(iter(overrides)))} has no effect without ratios; give --ratios, too")
     for number in args.fewer_steps:

@@ -51,6 +51,8 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, 
     either = group.add_mutually_exclusive_group()
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     either.add_argument("--cpu-kernels", action="store_true", help="faster, in less memory; for a CPU with onnxruntime")
+    either.add_argument("--compile", nargs="?", const="float32", choices=["float32", "bfloat16"], metavar="PRECISION",
+                        help="fastest; for a CPU with openvino: float32 (default), or bfloat16 if it has that")
 
 
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:

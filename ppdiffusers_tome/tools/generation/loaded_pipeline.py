@@ -176,7 +176,7 @@ class LoadedPipeline:
             "model": settings.model.label, "controlnet": settings.describe_control(), "height": height, "width": width,
             "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
-            "cpu_kernels": settings.cpu_kernels, "versions": {
+            "cpu_kernels": settings.cpu_kernels, "compile": settings.compile, "versions": {
                 "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
             },
         }  # fmt: skip
@@ -213,6 +213,6 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    set_attention(pipe, xformers=settings.xformers, cpu=settings.cpu_kernels)
+    set_attention(pipe, xformers=settings.xformers, cpu=settings.cpu_kernels, compile=settings.compile)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
     return LoadedPipeline(pipe, settings, labels)

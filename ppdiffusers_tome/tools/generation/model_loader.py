@@ -96,14 +96,17 @@ def check_device(dtype: str, *, xformers: bool) -> None:
         )
 
 
-def set_attention(pipe: Any, *, xformers: bool, cpu: bool) -> None:
-    """Choose how a pipeline computes attention, and convolutions on a CPU."""
+def set_attention(pipe: Any, *, xformers: bool, cpu: bool, compile: str | None) -> None:
+    """Choose how a pipeline computes attention, and on a CPU convolutions or all of its models."""
+    from ppdiffusers_tome.compilation.api import compile_cpu
     from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 
     if xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if cpu:
         enable_cpu_kernels(pipe)
+    if compile is not None:
+        compile_cpu(pipe, compile)
 
 
 def drop_controlnet(pipe: Any) -> Any:

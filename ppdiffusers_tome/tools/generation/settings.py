@@ -55,6 +55,7 @@ class Settings:
     dtype: str
     xformers: bool
     cpu_kernels: bool
+    compile: str | None  # the precision, or None for models that are not compiled
 
     @property
     def defaults(self) -> list[str]:
@@ -126,7 +127,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     if settings.edges is not None:
         settings.edges.check()
     if hasattr(args, "ratio"):
-        refuse_without_merging(args, [tome])
+        refuse_conflicts(args, [tome])
     if not provides_edges:
         _refuse_without_edges(args, settings.edges)
     return settings
@@ -179,8 +180,13 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
     return combine_settings(None, overrides | {"ratio": args.ratio})
 
 
-def refuse_without_merging(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
-    """Refuse options of merging where no settings merge."""
+def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
+    """Refuse options of merging where no settings merge, and settings that cannot be compiled."""
+    if args.compile is not None and any(config.shares_steps or config.uses_progress for config in configs):
+        raise UserError(
+            "--compile makes programs that do the same in every step; omit it, or --cache, --reuse-steps, --start, "
+            "--end and ratios that change"
+        )
     if all(config.ratio == 0 for config in configs):
         unused = [name_option(name) for name in get_tome_overrides(args) if not name.startswith("cache")]
         if unused:

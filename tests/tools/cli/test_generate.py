@@ -32,7 +32,7 @@ def test_files_have_names_and_settings(generate, capsys):
     expected = dict(
         prompt=PROMPT, negative_prompt=ROCKET, seed=7, ratio=0.25, model="photographs", controlnet=None, height=64,
         width=64, steps=1, guidance_scale=1.5, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
-        cpu_kernels=False, tome=ToMeConfig(ratio=0.25, use_rand=False).to_dict(),
+        cpu_kernels=False, compile=None, tome=ToMeConfig(ratio=0.25, use_rand=False).to_dict(),
     )  # fmt: skip
     assert {name: settings[name] for name in expected} == expected
     assert settings["versions"]["ppdiffusers_tome"] == ppdiffusers_tome.__version__
