@@ -35,6 +35,11 @@ generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
 visualize --config tome.json --ratio 0.5 | --ratio 0.5 and --config tome.json both hold the ratio; give one
 generate --prompt x --xformers --cpu-kernels | --cpu-kernels: not allowed with argument --xformers
+visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
+generate --prompt x --compile --cpu-kernels | --cpu-kernels: not allowed with argument --compile
+generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16')
+generate --prompt x --compile --ratio 0 --cache 0.2 | --compile makes programs that do the same in every step; omit it
+compare --compile --configs balanced --cache 0.2 | --compile makes programs that do the same in every step; omit it
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
 generate --prompt x --model controlnet | --model controlnet has no model_index.json
 generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or a small model of exam

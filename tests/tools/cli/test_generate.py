@@ -78,6 +78,14 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     assert np.abs(pixels_of(by_photo).astype(int) - pixels_of(by_kernel)).max() <= 1
 
 
+def test_compile_draws_the_same_image(generate, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (plain,), (compiled,) = generate(), generate("--compile", folder="b")
+    assert "UNet2DConditionModel was compiled in" in capsys.readouterr().err
+    assert read_settings(compiled)["compile"] == "float32"
+    assert np.abs(pixels_of(plain).astype(int) - pixels_of(compiled)).max() <= 1
+
+
 def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
     """Its disk was full. What was generated with other settings is not taken for it, nor is a file of the user's."""
     prompts, folder = tmp_path / "prompts.txt", tmp_path / "outputs"

@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.compile is not None:
+        raise UserError("--compile has no effect here: merging is recorded in Paddle's own layers; omit it")
     settings = parse_settings(args)
     prompts = check_prompts(args.prompt, settings.model.default_prompts[1:2])
     if len(prompts) > 1:
