@@ -45,7 +45,7 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
         >>> pipe.apply_tome("balanced")  # doctest: +SKIP
         >>> compile_cpu(pipe)  # doctest: +SKIP
     """
-    if precision not in BOUNDS:
+    if precision not in tuple(BOUNDS):
         known = " or ".join(map(repr, BOUNDS))
         raise ToMeValueError(f"precision must be {known}; got {shorten_repr(precision)}")
     layers = list(_list_layers(model_or_pipe))

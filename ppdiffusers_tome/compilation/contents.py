@@ -62,7 +62,7 @@ class Contents:
             return "one of its weights is a view of another tensor; make it contiguous()"
         if any(each._forward_pre_hooks or each._forward_post_hooks for each in layers - {self._attributes[0]}):
             return "hooks are on layers inside of it, which a program would not call; remove them"
-        if any(each.training for each in layers):
+        if self._attributes[0].training:  # layers of a LoRA are where they come later
             return "it is in training mode; call its eval()"
         return None
 

@@ -215,6 +215,12 @@ def _clip(op: Operator) -> Any:
     return ov.minimum(ov.maximum(op.x, low), high)
 
 
+def _dropout(op: Operator) -> Any:
+    if op.compute(2)[0] and not (op["is_test"] and op["mode"] == "upscale_in_train"):
+        raise UncompilableError("a layer of it drops numbers at random, as in training; call its eval()")
+    return op.x
+
+
 def _pair(function: Callable[..., Any]) -> Callable[[Operator], Any]:
     return lambda op: function(op.x, op.inputs[1])
 
@@ -278,7 +284,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "cast": lambda op: ov.convert(op.x, openvino.Type(op.dtype).to_string()),
     "assign": lambda op: op.x,
     "share_data": lambda op: op.x,
-    "dropout": lambda op: op.x,  # in evaluation mode
+    "dropout": _dropout,
     "where": lambda op: ov.select(*op.inputs),
     "softmax": lambda op: ov.softmax(op.x, op["axis"]),
     "matmul": lambda op: ov.matmul(op.x, op.inputs[1], op["transpose_x"], op["transpose_y"]),

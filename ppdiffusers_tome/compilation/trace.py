@@ -135,8 +135,10 @@ def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[A
             numbers[value.id] = len(numbers)
         try:
             written = _write_operator(operator, [nodes.get(each) for each in ids], known)
-        except UncompilableError as error:  # which matters where its result is used
+        except UncompilableError as error:  # which matters where its result is used, or what it wrote into
             written = [error] * len(results)
+            if operator.name().endswith("_"):
+                nodes.update((each, error) for each in ids)
         for value, node in zip(results, written if isinstance(written, list) else [written], strict=False):
             if isinstance(node, np.ndarray):
                 node = opset15.constant(node)

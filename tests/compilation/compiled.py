@@ -1,0 +1,73 @@
+"""Helpers of tests: what is compiled is held against the same model without."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+
+import tiny
+from ppdiffusers_tome import compile_cpu
+
+BY_PADDLE = "computed by Paddle, not by a compiled program"
+# Of whole modules, as no program is made without them.
+needs_openvino = [
+    pytest.mark.skipif(paddle.__version__.startswith("2."), reason="needs Paddle 3"),
+    pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="needs openvino"),
+]
+
+
+def compiled() -> Any:
+    """Return the smallest UNet, compiled."""
+    return compile_cpu(tiny.small_unet())
+
+
+@contextlib.contextmanager
+def programs_alone() -> Iterator[None]:
+    """Fail where a model's call does not become a program."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=f"(?s).*{BY_PADDLE}")
+        yield
+
+
+def difference(found: Any, expected: Any) -> float:
+    """Root mean square of the difference over that of what is expected."""
+    found, expected = (np.asarray(each, np.float64) for each in (found, expected))
+    assert found.shape == expected.shape
+    return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
+
+
+def check_same(model: Any, plain: Any, run: Callable[..., Any] = tiny.run_unet, **given: Any) -> np.ndarray:
+    """A program computes what Paddle does, and is no copy of its result; return it."""
+    with programs_alone():
+        found = run(model, **given)
+    assert difference(found, run(plain, **given)) <= 1e-4
+    return found
+
+
+class Counted:
+    """The calls of a UNet that Paddle computed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        forward = ppdiffusers.UNet2DConditionModel.forward
+
+        @functools.wraps(forward)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.calls += paddle.in_dynamic_mode()
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr(ppdiffusers.UNet2DConditionModel, "forward", counted)
+
+    def during(self, run: Callable[[], Any]) -> int:
+        before = self.calls
+        run()
+        return self.calls - before

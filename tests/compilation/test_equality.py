@@ -1,0 +1,145 @@
+"""Programs compute what Paddle does, for every family of models that can be compiled, and whole images."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
+
+import tiny
+from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
+from ppdiffusers_tome import apply_tome, compile_cpu
+from zoo import Specimen, specimens
+from zoo.specimen import keep_random_state
+
+pytestmark = needs_openvino
+
+USUAL = {"controlnet", "dit", "pixart", "sd3", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit"}
+# All that must compile; others are computed by Paddle.
+COMPILED = USUAL | {
+    "audio_diffusion", "audioldm", "audioldm2", "controlnet_sdxl", "gligen", "lvdm_unconditional", "prior_transformer",
+    "st_unet", "t5_film", "unet_1d", "unet_3d", "unet_consistency", "unet_motion", "unet_spatio_temporal", "upscaler",
+    "versatile", "vid2vid_st_unet",
+}  # fmt: skip
+# Fractions too: those of most samplers are no whole numbers.
+TIMESTEPS = (999, 981, 701.5, 333.25, 41, 1, 0.5, 0)
+METHODS: dict[str, dict[str, Any]] = {
+    "half": dict(ratio=0.5),
+    "balanced": dict(ratio="balanced"),
+    "keys": dict(ratio=0.5, method="keys"),
+    "todo": dict(ratio=0.5, method="todo"),
+    "tiles": dict(ratio=0.6, tile=8),
+    "all": tiny.MERGE_ALL,
+}
+
+
+def _cases() -> list[Any]:
+    return [
+        pytest.param(each, id=each.name, marks=() if each.name in USUAL else pytest.mark.sweep)
+        for each in specimens()
+        if each.name in COMPILED and each.is_there
+    ]
+
+
+@pytest.mark.parametrize("specimen", _cases())
+@paddle.no_grad()
+def test_families_that_compile(specimen: Specimen) -> None:
+    with keep_random_state():
+        plain, model = specimen.build(), specimen.build()
+        if specimen.reason is None:
+            apply_tome(plain, ratio=0.5)
+            apply_tome(model, ratio=0.5)
+        compile_cpu(model)
+        # The second timestep has the program of the first.
+        for timestep in (900, 300):
+            with programs_alone():
+                found = specimen.run(model, timestep=timestep).numpy()
+            assert difference(found, specimen.run(plain, timestep=timestep).numpy()) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in ("half", "keys") else pytest.mark.sweep) for each in METHODS]
+)
+def test_every_method_draws_the_same_destinations_at_every_timestep(name: str) -> None:
+    plain = apply_tome(tiny.small_unet(), **METHODS[name])
+    model = compile_cpu(copy.deepcopy(plain))
+    given = dict(batch=1, height=64, width=64)
+    unmerged = tiny.run_unet(tiny.small_unet(), **given)
+    for timestep in TIMESTEPS:
+        found = check_same(model, plain, timestep=paddle.to_tensor([timestep], dtype="float32"), **given)
+    assert difference(found, unmerged) > 1e-3
+
+
+def test_a_timestep_that_is_a_number() -> None:
+    """Models cut off the fraction of a number. Whole ones have one program, which no further number makes again."""
+    model, plain = compiled(), tiny.small_unet()
+    for timestep in (999, 41, 41.0, 0, 0.5, 701.5):
+        check_same(model, plain, timestep=timestep)
+    assert len(model._ppdiffusers_tome_compiled._programs) == 3
+
+
+def test_the_output_is_of_paddles_type() -> None:
+    model = compiled()
+    given = (tiny.latent(), 500, tiny.text())
+    with paddle.no_grad(), programs_alone():
+        found = [model(*given, return_dict=each) for each in (True, False, True)]
+    assert [type(each) for each in found] == [UNet2DConditionOutput, tuple, UNet2DConditionOutput]
+    first = found[0][0].numpy()
+    with paddle.no_grad():
+        model(tiny.latent(), 3, tiny.text())
+    assert (found[0][0].numpy() == first).all(), "a later call wrote into an earlier output"
+
+
+def test_another_size_batch_and_length_of_the_text() -> None:
+    model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5)), apply_tome(tiny.small_unet(), 0.5)
+    for given in (dict(), dict(batch=1), dict(height=12, width=20), dict()):
+        check_same(model, plain, **given)
+
+    def run(unet: Any) -> np.ndarray:
+        with paddle.no_grad():  # a view, and no contiguous one
+            return unet(tiny.latent(4)[1:3].transpose([0, 1, 3, 2]), 500, tiny.text().tile([1, 2, 1])).sample.numpy()
+
+    check_same(model, plain, run)
+
+
+def test_a_whole_image_with_controlnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> Any:
+        pipe = ppdiffusers.StableDiffusionControlNetPipeline.from_pretrained(
+            str(tiny.PHOTOGRAPHS), controlnet=ppdiffusers.ControlNetModel.from_pretrained(str(tiny.CONTROLNET)),
+            safety_checker=None,
+        )  # fmt: skip
+        pipe.set_progress_bar_config(disable=True)
+        for model in (pipe.unet, pipe.vae, pipe.controlnet):
+            model.eval()
+        return apply_tome(pipe, 0.5)
+
+    def draw(pipe: Any) -> np.ndarray:
+        control = tiny.array((1, 3, 128, 128), seed=3).clip(0, 1)
+        noise = tiny.array((1, 4, 16, 16), seed=1)
+        return pipe(
+            "a street", image=control, latents=noise, height=128, width=128, num_inference_steps=3, output_type="np"
+        ).images
+
+    counted, pipe = Counted(monkeypatch), load()
+    expected = draw(pipe)
+    compile_cpu(pipe)
+    with programs_alone():
+        assert counted.during(lambda: draw(pipe)) == 1  # which is compared
+        image = draw(pipe)
+    assert -10 * np.log10(np.mean((image - expected) ** 2)) >= 60
+
+
+def test_models_with_a_decoder_have_it_compiled() -> None:
+    vae, plain = compile_cpu(tiny.vae()), tiny.vae()
+    assert "forward" in vars(vae.decoder) and "forward" not in vars(vae)
+
+    @paddle.no_grad()
+    def decode(model: Any) -> np.ndarray:
+        return model.decode(tiny.latent()).sample.numpy()
+
+    check_same(vae, plain, decode)

@@ -1,0 +1,176 @@
+"""Threads, forks, and what a second process need not do again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
+from ppdiffusers_tome import apply_tome, compile_cpu, uncompile_cpu
+
+pytestmark = needs_openvino
+
+SECOND = """
+import functools, sys, warnings
+import paddle, ppdiffusers
+import tiny
+from compilation.compiled import Counted
+from ppdiffusers_tome import compile_cpu
+import pytest, json
+
+counted = Counted(pytest.MonkeyPatch())
+warnings.filterwarnings("error", message="(?s).*ToMe")
+calls = []
+for factor in (1, 2):
+    model = tiny.small_unet()
+    model.conv_in.weight.set_value(model.conv_in.weight * factor)
+    compile_cpu(model)
+    before = counted.calls
+    tiny.run_unet(model)
+    calls.append(counted.calls - before)
+print(json.dumps(calls))
+"""
+
+
+def test_a_second_process_does_not_compare_again(cache: Path) -> None:
+    """But for weights that it has not compared."""
+    tiny.run_unet(compiled())
+    assert [(each.is_file(), each.stat().st_size) for each in cache.iterdir()] == [(True, 0)]
+    assert tiny.run_in_new_process(SECOND) == [0, 1]
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_two_threads_on_one_pipeline() -> None:
+    pipe, plain = tiny.pipeline(unet=tiny.small_unet()), tiny.pipeline(unet=tiny.small_unet())
+    apply_tome(pipe, 0.5)
+    apply_tome(plain, 0.5)
+    compile_cpu(pipe)
+    expected = tiny.run_pipeline(plain)
+
+    def draw(number: int) -> np.ndarray:
+        with paddle.no_grad():
+            return np.stack([tiny.run_unet(pipe.unet, timestep=each, batch=1 + number % 2) for each in (900, 40)])
+
+    with programs_alone(), ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(draw, range(4)))
+    for number, each in enumerate(found):
+        for timestep, output in zip((900, 40), each, strict=True):
+            assert difference(output, tiny.run_unet(plain.unet, timestep=timestep, batch=1 + number % 2)) <= 1e-4
+    assert difference(tiny.run_pipeline(pipe), expected) <= 1e-4
+
+
+def test_two_models_first_called_at_once() -> None:
+    """Paddle writes one program at a time, and its own would get the operators of the other."""
+    models, plain = [compiled() for _ in range(3)], tiny.run_unet(tiny.small_unet())
+    with programs_alone(), ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(tiny.run_unet, models))
+    assert all(difference(each, plain) <= 1e-4 for each in found)
+    with paddle.no_grad():
+        assert float(paddle.ones([2]).sum()) == 2
+
+
+def test_other_threads_compute_while_one_compiles() -> None:
+    """Those that run already, and those that begin meanwhile."""
+    stop, errors = threading.Event(), []
+
+    def compute() -> None:
+        try:
+            x = paddle.ones([4, 4])
+            assert float((x @ x).sum()) == 64
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    def keep_on() -> None:
+        while not stop.is_set():
+            compute()
+
+    def begin() -> None:
+        while not stop.is_set():
+            thread = threading.Thread(target=compute)
+            thread.start()
+            thread.join()
+
+    threads = [threading.Thread(target=each) for each in (keep_on, begin)]
+    for each in threads:
+        each.start()
+    try:
+        check_same(compiled(), tiny.small_unet())
+    finally:
+        stop.set()
+        for each in threads:
+            each.join()
+    assert errors == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_is_computed_by_paddle() -> None:
+    """Also where another thread holds the model's lock."""
+    model = compiled()
+    expected = tiny.run_unet(tiny.small_unet())
+    tiny.run_unet(model)
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with model._ppdiffusers_tome_compiled._lock:
+            held.set()
+            release.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            same = (tiny.run_unet(model) == expected).all()
+        os._exit(0 if same and any("forked" in str(each.message) for each in caught) else 1)
+    release.set()
+    thread.join()
+    for _ in range(300):
+        finished, status = os.waitpid(child, os.WNOHANG)
+        if finished:
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the forked process hangs")
+    assert status == 0
+
+
+def test_nothing_is_left_of_a_model() -> None:
+    model: Any = compiled()
+    tiny.run_unet(model)
+    programs = [weakref.ref(each) for each in model._ppdiffusers_tome_compiled._programs.values()]
+    assert programs
+    uncompile_cpu(model)
+    gc.collect()
+    assert [each() for each in programs] == [None]
+    compile_cpu(model)
+    tiny.run_unet(model)
+    kept = weakref.ref(model)
+    del model
+    gc.collect()
+    assert kept() is None
+
+
+def test_programs_of_many_sizes_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(monkeypatch)
+    model, plain = compiled(), tiny.small_unet()
+    for width in (8, 12, 16, 20, 24, 8):
+        check_same(model, plain, width=width)
+        assert counted.during(lambda width=width: tiny.run_unet(model, width=width)) == 0
+    assert len(model._ppdiffusers_tome_compiled._programs) == 4

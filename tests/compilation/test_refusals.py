@@ -1,0 +1,218 @@
+"""What is refused, what Paddle computes with a warning, and what a user's mistakes end in."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from compilation.compiled import BY_PADDLE, Counted, check_same, compiled, needs_openvino, programs_alone
+from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, apply_tome, compile_cpu, uncompile_cpu
+from ppdiffusers_tome.compilation import api
+
+needs_3 = needs_openvino[0]
+needs_programs = [*needs_openvino]
+
+
+@pytest.mark.skipif(not paddle.__version__.startswith("2."), reason="of Paddle 2.6")
+def test_paddle_2_is_refused() -> None:
+    with pytest.raises(ToMeValueError, match="needs Paddle 3"):
+        compile_cpu(tiny.small_unet())
+
+
+@needs_3
+def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.setitem(sys.modules, "openvino.opset15", None)
+    model = tiny.small_unet()
+    with pytest.raises(ToMeValueError, match=r"pip install 'openvino>="):
+        compile_cpu(model)
+    assert "forward" not in vars(model)
+
+
+def _half(model: Any) -> Any:
+    return model.to(dtype="float16")
+
+
+def _bfloat16(model: Any) -> Any:
+    return model.to(dtype="bfloat16")
+
+
+def _training(model: Any) -> Any:
+    model.train()
+    return model
+
+
+def _replaced(model: Any) -> Any:
+    model.forward = MethodType(lambda layer, *args, **kwargs: type(layer).forward(layer, *args, **kwargs), model)
+    return model
+
+
+def _transposed(model: Any) -> Any:
+    linear = model.time_embedding.linear_1
+    weight = linear.weight.detach()
+    del linear.weight
+    linear.register_buffer("weight", weight.t().contiguous().t())
+    return model
+
+
+def _cached(model: Any) -> Any:
+    return apply_tome(model, 0.5, cache=0.2)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (_half, "weights are in paddle.float16; load it in float32"),
+        (_bfloat16, "weights are in paddle.bfloat16; load it in float32"),
+        (_training, "training mode; call its eval"),
+        (_replaced, "a function in place of its forward"),
+        (_transposed, "view of another tensor"),
+        (_cached, "do not go together with"),
+    ],
+)
+@needs_programs[0]
+@needs_programs[1]
+def test_models_that_are_refused_stay_as_they_are(prepare: Any, reason: str) -> None:
+    pipe = tiny.pipeline(unet=tiny.small_unet())
+    prepare(pipe.unet)
+    before = tiny.snapshot(pipe.unet)
+    with pytest.raises(ToMeValueError, match=rf"^unet cannot be compiled: .*{reason}"):
+        compile_cpu(pipe)
+    assert tiny.snapshot(pipe.unet) == before
+    assert "forward" not in vars(pipe.vae.decoder), "the decoder was compiled though the UNet cannot be"
+
+
+@needs_3
+@pytest.mark.parametrize("given", [3, None, "unet", paddle.nn.Layer, tiny.scheduler()], ids=str)
+def test_what_is_no_model(given: Any) -> None:
+    for function in (compile_cpu, uncompile_cpu):
+        with pytest.raises(ToMeTypeError, match="pipeline or model"):
+            function(given)
+
+
+@pytest.mark.parametrize("precision", ["float16", None, 32, [], "BFLOAT16"], ids=str)
+def test_a_precision_that_is_none(precision: Any) -> None:
+    with pytest.raises(ToMeError, match="precision must be 'float32' or 'bfloat16'; got"):
+        compile_cpu(tiny.small_unet(), precision)
+
+
+class TestWithPrograms:
+    pytestmark = needs_openvino
+
+    def test_bfloat16_needs_a_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(api, "has_bfloat16", lambda: False)
+        with pytest.raises(ToMeValueError, match="give precision='float32'"):
+            compile_cpu(tiny.small_unet(), "bfloat16")
+        monkeypatch.setattr(api, "has_bfloat16", lambda: True)  # where it is missing, OpenVINO computes in float32
+        model = compile_cpu(tiny.small_unet(), "bfloat16")
+        with programs_alone():
+            found = tiny.run_unet(model)
+        assert np.abs(found - tiny.run_unet(tiny.small_unet())).max() <= 0.1
+
+    def test_a_user_s_own_mistake_raises_paddle_s_error(self) -> None:
+        model, plain = compiled(), tiny.small_unet()
+        for args in ((tiny.latent()[:, :3], 500, tiny.text()), (tiny.latent(), 500), ("a", 500, tiny.text())):
+            errors = []
+            for each in (plain, model):
+                with warnings.catch_warnings(), pytest.raises(Exception) as raised, paddle.no_grad():  # noqa: PT011
+                    warnings.simplefilter("ignore")
+                    each(*args)
+                errors.append((raised.type, str(raised.value)))
+            assert errors[0] == errors[1]
+        check_same(model, plain)
+
+    def test_a_program_that_differs(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+        """It is never used, and nothing is noted for the next process."""
+        from ppdiffusers_tome.compilation import operators
+
+        silu = operators.OPERATORS["silu"]
+        monkeypatch.setitem(operators.OPERATORS, "silu", lambda op: operators.ov.multiply(silu(op), np.float32(1.1)))
+        model, expected = compiled(), tiny.run_unet(tiny.small_unet())
+        with pytest.warns(UserWarning, match="differs from Paddle's by 0.*, more than 0.01"):
+            assert (tiny.run_unet(model) == expected).all()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the same is said once
+            assert (tiny.run_unet(model, timestep=40) == tiny.run_unet(tiny.small_unet(), timestep=40)).all()
+        assert not cache.exists()
+
+    def test_an_operator_that_is_unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ppdiffusers_tome.compilation import operators
+
+        monkeypatch.delitem(operators.OPERATORS, "group_norm")
+        model = compiled()
+        with pytest.warns(UserWarning, match="pd_op.group_norm is none of the operators"):
+            assert (tiny.run_unet(model) == tiny.run_unet(tiny.small_unet())).all()
+
+    @pytest.mark.parametrize("is_file", [True, False])
+    def test_a_cache_folder_that_cannot_be_written(
+        self, is_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "elsewhere"
+        folder.touch() if is_file else folder.mkdir(mode=0o500)
+        if not is_file and os.access(folder, os.W_OK):
+            pytest.skip("this user may write anywhere")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        model = compiled()
+        with pytest.warns(UserWarning, match="cannot be written"):
+            check_same(model, tiny.small_unet())
+
+    @pytest.mark.parametrize("place", ["trace", "program"])
+    def test_interrupted_while_compiling(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ppdiffusers_tome.compilation import program, trace
+
+        def interrupt(*args: Any, **kwargs: Any) -> None:
+            raise KeyboardInterrupt
+
+        model = compiled()
+        before = tiny.snapshot(model)
+        with monkeypatch.context() as patch:
+            if place == "trace":
+                patch.setattr(trace, "put_tensors", interrupt)
+            else:
+                patch.setattr(program, "Program", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                tiny.run_unet(model)
+        assert paddle.in_dynamic_mode()
+        assert tiny.snapshot(model) == before
+        check_same(model, tiny.small_unet())
+
+    def test_a_number_that_differs_in_every_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is a constant of a program, which are not made for ever."""
+        counted = Counted(monkeypatch)
+        model = compiled()
+        with pytest.warns(UserWarning, match="none ran a second time"):
+            for number in range(10):
+                tiny.run_unet(model, timestep=number + 0.5)
+        assert counted.calls == 10
+        assert len(model._ppdiffusers_tome_compiled._programs) == 4
+        compile_cpu(model)
+        check_same(model, tiny.small_unet())
+
+    def test_calls_that_cannot_be_traced_are_not_traced_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ppdiffusers_tome.compilation import trace
+
+        traced = []
+        model = compiled()
+        write = trace._write_operators
+        monkeypatch.setattr(trace, "_write_operators", lambda *args: traced.append(1) or write(*args))
+        monkeypatch.setattr(trace, "OPERATORS", {})
+        with warnings.catch_warnings(record=True):
+            for number in range(10):
+                tiny.run_unet(model, timestep=number + 0.5)
+        assert len(traced) == 8
+
+    def test_objects_and_types_that_no_program_takes(self) -> None:
+        model, plain = compiled(), tiny.small_unet()
+        for timestep in (np.int64(500), paddle.to_tensor([500.0], dtype="float64")):
+            with pytest.warns(UserWarning, match=BY_PADDLE):
+                found = tiny.run_unet(model, timestep=timestep)
+            assert (found == tiny.run_unet(plain, timestep=timestep)).all()
