@@ -35,8 +35,8 @@ if args.size < 384:
 
 try:
     photo = fit_image(read_image(args.image), args.size, args.size)  # a square crop of its middle
-except (OSError, SyntaxError, ValueError) as error:
-    parser.error(f"--image {args.image} cannot be read ({getattr(error, 'strerror', None) or error})")
+except ValueError as error:
+    parser.error(f"--image {error}")
 edges = detect_edges(photo, low=100, high=200)  # white on black
 
 if args.offline:

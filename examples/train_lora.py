@@ -68,8 +68,8 @@ def parse_arguments(argv=None):
         try:
             if path.suffix.lower() in suffixes:
                 args.photographs.append((path.stem, read_image(path)))
-        except (OSError, SyntaxError, ValueError) as error:
-            parser.error(f"{path} cannot be read as an image ({error}); remove it from --images")
+        except ValueError as error:
+            parser.error(f"{error}, or remove it from --images")
     if args.images and not args.photographs:
         parser.error(f"--images {args.images} holds no image")
     return args
