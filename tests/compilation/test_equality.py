@@ -23,8 +23,7 @@ USUAL = {"controlnet", "dit", "pixart", "sd3", "sdxl", "unet", "unet_uncondition
 # All that must compile; others are computed by Paddle.
 COMPILED = USUAL | {
     "audio_diffusion", "audioldm", "audioldm2", "controlnet_sdxl", "gligen", "lvdm_unconditional", "prior_transformer",
-    "st_unet", "t5_film", "unet_1d", "unet_3d", "unet_consistency", "unet_motion", "unet_spatio_temporal", "upscaler",
-    "versatile", "vid2vid_st_unet",
+    "st_unet", "t5_film", "unet_3d", "unet_motion", "unet_spatio_temporal", "upscaler", "versatile", "vid2vid_st_unet",
 }  # fmt: skip
 # Fractions too: those of most samplers are no whole numbers.
 TIMESTEPS = (999, 981, 701.5, 333.25, 41, 1, 0.5, 0)
@@ -56,7 +55,7 @@ def test_families_that_compile(specimen: Specimen) -> None:
             apply_tome(model, ratio=0.5)
         compile_cpu(model)
         # The second timestep has the program of the first.
-        for timestep in (900, 300):
+        for timestep in (900, 500):
             with programs_alone():
                 found = specimen.run(model, timestep=timestep).numpy()
             assert difference(found, specimen.run(plain, timestep=timestep).numpy()) <= 1e-4
