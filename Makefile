@@ -57,7 +57,7 @@ demo: $(VENV)/ready
 	@$(COMPARE)/demo/controlnet --ratios 0.5 $(MOTORCYCLE)
 	@echo "3 of 3, transformer: unmerged beside a cache over steps, for the same image ..."
 	@$(COMPARE)/demo/transformer --model dit --ratios 0 --cache 0.2 --prompt astronaut
-	@echo "open outputs/demo/text-to-image/compare.png, outputs/demo/controlnet/compare-controlnet.png and" \
+	@echo "open outputs/demo/text-to-image/compare.png, outputs/demo/controlnet/compare.png and" \
 		"outputs/demo/transformer/compare.png"
 
 # More prompts and settings, and the unmerged model with as many steps as the cache computes.
@@ -69,7 +69,7 @@ demo-all: $(VENV)/ready
 	$(COMPARE)/demo-all/controlnet --ratios 0.5 --configs balanced $(CACHE) --fewer-steps 8 $(MOTORCYCLE)
 	$(COMPARE)/demo-all/transformer --model dit --configs $(CACHE) --fewer-steps 8 \
 		--prompt astronaut --prompt cat
-	@echo "open outputs/demo-all/text-to-image/compare.png, outputs/demo-all/controlnet/compare-controlnet.png and" \
+	@echo "open outputs/demo-all/text-to-image/compare.png, outputs/demo-all/controlnet/compare.png and" \
 		"outputs/demo-all/transformer/compare.png"
 
 test: lint

@@ -13,12 +13,10 @@ REPOSITORY = ""
 
 # What the tools import.
 CLI = [
-    "flip-evaluator>=1.6,<2",
     "matplotlib>=3.8,<4",
     "packaging",
     "pillow>=10.1",  # ImageFont.load_default of any size
     "psutil>=5.9",
-    "rich>=13.8,<16",
     "scikit-image>=0.22,<0.25",
     "scipy>=1.11,<2",
     "tqdm",
@@ -88,7 +86,6 @@ setup(
     packages=find_packages(include=["ppdiffusers_tome", "ppdiffusers_tome.*"]),
     package_data={
         "ppdiffusers_tome": ["py.typed"],
-        "ppdiffusers_tome.tools.doctor": ["*.json"],
         "ppdiffusers_tome.tools.play": ["*.css"],
     },
     # What merging imports, without upper bounds: an environment that runs ppdiffusers keeps its versions.

@@ -3,7 +3,7 @@
     cd docs/measured/fidelity
     python ../choices.py photographs.json dit.json photographs-tiles.json photographs-steps.json
 
-It reads the ``evaluate.json`` of one or more models and prints the PSNR of one configuration minus that of another in
+It reads the ``compare.json`` of one or more models and prints the PSNR of one configuration minus that of another in
 dB: the median over the images with its 95% interval. If a model has several evaluations, the first that has both
 configurations counts. Run it from the repository, with the package installed.
 """
@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.evaluate.report import subtract
 from ppdiffusers_tome.tools.measure.stats import Median
 
 # Names of docs/measured/suites. The presets are "todo, random" 0.75, 3x3, and 4x4 at two levels.
@@ -91,7 +90,7 @@ def format_difference(evaluations: Sequence[Rows], first: str, second: str) -> s
 
 
 def subtract_psnr(first: Mapping[str, Any], second: Mapping[str, Any]) -> Median:
-    """Return the difference in PSNR of two configurations of an ``evaluate.json``, in dB.
+    """Return the difference in PSNR of two configurations of a ``compare.json``, in dB.
 
     Raises:
         KeyError: the second has no image of a prompt and seed of the first.
@@ -103,12 +102,13 @@ def subtract_psnr(first: Mapping[str, Any], second: Mapping[str, Any]) -> Median
         }
         for configuration in (first, second)
     ]
-    return subtract(list(by_case[0].values()), [by_case[1][case] for case in by_case[0]])
+    pairs = [(psnr, by_case[1][case]) for case, psnr in by_case[0].items()]
+    return Median.from_values([0.0 if a == b else a - b for a, b in pairs])  # two infinite ones do not differ
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("evaluations", type=Path, nargs="+", help="evaluate.json of each model")
+    parser.add_argument("evaluations", type=Path, nargs="+", help="compare.json of each model")
     args = parser.parse_args()
     print("\n".join(make_table([json.loads(path.read_text()) for path in args.evaluations])))
 

@@ -129,7 +129,7 @@ def format_candidate(candidate: Candidate, model: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("evaluations", type=Path, nargs="+", help="evaluate.json of each model")
+    parser.add_argument("evaluations", type=Path, nargs="+", help="compare.json of each model")
     args = parser.parse_args()
     candidates = find_candidates([json.loads(path.read_text()) for path in args.evaluations])
     print("\n".join(make_table(candidates)))

@@ -3,7 +3,7 @@
     python docs/measured/frontier.py docs/measured/fidelity/photographs.json docs/measured/fidelity/dit.json \\
         --plot docs/images/frontier.png
 
-It reads the ``evaluate.json`` of one or more models and prints the goals of each model and a table of all settings.
+It reads the ``compare.json`` of one or more models and prints the goals of each model and a table of all settings.
 Fidelity is the PSNR to the unmerged image in dB; it and the speed-ups are medians over the images. The port is included
 if ``benchmarks.fidelity`` was given ``--port-ratios``. Between two ratios of plain ToMe or ToDo the PSNR is
 interpolated, as any ratio can be set. For this package the best evaluated setting counts, as two methods cannot be
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from ppdiffusers_tome.tools.measure.stats import find_frontier
 
 SPEEDS = [round(1.2 + 0.1 * number, 1) for number in range(14)]  # 1.2 to 2.5
 PLAIN_TOME, PLAIN_TODO, PORT = "tome", "todo", "port"
@@ -58,7 +56,7 @@ IMAGE, BLOCKS = attrgetter("image_speed"), attrgetter("block_speed")
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Read an ``evaluate.json``."""
+    """Read a ``compare.json``."""
     results = json.loads(path.read_text())
     rows = [row for row in results["configurations"] if row["psnr_db"] is not None]
     return results["run"]["model"], [make_point(row) for row in rows]
@@ -73,7 +71,7 @@ def make_point(row: Mapping[str, Any]) -> Point:
     bounds = [IDENTICAL_PSNR if value is None else value for value in (psnr["median"], *(psnr["interval"] or ()))]
     return Point(
         name=configuration["name"].split(", max_downsample")[0],
-        family=PORT if configuration.get("contender") == PORT else configuration["family"],
+        family=PORT if configuration.get("contender") == PORT else configuration.get("family") or "merged",
         line=json.dumps(settings, sort_keys=True),
         image_speed=row["speed_up"]["median"],
         block_speed=row["block_speed_up"]["median"],
@@ -89,6 +87,19 @@ def select_family(points: Sequence[Point], family: str) -> list[Point]:
 def select_ours(points: Sequence[Point]) -> list[Point]:
     """Select the settings beyond the port, plain ToMe and plain ToDo."""
     return [point for point in points if point.family not in (PORT, PLAIN_TOME, PLAIN_TODO)]
+
+
+def find_frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Return True for each point of the Pareto frontier.
+
+    Args:
+        points: two values each, of both of which more is better, such as a speed-up and a PSNR. A point dominates
+            another if it is at least as good in both and better in one; on the frontier are those that none dominates.
+    """
+    return [
+        not any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
+        for point in points
+    ]
 
 
 def sort_frontier(points: Sequence[Point]) -> list[Point]:
@@ -231,7 +242,7 @@ def label_frontier(axes: Any, points: Sequence[Point]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("evaluations", type=Path, nargs="+", help="evaluate.json of each model")
+    parser.add_argument("evaluations", type=Path, nargs="+", help="compare.json of each model")
     parser.add_argument("--plot", type=Path, help="file of the plot")
     args = parser.parse_args()
     evaluations = [read_evaluation(path) for path in args.evaluations]

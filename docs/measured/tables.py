@@ -2,7 +2,7 @@
 
     python docs/measured/tables.py docs/measured/fidelity
 
-It reads the evaluations in the folder, ``evaluate.json`` under the model's name, and writes next to them
+It reads the evaluations in the folder, ``compare.json`` under the model's name, and writes next to them
 
 - ``settings.csv``, ``tiles.csv``, ``steps.csv``: speed-ups and PSNR of every setting;
 - ``goals-MODEL.csv``: the best of this package at each speed, compared with plain ToMe and ToDo;

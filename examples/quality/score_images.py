@@ -1,10 +1,10 @@
-"""Score the images of ``ppdiffusers-tome evaluate --save-images`` by CLIP score and FID.
+"""Score the images of ``ppdiffusers-tome compare`` by CLIP score and FID.
 
-    python examples/quality/score_images.py outputs/evaluation --clip clip-vit-large-patch14 \\
+    python examples/quality/score_images.py outputs/compared --clip clip-vit-large-patch14 \\
         --inception inception --real imagenet-val
 
 It writes OUTPUT/scores.json and prints a table: one row per configuration. Networks are folders and files on this
-machine; nothing is downloaded. See docs/en/guides/evaluate.md.
+machine; nothing is downloaded. See docs/en/guides/compare.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder
+from ppdiffusers_tome.tools.compare.samples import Case
 from ppdiffusers_tome.tools.images import read_image
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ def _read_images(paths: Sequence[Path]) -> Iterator[Image.Image]:
     for path in paths:
         try:
             yield read_image(path)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise SystemExit(f"{path} cannot be read as an image ({error}); remove it from its folder") from error
+        except ValueError as error:
+            raise SystemExit(f"{error}, or remove it from its folder") from error
 
 
 def _run_in_batches(items: Iterable[T], embed: Callable[[list[T]], Any]) -> np.ndarray:
@@ -185,19 +185,18 @@ def _describe_error(option: str, path: Path, error: Exception) -> str:
 def compute_scores(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Return the scores of every configuration."""
     try:
-        configurations = json.loads((args.evaluation / "evaluate.json").read_text())["configurations"]
+        configurations = json.loads((args.compared / "compare.json").read_text())["configurations"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SystemExit(f"{args.evaluation} holds no results of evaluate --save-images ({error})") from error
-    folder = ImageFolder(args.evaluation, keeps_all=True)
+        raise SystemExit(f"{args.compared} holds no results of compare ({error})") from error
     paths, prompts = {}, {}
     for row in configurations:
         name = row["configuration"]["name"]
         cases = [Case(sample["prompt"], sample["seed"]) for sample in row["samples"]]
-        paths[name] = [folder.folder_of(name) / case.file_name for case in cases]
+        paths[name] = [case.locate(args.compared, name) for case in cases]
         prompts[name] = [case.prompt for case in cases]
         missing = [path for path in paths[name] if not path.is_file()]
         if missing:
-            raise SystemExit(f"{missing[0]} is missing; run evaluate with --save-images")
+            raise SystemExit(f"{missing[0]} is missing; generate it again with compare --overwrite")
     real_images = [] if args.real is None else find_images(args.real)
     if args.real is not None and min(len(real_images), *map(len, paths.values())) < 2:
         raise SystemExit(
@@ -222,7 +221,7 @@ def compute_scores(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("evaluation", type=Path, help="the --output of evaluate --save-images")
+    parser.add_argument("compared", type=Path, metavar="FOLDER", help="the --output of compare")
     parser.add_argument("--clip", type=Path, metavar="FOLDER", help="a CLIPModel of paddlenlp with its processor")
     parser.add_argument("--inception", type=Path, metavar="FILE",
                         help="FID's Inception network, as paddle.jit.save wrote it, without an ending")
@@ -233,7 +232,7 @@ def main() -> None:
     if args.inception is not None and args.real is None:
         parser.error("--inception needs --real")
     scores = compute_scores(args)
-    (args.evaluation / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
+    (args.compared / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
     names = list(next(iter(scores.values())))
     print(f"| configuration | {' | '.join(names)} |\n|---|{'---:|' * len(names)}")
     for configuration, row in scores.items():

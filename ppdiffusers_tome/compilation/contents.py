@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.arrays import share_memory
-from ppdiffusers_tome.patching.override import Override, list_overrides
+from ppdiffusers_tome.patching.override import PLACES, find_inside, list_overrides
+from ppdiffusers_tome.settings.config import ToMeConfig
 
 _SAMPLES = 64  # numbers that are read of each weight
 
@@ -22,15 +24,17 @@ class Contents:
 
     Attributes:
         weights: parameters and buffers.
+        num_bytes: of the weights.
         samples: numbers of each weight.
         obstacle: why no call of the model can become a program, or None.
     """
 
     def __init__(self, layer: Layer) -> None:
-        self._attributes = _list_attributes(layer, [])
+        self._attributes, _ = list_contents(layer)
         layers = [each for each in self._attributes if isinstance(each, Layer)]
         tensors = (x for each in layers for held in (each._parameters, each._buffers) for x in held.values())
         self.weights = list({id(x): x for x in tensors if x is not None}.values())
+        self.num_bytes = sum(x.size * x.element_size() for x in self.weights)
         self._addresses = self._find_addresses()
         # Numpy does not know bfloat16.
         self._views = [_sample(x) for x in self.weights if x.place.is_cpu_place() and x.dtype != paddle.bfloat16]
@@ -43,14 +47,13 @@ class Contents:
             return (
                 self._find_addresses() != self._addresses
                 or self._read_samples() != self.samples
-                or _list_attributes(layer, []) != self._attributes  # the same objects, or equal ones
+                or list_contents(layer)[0] != self._attributes  # the same objects, or equal ones
             )
         except Exception:  # of attributes that cannot be compared, such as arrays
             return True
 
     def _find_obstacle(self) -> str | None:
         layers = {each for each in self._attributes if isinstance(each, Layer)}
-        configs = {each.state.config for each in self._attributes if isinstance(each, Override)}
         if others := {str(x.dtype) for x in self.weights if x.is_floating_point()} - {str(paddle.float32)}:
             return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
         if not all(x.place.is_cpu_place() for x in self.weights):
@@ -61,11 +64,6 @@ class Contents:
             return "hooks are on layers inside of it, which a program would not call; remove them"
         if self._attributes[0].training:  # layers of a LoRA are where they come later
             return "it is in training mode; call its eval()"
-        if any(config.shares_steps or config.uses_progress for config in configs):
-            return (
-                "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
-                "compiled programs; apply_tome with one ratio and without them, or uncompile_cpu"
-            )
         return None
 
     def _find_addresses(self) -> list[tuple[int, int]]:
@@ -81,27 +79,47 @@ def _sample(x: paddle.Tensor) -> np.ndarray:
     return numbers[:: max(1, numbers.size // _SAMPLES)][:_SAMPLES]
 
 
-def _list_attributes(layer: Layer, found: list[Any]) -> list[Any]:
-    """Append a layer, all its attributes and those of layers inside.
+def find_conflict(settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
+    """Return why no call with these settings of ToMe can become a program, or None."""
+    if any(config.shares_steps or config.uses_progress for _, config in settings):
+        return (
+            "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
+            "compile_cpu, whose programs do the same in every step; apply_tome with one ratio and without them"
+        )
+    return None
 
-    Of lists and dictionaries, which may change in place, the items are appended, too: hooks, scales of LoRAs. So are
-    the attributes of attention processors, such as an IP-Adapter's scale.
+
+def list_contents(layer: Layer) -> tuple[list[Any], tuple[tuple[int, ToMeConfig], ...]]:
+    """List a model's layers and all their attributes; and ToMe's settings, by the id of a layer.
+
+    ToMe leaves no trace in the first list, so a model to which it is applied again finds its programs. Of lists and
+    dictionaries, which may change in place, the items are listed, too: hooks, scales of LoRAs. So are the attributes of
+    attention processors, such as an IP-Adapter's scale.
     """
-    attributes = vars(layer)
-    found.extend((layer, type(layer).forward))  # a cache of steps may replace the method of a class
-    found.extend(attributes.values())
+    found: list[Any] = []
+    settings: list[tuple[int, ToMeConfig]] = []
+    _append_contents(layer, found, settings)
+    return found, tuple(settings)
+
+
+def _append_contents(layer: Layer, found: list[Any], settings: list[tuple[int, ToMeConfig]]) -> None:
+    overrides = list_overrides(layer)
+    settings.extend((id(layer), each.state.config) for each in overrides)
+    # A cache of steps may replace the method of a class, or put a function in its place.
+    found.extend((layer, type(layer).forward, find_inside(layer)))
+    tome = {"forward", PLACES, *(each.method_name for each in overrides)}
+    attributes = [value for name, value in vars(layer).items() if name not in tome]
+    found.extend(attributes)
     # Other scalars are equal.
     found.extend(id(x) for held in (layer._parameters, layer._buffers) for x in held.values())
-    for value in attributes.values():
+    for value in attributes:
         if isinstance(value, dict) and value:
             found.extend(value.values())
         elif isinstance(value, list):
             found.extend(value)
-    processor = attributes.get("processor")
+    processor = vars(layer).get("processor")
     if hasattr(processor, "__dict__"):
         found.extend(vars(processor).values())
-    found.extend(list_overrides(layer))
     for each in layer._sub_layers.values():
         if each is not None:
-            _list_attributes(each, found)
-    return found
+            _append_contents(each, found, settings)

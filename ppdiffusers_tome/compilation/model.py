@@ -10,7 +10,8 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +20,20 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.comparisons import has_compared, hash_comparison, note_compared
-from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.contents import Contents, find_conflict, list_contents
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
+from ppdiffusers_tome.cpu.attention import has_kernels, replace_processors, restore_processors
+from ppdiffusers_tome.cpu.convolution import replace_convolutions, restore_convolutions
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.models import COMPILED
 from ppdiffusers_tome.patching.override import find_inside, replace_inside
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
@@ -37,10 +42,9 @@ if TYPE_CHECKING:
 # The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
 # mean square of the difference over that of the result.
 BOUNDS = {"float32": 0.01, "bfloat16": 0.1}
-# The attribute of a layer that holds its ``CompiledModel``.
-_ATTRIBUTE = "_ppdiffusers_tome_compiled"
-# Each program has the model's weights once more, in the order in which the processor reads them.
-_MOST_PROGRAMS = 4
+# Each program has the model's weights once more, in the order in which the processor reads them. So many bytes of them
+# are kept of a model, and at least two programs.
+_MOST_BYTES = 12 * 2**30
 # Programs made in a row of which none ran again, as for a number that is another one in every step.
 _MOST_UNUSED = 8
 # Of tensors among a call's arguments.
@@ -53,10 +57,11 @@ class CompiledModel:
     Args:
         precision: of the computation, one of ``BOUNDS``.
         threads: for each program.
+        brings_kernels: True where what Paddle computes got onnxruntime's kernels with it.
     """
 
-    def __init__(self, precision: str, threads: int) -> None:
-        self.precision, self.threads = precision, threads
+    def __init__(self, precision: str, threads: int, *, brings_kernels: bool) -> None:
+        self.precision, self.threads, self.brings_kernels = precision, threads, brings_kernels
         self._lock = threading.RLock()  # a program computes one call at a time, and a trace replaces weights
         self._process = os.getpid()
         self._contents: Contents | None = None
@@ -66,7 +71,7 @@ class CompiledModel:
         self._warned: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
-        return CompiledModel(self.precision, self.threads)
+        return CompiledModel(self.precision, self.threads, brings_kernels=self.brings_kernels)
 
     def __reduce__(self) -> Any:
         raise ToMeTypeError("a compiled model cannot be pickled; call uncompile_cpu first, and compile_cpu on the copy")
@@ -85,8 +90,9 @@ class CompiledModel:
                 tensors: list[paddle.Tensor] = []
                 arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
                 contents = self._update_contents(layer)
-                self._require_compilable(contents, tensors)
-                kind = (arguments, *((tuple(x.shape), str(x.dtype)) for x in tensors))
+                settings = list_contents(layer)[1]
+                self._require_compilable(contents, settings, tensors)
+                kind = (arguments, settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))
                 if kind not in self._by_kind:
                     self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors, run_paddle)
                 elif self._by_kind[kind] is not None:
@@ -117,11 +123,13 @@ class CompiledModel:
             contents = self._contents
         return contents
 
-    def _require_compilable(self, contents: Contents, tensors: Sequence[paddle.Tensor]) -> None:
+    def _require_compilable(
+        self, contents: Contents, settings: Iterable[tuple[int, ToMeConfig]], tensors: Sequence[paddle.Tensor]
+    ) -> None:
         """Refuse a call that no program computes."""
         types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
-        if contents.obstacle is not None:
-            raise UncompilableError(contents.obstacle)
+        if obstacle := contents.obstacle or find_conflict(settings):
+            raise UncompilableError(obstacle)
         if WATCHERS:
             raise UncompilableError("merging is being recorded")
         if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.weights)):
@@ -174,7 +182,7 @@ class CompiledModel:
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
         self._programs[trace.digest] = program
         self._num_unused += 1
-        if len(self._programs) > _MOST_PROGRAMS:
+        if len(self._programs) > max(2, _MOST_BYTES // max(1, contents.num_bytes)):
             _, oldest = self._programs.popitem(last=False)
             self._by_kind = {kind: each for kind, each in self._by_kind.items() if each is not oldest}
         return program
@@ -190,22 +198,34 @@ class CompiledModel:
 def _run_compiled(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Stand in place of a model's ``forward``."""
     psdb.fallback(**FALLBACK)
-    compiled = vars(layer).get(_ATTRIBUTE)
+    compiled = vars(layer).get(COMPILED)
     if compiled is None:  # a function that other code put around this one still calls it
         return type(layer).forward(layer, *args, **kwargs)
     return compiled.run(layer, args, kwargs)
 
 
 def compile_model(layer: Layer, precision: str, threads: int) -> None:
-    """Put programs in place of a model's ``forward``, inside of ToMe's overrides."""
-    vars(layer)[_ATTRIBUTE] = CompiledModel(precision, threads)
+    """Put programs in place of a model's ``forward``, inside of ToMe's overrides.
+
+    What Paddle computes, such as the results to compare with, gets onnxruntime's kernels: Paddle's own attention takes
+    gigabytes for a large image.
+    """
+    before = vars(layer).get(COMPILED)
+    brings_kernels = not has_kernels(layer) if before is None else before.brings_kernels
+    if brings_kernels and find_spec("onnxruntime"):
+        replace_processors(layer)
+        replace_convolutions(layer)
+    vars(layer)[COMPILED] = CompiledModel(precision, threads, brings_kernels=brings_kernels)
     replace_inside(layer, None, MethodType(_run_compiled, layer))
 
 
 def uncompile_model(layer: Layer) -> None:
-    """Put back the ``forward`` of a model's class, if it is compiled."""
+    """Put back what stood in a model before ``compile_model``."""
+    compiled = vars(layer).pop(COMPILED, None)
     replace_inside(layer, MethodType(_run_compiled, layer), None)
-    vars(layer).pop(_ATTRIBUTE, None)
+    if compiled is not None and compiled.brings_kernels:
+        restore_processors(layer)
+        restore_convolutions(layer)
 
 
 def is_replaceable(layer: Layer) -> bool:

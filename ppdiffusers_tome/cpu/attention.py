@@ -141,6 +141,11 @@ def restore_processors(model: Layer) -> None:
             layer.set_processor(layer.processor.replaced)
 
 
+def has_kernels(model: Layer) -> bool:
+    """Return whether any attention of a model has the kernel's processor."""
+    return any(type(layer.processor) is CPUAttnProcessor for layer in _list_attention_layers(model))
+
+
 def _is_replaceable(processor: Any) -> bool:
     # A function that other code put on the class stays, too.
     if find_module(type(processor).__call__) != type(processor).__module__:

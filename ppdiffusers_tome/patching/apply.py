@@ -15,6 +15,7 @@ from ppdiffusers_tome.patching.checks import (
     explain_no_block,
     require_frames,
     require_no_foreign_cache,
+    require_no_program,
     require_whole,
     warn_of_settings,
 )
@@ -105,6 +106,7 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
         for layer in denoiser.sublayers(include_self=True):
             require_untraced(layer)
     require_no_foreign_cache(blocks, config)
+    require_no_program(model_or_pipe, config)
     require_frames(blocks, config)
     warn_of_settings(blocks, config)
     with CHANGES:

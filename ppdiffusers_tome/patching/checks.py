@@ -10,6 +10,7 @@ from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer, is_part
+from ppdiffusers_tome.patching.models import is_compiled
 from ppdiffusers_tome.patching.refusals import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
@@ -57,6 +58,19 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
             )
 
 
+def require_no_program(model_or_pipe: Any, config: ToMeConfig) -> None:
+    """Refuse settings that change over the steps on a compiled model.
+
+    Raises:
+        ToMeValueError: they do, and it is compiled.
+    """
+    if (config.shares_steps or config.uses_progress) and is_compiled(model_or_pipe):
+        raise ToMeValueError(
+            "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
+            "compile_cpu, whose programs do the same in every step; give one ratio without them, or uncompile_cpu"
+        )
+
+
 def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     """Warn where settings do nothing, or keep less than fewer steps."""
     preset = config.preset_name
@@ -87,7 +101,7 @@ def explain_no_block(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], con
         return (
             f"{name} has nothing to merge: looked at {models or 'no model'} and found no block on a grid of image "
             f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
-            "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
+            "transformer), or to the pipeline that holds one; docs/en/reference/coverage.md lists which have"
         )
     levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.list_points(config)}))
     if levels:

@@ -28,7 +28,7 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 # What an override runs in place of: the method, or the override inside.
 Original = Callable[..., Any]
 # The attribute of a layer that holds its places, by the name of their method.
-_PLACES = "_ppdiffusers_tome"
+PLACES = "_ppdiffusers_tome"
 
 
 class Override:
@@ -75,7 +75,7 @@ class Override:
     def put(self) -> None:
         """Put this on its layer, around what is there."""
         attributes, name = vars(self.layer), self.method_name
-        places = attributes.setdefault(_PLACES, {}).setdefault(name, [])
+        places = attributes.setdefault(PLACES, {}).setdefault(name, [])
         method = places[-1].method if places else None
         # A hook of ppdiffusers keeps the method that it calls in an attribute, so it stays around the place; around any
         # other function a second place is made.
@@ -87,7 +87,7 @@ class Override:
 
     def take_off(self) -> None:
         """Take this off its layer; the last one restores the layer's method."""
-        for place in vars(self.layer).get(_PLACES, {}).get(self.method_name, ()):
+        for place in vars(self.layer).get(PLACES, {}).get(self.method_name, ()):
             place.overrides = tuple(each for each in place.overrides if each is not self)
         restore_functions(self.layer)
 
@@ -120,7 +120,7 @@ class _Place:
 
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
-    places = (place for places in vars(layer).get(_PLACES, {}).values() for place in reversed(places))
+    places = (place for places in vars(layer).get(PLACES, {}).values() for place in reversed(places))
     return [override for place in places for override in reversed(place.overrides)]
 
 
@@ -132,13 +132,13 @@ def walk_overrides(model: Layer) -> Iterator[Override]:
 
 def list_functions(layer: Layer) -> list[Any]:
     """List the functions in place of a layer's ``forward``, ToMe's own included."""
-    functions = [place.inside for place in vars(layer).get(_PLACES, {}).get("forward", ())]
+    functions = [place.inside for place in vars(layer).get(PLACES, {}).get("forward", ())]
     return [each for each in (vars(layer).get("forward"), *functions) if each is not None]
 
 
 def find_inside(layer: Layer) -> Any:
     """Return the function in place of ``forward`` inside of a layer's overrides; None for the method of the class."""
-    places = vars(layer).get(_PLACES, {}).get("forward")
+    places = vars(layer).get(PLACES, {}).get("forward")
     return places[0].inside if places else vars(layer).get("forward")
 
 
@@ -150,7 +150,7 @@ def replace_inside(layer: Layer, found: MethodType | None, function: MethodType 
         found: the only function that is replaced; None for the method of the class.
         function: to run instead; None for the method of the class.
     """
-    attributes, places = vars(layer), vars(layer).get(_PLACES, {}).get("forward")
+    attributes, places = vars(layer), vars(layer).get(PLACES, {}).get("forward")
     if places:
         if places[0].inside == found:
             places[0].inside = function
@@ -163,15 +163,15 @@ def replace_inside(layer: Layer, found: MethodType | None, function: MethodType 
 def restore_functions(layer: Layer) -> None:
     """Put back what stood in a layer's places without overrides."""
     attributes = vars(layer)
-    for name, places in list(attributes.get(_PLACES, {}).items()):
+    for name, places in list(attributes.get(PLACES, {}).items()):
         while places and not places[-1].overrides and attributes.get(name) in (None, places[-1].method):
             attributes[name] = places.pop().inside
             if attributes[name] is None:
                 del attributes[name]
         if not places:
-            del attributes[_PLACES][name]
-    if not attributes.get(_PLACES, True):
-        del attributes[_PLACES]
+            del attributes[PLACES][name]
+    if not attributes.get(PLACES, True):
+        del attributes[PLACES]
 
 
 # Functions, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. The first place's own method
@@ -183,7 +183,7 @@ def _make_method(cls: Any, name: str, number: int) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        places = vars(layer).get(_PLACES, {}).get(name, ())
+        places = vars(layer).get(PLACES, {}).get(name, ())
         # A function that was found before ToMe was removed may still run.
         run, overrides = (places[number].inside, places[number].overrides) if number < len(places) else (None, ())
         if run is None:

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.files import write_atomically
 
 if TYPE_CHECKING:
@@ -38,14 +38,19 @@ def read_image(
         An image in RGB.
 
     Raises:
-        OSError, SyntaxError, ValueError: as Pillow for files that are incomplete or no images.
+        ToMeValueError: there is no such file, or it is incomplete or no image.
     """
     import numpy as np
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
-    content = source if isinstance(source, bytes) else Path(source).read_bytes()
-    with Image.open(io.BytesIO(content), formats=formats) as file:
-        image = ImageOps.exif_transpose(file)
+    try:
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+        with Image.open(io.BytesIO(content), formats=formats) as file:
+            image = ImageOps.exif_transpose(file)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        name = "the file" if isinstance(source, bytes) else str(source)[:200]
+        reason = "" if isinstance(error, UnidentifiedImageError) else f" ({getattr(error, 'strerror', None) or error})"
+        raise ToMeValueError(f"{name} cannot be read as an image{reason}; give a PNG or JPEG file") from error
     if image.mode.startswith("I") or image.mode == "F":  # gray of more than 8 bits, which Pillow would cut off
         values = np.nan_to_num(np.asarray(image, np.float32)).clip(0)
         return Image.fromarray((values * (255 / max(1e-9, float(values.max())))).astype(np.uint8)).convert("RGB")

@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 
 from ppdiffusers_tome.errors import ToMeTypeError
+from ppdiffusers_tome.patching.models import is_compiled
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_repr
@@ -52,7 +53,7 @@ def tune(
     """
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
     target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
-    configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
+    configs, copied_pipe = list_candidates(candidates, steps, is_compiled=is_compiled(pipe)), shared_copy(pipe)
 
     def run(calls: Sequence[Mapping[str, Any]]) -> Run:
         seconds, images = 0.0, []

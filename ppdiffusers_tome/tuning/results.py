@@ -27,11 +27,13 @@ LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 _NOISE_HISTORY = ("PNDMScheduler", "IPNDMScheduler", "LMSDiscreteScheduler")
 
 
-def list_candidates(candidates: Sequence[ToMeConfig] | None, steps: Iterable[int | None]) -> list[ToMeConfig]:
-    """List the settings to try, by default those that suit the steps."""
+def list_candidates(
+    candidates: Sequence[ToMeConfig] | None, steps: Iterable[int | None], *, is_compiled: bool
+) -> list[ToMeConfig]:
+    """List the settings to try, by default those that suit the steps and, where it is, a compiled pipeline."""
     if candidates is None:
-        has_few = any(number is not None and number < MIN_STEPS for number in steps)
-        return [config for config in CANDIDATES if not (config.cache and has_few)]
+        has_no_cache = is_compiled or any(number is not None and number < MIN_STEPS for number in steps)
+        return [config for config in CANDIDATES if not (config.cache and has_no_cache)]
     for each in candidates:
         check_type(each, ToMeConfig, "settings, as in candidates=[ToMeConfig(0.3), ToMeConfig(0.5)]", "candidates: ")
     if not candidates:

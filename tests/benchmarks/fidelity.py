@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests python -m benchmarks.fidelity --suite docs/measured/suites/fidelity.jsonl --output outputs
 
-It takes the options of ``ppdiffusers-tome evaluate``, and adds to its evaluate.json the seconds and speed-ups of the
+It takes the options of ``ppdiffusers-tome compare``, and adds to its compare.json the seconds and speed-ups of the
 blocks at the levels where any configuration merges. A suite has a configuration per line: a ``name``, a ``family`` that
-shares a line of the plot, ``contender`` (``ours`` or ``port``), and settings of ``ToMeConfig``.
+shares a line of docs/measured/frontier.py, ``contender`` (``ours`` or ``port``), and settings of ``ToMeConfig``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,10 @@ from typing import Any
 from benchmarks import pages
 from benchmarks.variants import PORT, apply_port
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.cli.commands import evaluate
+from ppdiffusers_tome.tools.cli.commands import compare
+from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.evaluate.configurations import (
-    UNMERGED,
-    Configuration,
-    make_merged,
-    make_unmerged,
-    parse_compared,
-)
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.settings import parse_settings
 from ppdiffusers_tome.tools.measure.stats import Median
@@ -37,19 +32,19 @@ from ppdiffusers_tome.tools.measure.stats import Median
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(description=__doc__)
-    evaluate.add_arguments(parser)
+    compare.add_arguments(parser)
     parser.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X")
     parser.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE")
     words = sys.argv[1:] if argv is None else list(argv)
     args = parser.parse_args(words)
     args.given = {word.partition("=")[0] for word in words}
-    settings = parse_settings(args, 0.0)
-    has_own = args.ratios or args.configs or args.config
-    configurations = parse_compared(args, settings.steps) if has_own else [make_unmerged()]
+    settings = parse_settings(args)
+    args.prompt = args.prompt or list(settings.model.prompts)
+    configurations = parse_compared(args, settings.steps) if args.ratios or args.configs else [UNMERGED]
     configurations += [port(ratio, getattr(args, "max_downsample", None)) for ratio in args.port_ratios]
     configurations += [each for path in args.suite for each in read_suite(path)]
-    evaluate.evaluate(args, settings, configurations)
-    path = args.output / "evaluate.json"
+    compare.compare(args, settings, configurations)
+    path = args.output / "compare.json"
     found = json.loads(path.read_text())
     with quiet_libraries():
         loaded, _ = load_for_prompts(settings, found["run"]["prompts"])
@@ -57,27 +52,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     path.write_text(json.dumps(found, indent=2) + "\n")
 
 
-class Port(Configuration):
-    """ppdiffusers' own port of tomesd, of whose settings only two are those of ``ToMeConfig``."""
+@dataclass(frozen=True)
+class Contender(Configuration):
+    """A configuration of a suite."""
+
+    family: str | None = None
+    contender: str = "ours"
 
     def apply(self, pipe: Any) -> None:
+        if self.contender != PORT:
+            super().apply(pipe)
+            return
         assert self.tome is not None
-        make_unmerged().apply(pipe)  # which removes the port, too
+        UNMERGED.apply(pipe)  # which removes the port, too; of its settings only two are those of ``ToMeConfig``
         apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "contender": PORT}
 
 
 def port(
     ratio: float, max_downsample: int | None = None, name: str | None = None, family: str | None = None
-) -> Port:
+) -> Contender:
     """Return ppdiffusers' own port with a ratio."""
     config = ToMeConfig(ratio=ratio, max_downsample=max_downsample)
-    return Port(name or config.summary.replace("ratio", PORT, 1), config, family or PORT)
+    name = name or config.summary.replace("ratio", PORT, 1)
+    return Contender(name, config, family=family or PORT, contender=PORT)
 
 
-def read_suite(path: Path) -> Iterator[Configuration]:
+def read_suite(path: Path) -> Iterator[Contender]:
     """Read a file with one configuration per line."""
     for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
         settings: dict[str, Any] = {"contender": "ours", "family": None} | json.loads(line)
@@ -85,7 +85,7 @@ def read_suite(path: Path) -> Iterator[Configuration]:
         if contender == PORT:
             yield port(**settings, name=name, family=family)
         else:
-            yield make_merged(ToMeConfig.from_dict(settings), name, family)
+            yield Contender(name, ToMeConfig.from_dict(settings), family=family)
 
 
 def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration], found: dict[str, Any]) -> None:
@@ -106,11 +106,11 @@ def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration],
                 loaded.generate(*image, steps=configuration.steps)
             sample["block_seconds"] = {str(level): value for level, value in by_level.items()}
             seconds[configuration.name].append(sum(by_level[level] for level in levels))
-    by_name[UNMERGED].apply(loaded.pipe)
+    UNMERGED.apply(loaded.pipe)
     for row in rows:
         own = seconds[row["configuration"]["name"]]
         row["block_seconds"] = Median.from_values(own).to_dict()
-        speed_ups = [slow / fast for slow, fast in zip(seconds[UNMERGED], own, strict=True)]
+        speed_ups = [slow / fast for slow, fast in zip(seconds[UNMERGED.name], own, strict=True)]
         row["block_speed_up"] = Median.from_values(speed_ups).to_dict()
     found["levels"] = levels
 

@@ -144,10 +144,10 @@ class Model:
 
         if not prompt and FAMILIES[self.name] == CLASS_TRANSFORMER:  # the number behind the last class
             noise = sampling.make_initial_noise(self.pipe, size, size, seed)
-            return sampling._generate_classes(
+            return sampling._generate_class(
                 self.pipe, noise, lambda: None, class_labels=[self.denoiser.config.num_embeds_ada_norm],
                 num_inference_steps=steps, guidance_scale=guidance,
-            )[0]  # fmt: skip
+            )  # fmt: skip
         return sampling.generate_image(
             self.pipe, prompt, seed=seed, height=size, width=size, steps=steps, guidance_scale=guidance
         )

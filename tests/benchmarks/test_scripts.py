@@ -14,7 +14,7 @@ import tiny
 from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhead, results_page, windows
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.evaluate.configurations import Configuration, make_merged, make_unmerged
+from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration
 
 pytestmark = pytest.mark.once
 
@@ -80,7 +80,7 @@ def test_windows_times_layers(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "configuration", [make_unmerged(), fidelity.port(0.5), make_merged(ToMeConfig(0.5))], ids=lambda each: each.name
+    "configuration", [UNMERGED, fidelity.port(0.5), Configuration("merged", ToMeConfig())], ids=lambda each: each.name
 )
 def test_the_clock_of_blocks_covers_all_their_hooks(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +111,7 @@ def test_fidelity_evaluates_suites_and_times_the_blocks_that_merge(tmp_path: Pat
     small = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
     suite = ["--suite", str(tmp_path / "suite.jsonl"), "--port-ratios", "0.3"]
     fidelity.main([*small, *suite, "--output", str(tmp_path)])
-    found = json.loads((tmp_path / "evaluate.json").read_text())
+    found = json.loads((tmp_path / "compare.json").read_text())
     assert found["levels"] == [1, 2]
     rows = {row["configuration"]["name"]: row for row in found["configurations"]}
     assert list(rows) == ["unmerged", "port 0.3", "port half", "tiles"]

@@ -1,4 +1,4 @@
-"""The example that scores the images of an evaluation."""
+"""The example that scores the images of a comparison."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_frechet_distance_is_that_of_the_matrix_root(example):
 
 
 def test_saved_images_are_scored(example, tmp_path, monkeypatch):
-    folder, network = tmp_path / "evaluation", MeanColor()
-    arguments = ["--prompt", PROMPT, "--seeds", "0", "1", "--ratios", "0.5", "--save-images", "--output", str(folder)]
-    assert main(["evaluate", *SMALL, *arguments]) == 0
+    folder, network = tmp_path / "compared", MeanColor()
+    arguments = ["--prompt", PROMPT, "--seeds", "0", "1", "--ratios", "0.5", "--output", str(folder)]
+    assert main(["compare", *SMALL, *arguments]) == 0
     network.eval()
     spec = paddle.static.InputSpec([None, 3, 299, 299], "float32")
     paddle.jit.save(network, str(tmp_path / "inception"), input_spec=[spec])
-    options = ["--inception", str(tmp_path / "inception"), "--real", str(folder / "references")]
+    options = ["--inception", str(tmp_path / "inception"), "--real", str(next((folder / "images").glob("unmerged*")))]
     monkeypatch.setattr(sys, "argv", ["score_images.py", str(folder), *options])
     example.main()
     scores = json.loads((folder / "scores.json").read_text())

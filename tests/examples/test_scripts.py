@@ -55,7 +55,7 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
         ("train_lora", ["--images", "nosuch"], "--images nosuch is no folder"),
         ("train_lora", ["--merged-part", "1.5"], "--merged-part 1.5 must be from 0 to 1"),
         ("train_lora", ["--evaluations", "0"], "--evaluations 0 must be 1 or more"),
-        ("quality/score_images", [".", "--clip", "."], ". holds no results of evaluate --save-images ([Errno 2]"),
+        ("quality/score_images", [".", "--clip", "."], ". holds no results of compare ([Errno 2]"),
         ("wan_video", ["--frames", "-3"], "--frames one of 4 plus 1, such as 480, 832 and 81"),
         ("wan_video", ["--merge-frames", "0"], "--merge-frames 0 must be 1 or more"),
     ):

@@ -120,7 +120,7 @@ UNUSUAL = ToMeConfig(
 def options(settings: dict[str, Any], config: str) -> argparse.Namespace:
     """What the command line makes of options; what is not given is None or missing."""
     values = {{"seed": "tome_seed"}.get(name, name): value for name, value in settings.items()}
-    return argparse.Namespace(config=config, **values)
+    return argparse.Namespace(**{"config": config, "ratio": None, **values})
 
 
 class TestExplicitSettings:
@@ -147,8 +147,8 @@ class TestExplicitSettings:
         if isinstance(base, str):
             if "ratio" not in given:  # the preset stands in its place
                 assert apply_tome(unet, base, **given).tome.config == expected
-            if default is not None:  # which is how the command line tells what was not given
-                assert parse_tome_config(options(given, base), given.get("ratio")) == expected
+            if default is not None and "ratio" not in given:  # which commands do not take with a config
+                assert parse_tome_config(options(given, base)) == expected
 
     def test_so_do_those_that_are_for_some_models_alone(self, unet: tiny.Model) -> None:
         assert apply_tome(unet, config=ToMeConfig(0.5, st=2), st=1).tome.config == ToMeConfig(0.5)
@@ -195,10 +195,10 @@ class TestExplicitSettings:
 
     def test_a_file_is_a_base_too(self, tmp_path: Path) -> None:
         ToMeConfig(0.9, sx=4, sy=4).save(tmp_path / "mine.json")
-        given = options({"sx": 2}, str(tmp_path / "mine.json"))
-        assert parse_tome_config(given, 0.5) == ToMeConfig(0.5, sx=2, sy=4)
+        path = str(tmp_path / "mine.json")
+        assert parse_tome_config(options({"sx": 5}, path)) == ToMeConfig(0.9, sx=5, sy=4)
         with pytest.raises(ToMeValueError, match=r"ratio=0\.9 must be at least 0 and below 0\.875 for a 2x4 stride"):
-            parse_tome_config(given, None)
+            parse_tome_config(options({"sx": 2}, path))
         unet = apply_tome(tiny.unet(), config=tmp_path / "mine.json", seed=3)
         assert unet.tome.config == ToMeConfig(0.9, sx=4, sy=4, seed=3)
 

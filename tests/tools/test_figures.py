@@ -1,4 +1,4 @@
-"""Plots, sheets, and images of merged tokens."""
+"""Sheets, and images of merged tokens."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.tools.figures.merging import draw_groups, draw_merge_frequency
+from ppdiffusers_tome.tools.figures.merging import draw_groups
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock
 
 
 def test_characters_that_no_font_has_are_one_warning(capsys, monkeypatch):
-    monkeypatch.setattr("ppdiffusers_tome.tools.figures.plots._FONTS", ("DejaVu Sans",))
+    monkeypatch.setattr("ppdiffusers_tome.tools.figures.sheet._FONTS", ("DejaVu Sans",))
     before = dict(matplotlib.rcParams)
     make_sheet(Label("一只猫"), [Label("Crème brûlée, кошка")], [("", [Cell(Image.new("RGB", (64, 64)))])])
     assert dict(matplotlib.rcParams) == before
@@ -56,8 +56,8 @@ def test_a_group_has_its_mean_color_and_one_outline():
 
 @pytest.mark.parametrize(("pixels", "tokens", "covered"), [(264, 17, 16), (40, 3, 16), (64, 8, 8), (60, 7, None)])
 def test_tokens_cover_the_pixels_of_their_level(pixels, tokens, covered):
-    frequency = np.linspace(0, 1, tokens)[:, None]
-    drawn = np.asarray(draw_merge_frequency(Image.new("RGB", (8, pixels)), frequency))[:, 0]
+    gray = np.linspace(0, 255, pixels).astype(np.uint8)[:, None].repeat(8, axis=1)
+    drawn = np.asarray(draw_groups(Image.fromarray(gray), make_record(tokens, 1, [*range(tokens)])))[:, 0]
     borders = np.flatnonzero((drawn[1:] != drawn[:-1]).any(axis=-1)) + 1
     assert len(borders) == tokens - 1
     if covered is not None:

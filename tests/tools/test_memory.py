@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import resource
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation import memory as needed
-from ppdiffusers_tome.tools.generation.memory import check_memory
-from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.measure import memory
+from tools.cli.conftest import PROMPT
 
 GIB = 2**30
-MODEL, UNMERGED = find_model("photographs").folder, ToMeConfig(0.0)
 LIMITS = {
     "none": {"memory.max": "max", "memory.current": "x", "memory.stat": ""},
     "version 2": {"memory.max": 8 * GIB, "memory.current": 6 * GIB,
@@ -37,18 +35,15 @@ def test_limits_of_containers_count(kind, tmp_path, monkeypatch):
     assert (memory.get_free_memory(), memory.get_total_memory()) == (free * GIB, total * GIB)
 
 
-def test_image_that_does_not_fit_is_refused_with_its_cause(monkeypatch):
-    monkeypatch.setattr(needed, "get_free_bytes", lambda: 8 * GIB)
-    monkeypatch.setattr(needed, "find_version", lambda package: None)
-    with pytest.raises(UserError, match=r"^width 16000: .* of the VAE alone .* smaller image, or give --cpu-kernels$"):
-        check_memory(MODEL, UNMERGED, None, 16_000)
-    # 180 * 180 tokens, two rows, two heads: 2 * 2 * 2 * 4 * 180**4 bytes.
-    with pytest.raises(UserError, match=r"of the UNet alone .* 31\.3 GiB .*, or give --cpu-kernels$"):
-        check_memory(MODEL, UNMERGED, 1440, 1440)
-    check_memory(MODEL, ToMeConfig(0.5), 1440, 1440)
-    check_memory(None, UNMERGED, 8192, 8192)  # a hub's
-    check_memory(MODEL, UNMERGED, 1440, 1440, cpu_kernels=True)
-    with pytest.raises(UserError, match=r"16000: the VAE alone takes at least .* choose a smaller image$"):
-        check_memory(MODEL, UNMERGED, 16_000, 16_000, cpu_kernels=True)
-    monkeypatch.setattr(needed, "find_version", lambda package: "3.3.1")  # the rest is in the memory of a GPU
-    check_memory(MODEL, UNMERGED, 8192, 8192)
+def test_an_image_that_does_not_fit_is_an_error_in_words(tmp_path, monkeypatch, capsys):
+    """Linux would kill the process where the tensors do not exceed the machine, but what is free."""
+    monkeypatch.setattr(memory, "get_free_memory", lambda: GIB // 2)
+    monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(free=0))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    given = ["generate", "--prompt", PROMPT, "--height", "1280", "--width", "1280", "--output", str(tmp_path)]
+    for more, remedy in (([], ", or on a CPU give --cpu-kernels"), (["--height", "8192", "--cpu-kernels"], "")):
+        assert main([*given, *more]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert re.search(rf"not enough memory \(.*\); make images smaller{remedy}$", error)
+    assert list(tmp_path.iterdir()) == []
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before

@@ -112,15 +112,18 @@ def test_where_nothing_is_faster_that_is_said():
 
 class TestCandidates:
     def test_they_are_the_presets_a_ratio_and_fractions_of_the_cache(self):
-        assert list_candidates(None, [None]) == list_candidates(None, [9, 20]) == list(CANDIDATES)
+        for steps in ([None], [9, 20]):
+            assert list_candidates(None, steps, is_compiled=False) == list(CANDIDATES)
         assert {ToMeConfig(), *map(ToMeConfig.preset, ("quality", "balanced", "fast"))} < {*CANDIDATES}
         assert sum(config.cache > 0 for config in CANDIDATES) == 4
 
     def test_few_steps_have_no_cache(self):
-        assert list_candidates(None, [20, 8]) == [config for config in CANDIDATES if not config.cache]
+        without_cache = [config for config in CANDIDATES if not config.cache]
+        assert list_candidates(None, [20, 8], is_compiled=False) == without_cache
+        assert list_candidates(None, [20], is_compiled=True) == without_cache
 
     def test_given_ones_are_tried_once_in_their_order(self):
-        assert list_candidates([STRONG, MILD, STRONG], [2]) == [STRONG, MILD]
+        assert list_candidates([STRONG, MILD, STRONG], [2], is_compiled=False) == [STRONG, MILD]
 
 
 @pytest.mark.once
@@ -164,7 +167,7 @@ class TestOnAPipeline:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="ToMe")
             found = tune(small_pipeline(), PROMPT)
-        assert [trial.config for trial in found.trials] == list_candidates(None, [2])
+        assert [trial.config for trial in found.trials] == list_candidates(None, [2], is_compiled=False)
 
     def test_a_replaced_forward_is_refused_before_anything_is_generated(self):
         pipe, steps = tiny.pipeline(), []

@@ -1,6 +1,6 @@
 """A tiny real model of every class that pipelines denoise with, a ``SPECIMEN`` each.
 
-``coverage`` reads off these models what ``ppdiffusers-tome doctor`` prints, and tests hold each to the contract.
+``coverage`` reads off these models what merges in every pipeline, and tests hold each to the contract.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m zoo.coverage
 
-writes ``ppdiffusers_tome/tools/doctor/coverage.json`` again, for the rows of the ppdiffusers that is installed, and
+writes ``coverage.json`` beside this file again, for the rows of the ppdiffusers that is installed, and
 ``docs/en/reference/coverage.md``.
 """
 
@@ -27,18 +27,19 @@ from ppdiffusers_tome.patching.models import is_denoiser_name
 from ppdiffusers_tome.patching.refusals import REFUSED, find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.doctor import coverage as shipped
-from ppdiffusers_tome.tools.doctor.coverage import NOT_EXPORTED, PipelineCoverage, list_pipelines
 from ppdiffusers_tome.tools.doctor.environment import TESTED
 from zoo import Specimen, specimens
 
+FILE = Path(__file__).with_name("coverage.json")
 PAGE = Path(__file__).parents[2] / "docs" / "en" / "reference" / "coverage.md"
+# Pipelines that ppdiffusers has but does not export from its top level.
+NOT_EXPORTED = {"HotshotXLPipeline": "ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline"}
 # Since when a pipeline exists whose source bears the version before it.
 NEWEST = "0.30"
 _WHEEL, _SOURCE = TESTED[-2:]
 _PAGE = f"""# Coverage
 
-Every pipeline that ppdiffusers {_WHEEL} exports; `ppdiffusers-tome doctor` prints a row for each.
+Every pipeline that ppdiffusers {_WHEEL} exports.
 The blocks of a denoiser are read from a tiny real model of its kind, with the function that `apply_tome` uses.
 The level is how many times smaller than the latent the finest grid of tokens is.
 `max_downsample=None`, the default, merges at that level.
@@ -86,8 +87,30 @@ _OTHER = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class PipelineCoverage:
+    """The effect of token merging on a pipeline."""
+
+    name: str  # of its class
+    merges: bool
+    where: str  # the denoisers and their blocks, or why nothing merges
+    since: str = ""  # the first version of ppdiffusers that has it, if some supported ones do not
+
+
+def read_coverage() -> list[PipelineCoverage]:
+    """Read the pipelines that were inspected, sorted by name."""
+    return [PipelineCoverage(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
+
+
+def list_pipelines(package: ModuleType) -> list[str]:
+    """List the pipeline classes of ``ppdiffusers.pipelines`` without importing one."""
+    exported = {name for names in package._import_structure.values() for name in names} | set(NOT_EXPORTED)
+    pipelines = {name for name in exported if "Pipeline" in name and not name.endswith(("Output", "Mixin"))}
+    return sorted(pipelines - {"DiffusionPipeline"})
+
+
 def coverage() -> list[PipelineCoverage]:
-    """Every pipeline that ppdiffusers exports, by name, as ``doctor`` prints it.
+    """Every pipeline that ppdiffusers exports, by name.
 
     What a denoiser of a class holds is read off a tiny real model of it, in ``zoo``. A pipeline that is not known says
     so: ``unknown`` is in its ``where``.
@@ -188,7 +211,7 @@ def _list_blocks(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str |
 
 def format_page() -> str:
     """Format the documentation's page on coverage."""
-    pipelines = shipped.read_coverage()
+    pipelines = read_coverage()
     return _PAGE.format(
         wheel=_format_groups(each for each in pipelines if not each.since),
         source=_format_groups(each for each in pipelines if each.since not in ("", NEWEST)),
@@ -208,7 +231,7 @@ def _format_groups(pipelines: Iterable[PipelineCoverage]) -> str:
 def main() -> None:
     import ppdiffusers
 
-    rows = {row.name: row for row in shipped.read_coverage()}
+    rows = {row.name: row for row in read_coverage()}
     newer = NEWEST if hasattr(ppdiffusers, "MochiPipeline") else ppdiffusers.__version__
     since = "" if ppdiffusers.__version__ in TESTED[:-1] else newer
     for row in coverage():
@@ -216,7 +239,7 @@ def main() -> None:
     content = [
         {key: value for key, value in dataclasses.asdict(rows[name]).items() if value != ""} for name in sorted(rows)
     ]
-    shipped.FILE.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(format_page(), encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.console.extras import require_extra
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
 from ppdiffusers_tome.tools.console.process import prepare_process
-from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
@@ -76,9 +76,9 @@ def _explain(error: Exception, args: Any) -> str | None:
     """Return what is wrong; None for a fault of this program."""
     if isinstance(error, ToMeError):
         return str(error)
-    if is_out_of_memory(error):
-        remedy = ", or on a CPU give --cpu-kernels" if hasattr(args, "cpu_kernels") else ""
-        return f"there is not enough memory ({str(error)[:200] or type(error).__name__}); make images smaller{remedy}"
+    if shortage := explain_shortage(error):
+        remedy = ", or on a CPU give --cpu-kernels" if getattr(args, "cpu_kernels", None) is False else ""
+        return f"there is not enough memory ({shortage}); make images smaller{remedy}"
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         if error.filename is None:
             _drop_output()

@@ -6,10 +6,7 @@ from importlib.util import find_spec
 
 from ppdiffusers_tome.errors import UserError
 
-_CLI = (
-    "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
-    "skimage", "tqdm",
-)  # fmt: skip
+_CLI = ("matplotlib", "packaging", "PIL", "psutil", "scipy", "skimage", "tqdm")
 MODULES = {"cli": _CLI, "play": ("gradio", *_CLI)}
 
 

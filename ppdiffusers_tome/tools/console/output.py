@@ -21,7 +21,7 @@ def print_line(text: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(text, file=sys.stdout)
-    sys.stdout.flush()  # or rich would, and end the program with another code where nobody reads
+    sys.stdout.flush()
 
 
 def warn(text: str) -> None:

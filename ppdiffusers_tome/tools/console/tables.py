@@ -1,4 +1,4 @@
-"""Tables and pages of tables: printed by rich, written as Markdown."""
+"""Tables and pages of tables: printed, and written as Markdown."""
 
 from __future__ import annotations
 
@@ -29,25 +29,15 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def print(self) -> None:
-        """Print the table, in a pipe with one line a row."""
-        from rich import box
-        from rich.console import Console
-        from rich.measure import Measurement
-        from rich.table import Table as RichTable
-
-        console = Console(markup=False, highlight=False)
-        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for number, heading in enumerate(self.headings):
-            words = number < self.left
-            lines = heading.replace(" ", "\n") if console.is_terminal else heading
-            table.add_column(lines, justify="left" if words else "right", no_wrap=not words, overflow="fold")
-        for row in self.rows:
-            table.add_row(*row)
-        width = Measurement.get(console, console.options.update(width=100_000), table)
-        console.width = min(width.maximum, max(console.width, width.minimum)) if console.is_terminal else width.maximum
-        with console.capture() as captured:
-            console.print(table)
-        print_line("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        """Print the table with aligned columns, one line a row."""
+        rows = [self.headings, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = [
+                cell.ljust(width) if number < self.left else cell.rjust(width)
+                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            print_line("  ".join(cells).rstrip())
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Coverage of pipelines, estimates for one model, and the environment report."""
+"""The report of what is installed, and whether it can be imported."""

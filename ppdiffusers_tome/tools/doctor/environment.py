@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from ppdiffusers_tome.tools.doctor.methods import explain_faults
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
@@ -70,28 +69,19 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
     problems = []
     for name, result in imports.items():
         if "error" in result:
-            where = f" (raised in {result['raised in']})" if "raised in" in result else ""
-            problems.append(f"{name} cannot be imported: {result['error']}{where}")
+            problems.append(f"{name} cannot be imported: {result['error']}")
             remedy = "the documentation (installation.md) says which versions work together"
             if "[Errno " in result["error"]:  # libraries make folders as they are imported
                 remedy = "set HOME to a folder that you may write to, such as HOME=/tmp"
             problems.append(remedy)
-    problems += explain_faults(imports.get("methods", {}))
     problems += _find_version_problems()
-    untested = never_tested(imports.get("ppdiffusers", {}).get("version", ""))
-    if untested is not None:
-        problems.append(untested)
+    version = imports.get("ppdiffusers", {}).get("version", TESTED[-1])
+    if version not in TESTED:
+        problems.append(
+            f"this package was never tested with ppdiffusers {version}, but with {', '.join(TESTED)}; compare an image "
+            "with and without it before you rely on it (ppdiffusers-tome compare)"
+        )
     return problems or ["all that is needed is installed and can be imported"]
-
-
-def never_tested(version: str) -> str | None:
-    """Return a warning for an untested version of ppdiffusers, or None."""
-    if version in ("", *TESTED):
-        return None
-    return (
-        f"this package was never tested with ppdiffusers {version}, but with {', '.join(TESTED)}; compare an image "
-        "with and without it before you rely on it (ppdiffusers-tome compare)"
-    )
 
 
 def _find_version_problems() -> Iterator[str]:

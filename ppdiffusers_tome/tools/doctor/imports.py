@@ -1,4 +1,4 @@
-"""Imports of Paddle and its dependents, and what is known of each.
+"""Imports of Paddle and its dependents.
 
 Importing this needs the standard library alone: any other package may be what is broken.
 """
@@ -23,12 +23,11 @@ _IMPORTERS = (__file__, importlib.__file__)
 
 
 def try_imports() -> Iterator[tuple[str, dict[str, str]]]:
-    """Import ``STEPS`` up to the first failure, then run all methods.
+    """Import ``STEPS`` up to the first failure.
 
     Yields:
-        Each step with its ``version``, or an ``error`` of one line without private paths, and the file and line that it
-        was ``raised in`` if Python knows them; for Paddle also its build and devices. After all of them ``methods``:
-        how the merging methods run on the device.
+        Each step with its ``version``, or an ``error`` of one line without private paths; for Paddle also its build and
+        devices.
     """
     for step in STEPS:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -36,9 +35,6 @@ def try_imports() -> Iterator[tuple[str, dict[str, str]]]:
         yield step, result
         if "error" in result:
             return
-    from ppdiffusers_tome.tools.doctor.methods import check_methods
-
-    yield "methods", {name: remove_private(value) for name, value in check_methods().items()}
 
 
 def remove_private(text: str) -> str:
@@ -60,12 +56,10 @@ def _import(step: str) -> dict[str, str]:
         version = {"version": str(getattr(module, "__version__", "unknown"))}
         return {**version, **_describe_paddle(module)} if step == "paddle" else version
     except BaseException as error:  # even SystemExit is what the report is for
-        result = {"error": remove_private(f"{type(error).__name__}: {error}")}
-        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-        inside = [frame for frame in frames if frame[0] not in _IMPORTERS and not frame[0].startswith("<frozen")]
-        if inside:
-            result["raised in"] = f"{remove_private(inside[-1][0])}, line {inside[-1][1]}"
-        return result
+        frames = [f"{frame.filename}, line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+        inside = [frame for frame in frames if not frame.startswith((*_IMPORTERS, "<frozen"))]
+        where = f" (raised in {inside[-1]})" if inside else ""
+        return {"error": remove_private(f"{type(error).__name__}: {error}{where}")}
 
 
 def _describe_paddle(paddle: Any) -> dict[str, str]:

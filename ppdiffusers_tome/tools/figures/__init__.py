@@ -1,1 +1,1 @@
-"""Plots, sheets of images, and images of merged tokens."""
+"""Sheets of images, and images of merged tokens."""

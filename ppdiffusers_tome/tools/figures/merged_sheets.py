@@ -1,4 +1,4 @@
-"""The sheet and numbers of ``visualize``."""
+"""The sheet of ``visualize``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.figures.merging import compute_merge_frequency, draw_groups, draw_merge_frequency
+from ppdiffusers_tome.tools.figures.merging import draw_groups
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.measure.units import format_count
@@ -16,24 +16,21 @@ from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock
 
 
 def make_groups_sheet(
-    image: Image.Image, records: Mapping[MergingBlock, Sequence[MergeRecord]], num_calls: int, calls: Sequence[int],
-    run: Mapping[str, Any], settings: str,
+    image: Image.Image, records: Mapping[MergingBlock, Sequence[MergeRecord]], num_calls: int, run: Mapping[str, Any],
+    settings: str,
 ) -> Image.Image:  # fmt: skip
-    """Lay out the groups over the image, and how often tokens merged.
+    """Lay out the groups of merged tokens over the image.
 
-    A row is one of ``calls`` of the denoiser, from 0, and a column a block, of which there is at least one record. Some
-    schedulers call the denoiser more than once per step.
+    Rows are the first, a middle and the last call of the denoiser, of which some schedulers make several a step. A
+    column is a block, of which there is at least one record.
     """
     step = "step" if num_calls == run["steps"] else "call"
     rows = []
-    for call in calls:
+    for call in sorted({0, (num_calls - 1) // 2, num_calls - 1}):
         of_call = [next((record for record in every if record.call == call), None) for every in records.values()]
         timestep = next((record.timestep for record in of_call if record is not None), None)
         name = f"{step} {call + 1} of {num_calls}" + ("" if timestep is None else f", timestep {timestep:g}")
         rows.append((name, [Cell(image), *(_make_groups_cell(image, record) for record in of_call)]))
-    all_calls = f"all {num_calls} {step}s" if num_calls > 1 else f"the only {step}"
-    frequencies = [_make_frequency_cell(image, every, num_calls) for every in records.values()]
-    rows.append((f"{all_calls}: the redder, the more often a token merged", [Cell(image), *frequencies]))
     explanation = (
         "outlined: tokens that merged, each group in its mean color and with an outline of its own color; no outline: "
         "tokens that did not merge"
@@ -46,19 +43,6 @@ def make_groups_sheet(
     return make_sheet(title, columns, rows)
 
 
-def describe_records(records: Sequence[MergeRecord]) -> list[dict[str, Any]]:
-    """Return the numbers of every record as plain values."""
-    return [
-        {
-            "denoiser": record.block.denoiser, "block": record.block.path, "level": record.block.level,
-            "grid": [record.grid.height, record.grid.width], "call": record.call + 1, "timestep": record.timestep,
-            "tokens": len(record.groups), "merged_away": record.num_merged,
-            "unmerged": int((record.sizes == 1).sum()), "largest_group": int(record.sizes.max()),
-        }
-        for record in records
-    ]  # fmt: skip
-
-
 def _make_groups_cell(image: Image.Image, record: MergeRecord | None) -> Cell:
     if record is None:
         return Cell(image, "nothing merged")
@@ -66,9 +50,3 @@ def _make_groups_cell(image: Image.Image, record: MergeRecord | None) -> Cell:
     groups = len(record.sizes) - unmerged
     caption = f"{format_count(groups, 'group')}, largest {record.sizes.max()}; {unmerged} not merged"
     return Cell(draw_groups(image, record), caption)
-
-
-def _make_frequency_cell(image: Image.Image, records: Sequence[MergeRecord], num_calls: int) -> Cell:
-    frequency = compute_merge_frequency(records, num_calls)
-    caption = f"{frequency.mean():.0%} of the tokens on average"
-    return Cell(draw_merge_frequency(image, frequency), caption)

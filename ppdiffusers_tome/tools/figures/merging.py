@@ -1,8 +1,6 @@
-"""Images of groups of merged tokens, and how often they merged."""
+"""Images of groups of merged tokens."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -10,7 +8,6 @@ from PIL import Image
 from ppdiffusers_tome.tools.recorder import MergeRecord
 
 _HUE_STEP = (5**0.5 - 1) / 2  # of the color wheel, from one group to the next; the golden ratio keeps neighbors apart
-_RED = np.array([214, 39, 40], np.float64)
 
 
 def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
@@ -31,22 +28,6 @@ def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
     outlines = find_boundaries(group_of_pixel) & (record.sizes > 1)[group_of_pixel]
     pixels[outlines] = _make_colors(num_groups)[group_of_pixel[outlines]]
     return Image.fromarray(np.rint(pixels).astype(np.uint8))
-
-
-def draw_merge_frequency(image: Image.Image, frequency: np.ndarray) -> Image.Image:
-    """Draw how often each token merged, in red over the pale image.
-
-    The frequency is ``[height, width]`` of the grid, 0 to 1.
-    """
-    gray = np.asarray(image.convert("L"), np.float64)[..., None]
-    pale = 255 - (255 - gray) / 2
-    pixels = pale + (_RED - pale) * _expand_to_pixels(frequency, image)[..., None]
-    return Image.fromarray(np.rint(pixels).astype(np.uint8))
-
-
-def compute_merge_frequency(records: Sequence[MergeRecord], num_calls: int) -> np.ndarray:
-    """Return in which fraction of the calls each token merged, ``[height, width]``."""
-    return np.sum([record.merged for record in records], axis=0) / num_calls
 
 
 def _expand_to_pixels(tokens: np.ndarray, image: Image.Image) -> np.ndarray:

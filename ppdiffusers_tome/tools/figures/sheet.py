@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from PIL import Image
 
-from ppdiffusers_tome.tools.figures.plots import DPI, FAINT, INK, plot_style, render
+from ppdiffusers_tome.tools.console.output import warn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
+_INK, _FAINT, _DPI = "#1c1c1c", "#757575", 100
+# Fonts with Chinese, Japanese and Korean, for the characters that the first one lacks.
+_FONTS = (
+    "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "PingFang SC",
+    "Microsoft YaHei", "SimHei", "Droid Sans Fallback", "Arial Unicode MS",
+)  # fmt: skip
 _MIN_CELL, _MAX_CELL, _GAP, _MARGIN = 256, 512, 16, 28  # pixels
 _LINE_HEIGHT = 1.4  # of the font's size
 
@@ -44,8 +53,8 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
     font_size, column_step = max(14, width // 20), width + _GAP
     page_width, y = len(columns) * column_step - _GAP, float(_MARGIN)
     images: list[tuple[int, int, Image.Image]] = []
-    with plot_style():
-        figure = Figure(dpi=DPI)
+    with _use_fonts():
+        figure = Figure(dpi=_DPI)
 
         def add_labels(labels: Sequence[Label], scale: float, width: int) -> None:
             """Add labels side by side, with titles larger by ``scale``."""
@@ -53,8 +62,8 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
             bottoms = [y]
             for number, label in enumerate(labels):
                 bottom = y
-                for text, size, color in ((label.title, scale, INK), *((line, 1.0, FAINT) for line in label.lines)):
-                    for line in _wrap(figure, text, font_size * size * 72 / DPI, width):
+                for text, size, color in ((label.title, scale, _INK), *((line, 1.0, _FAINT) for line in label.lines)):
+                    for line in _wrap(figure, text, font_size * size * 72 / _DPI, width):
                         line.set(x=_MARGIN + number * column_step, y=bottom, color=color, va="top")
                         bottom += font_size * size * _LINE_HEIGHT
                 bottoms.append(bottom)
@@ -72,11 +81,11 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
             y = top + height + font_size / 5
             add_labels([Label("", (cell.caption,)) for cell in cells], 1.0, width)
         sheet_width, sheet_height = page_width + 2 * _MARGIN, round(y) + _MARGIN
-        figure.set_size_inches(sheet_width / DPI, sheet_height / DPI)
+        figure.set_size_inches(sheet_width / _DPI, sheet_height / _DPI)
         for line in figure.texts:
             x, top_of_line = line.get_position()
             line.set_position((x / sheet_width, 1 - top_of_line / sheet_height))
-        sheet = render(figure)
+        sheet = _render(figure)
     for left, top, image in images:
         sheet.paste(image, (left, top))
     return sheet
@@ -107,3 +116,30 @@ def _compute_cell_size(image: Image.Image) -> tuple[int, int]:
 def _resize(image: Image.Image, width: int, height: int) -> Image.Image:
     resampling = Image.Resampling.NEAREST if width > image.width else Image.Resampling.LANCZOS
     return image.convert("RGB").resize((width, height), resampling)
+
+
+@contextmanager
+def _use_fonts() -> Iterator[None]:
+    """Use the fonts that are installed; characters that none has are one warning."""
+    import matplotlib
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    style: Any = {"font.family": [font for font in _FONTS if font in installed], "text.parse_math": False}
+    with warnings.catch_warnings(record=True) as caught, matplotlib.rc_context(style):
+        warnings.simplefilter("always")
+        yield
+    if any("missing from" in str(warning.message) for warning in caught):
+        warn(
+            "no font of this system has all characters of the labels, so some are boxes; install one that has, such as "
+            "fonts-noto-cjk on Debian and Ubuntu, google-noto-sans-cjk-fonts on Fedora"
+        )
+
+
+def _render(figure: Figure) -> Image.Image:
+    """Render a figure to an image in RGB."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3]))

@@ -27,48 +27,32 @@ _HELP = {  # of the settings that are not only listed
 }
 
 
-def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
-    """Add the prompt, the model and how to generate."""
+def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, several_seeds: bool = False) -> None:
+    """Add the prompt, with ``file`` also one of prompts, the model and how to generate."""
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
+    if file:
+        group.add_argument("--prompts", type=Path, metavar="FILE", help="a text with a prompt on each line")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
-    add_model_argument(group, class_labels=True)
-    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs: 10)")
-    group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; classes 4; photographs 1.5")
+    group.add_argument("--model", metavar="MODEL", help=f"folder, hub name; in a clone {PHOTOGRAPHS}, dit or emoji")
+    group.add_argument("--trust-model-code", action="store_true", help="run Python files that the model's index names")
+    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs, dit: 10)")
+    group.add_argument("--guidance-scale", type=float, metavar="X",
+                       help="default: 7.5; classes 4; photographs, dit: 1.5")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
-    add_size_arguments(group)
+    for name in ("height", "width"):
+        group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")
     if several_seeds:
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="of all prompts (default: 0)")
     else:
         group.add_argument("--seed", type=int, default=0, metavar="N", help="image i has seed N + i (default: 0)")
-    add_precision_arguments(group)
-
-
-def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
-    """Add which pipeline to use; with ``class_labels`` DiTPipelines are accepted, too."""
-    small = f"{PHOTOGRAPHS}, dit or emoji" if class_labels else f"{PHOTOGRAPHS} or emoji"
-    group.add_argument("--model", metavar="MODEL", help=f"folder, hub name; in a clone {small}")
-    add_trust_argument(group)
-
-
-def add_trust_argument(group: Any) -> None:
-    """Add whether code of a model runs."""
-    group.add_argument("--trust-model-code", action="store_true", help="run Python files that the model's index names")
-
-
-def add_size_arguments(group: Any) -> None:
-    """Add the size of images."""
-    for name in ("height", "width"):
-        group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")
-
-
-def add_precision_arguments(group: Any) -> None:
-    """Add how numbers and attention are computed."""
     group.add_argument("--dtype", choices=list(DTYPES), default=DTYPES[0], metavar="NAME",
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     either.add_argument("--cpu-kernels", action="store_true", help="faster, in less memory; for a CPU with onnxruntime")
+    either.add_argument("--compile", nargs="?", const="float32", choices=["float32", "bfloat16"], metavar="PRECISION",
+                        help="fastest; for a CPU with openvino: float32 (default), or bfloat16 if it has that")
 
 
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,14 +71,14 @@ def add_controlnet_argument(group: Any) -> None:
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
 
 
-def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> Any:
-    """Add the settings of ``ToMeConfig``, with ``ratio`` also the ratio.
+def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> None:
+    """Add the settings of ``ToMeConfig``; with ``ratio`` also the ratio, or a preset or file.
 
-    Options that the user omits set no attribute. The result is the group, for more arguments.
+    Options that the user omits set no attribute.
     """
     group = parser.add_argument_group("token merging")
-    group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
     if ratio:
+        group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
         group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
     listed, flags = [], []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
@@ -113,7 +97,6 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
         )  # fmt: skip
     more = f"token merging, also {' '.join(listed)}, --[no-]... {' '.join(flags)}"
     group.title = textwrap.fill(more, 76, break_on_hyphens=False)
-    return group
 
 
 def name_option(setting: str) -> str:

@@ -56,16 +56,8 @@ class ClassLabels:
             f"{self.num_classes - 1}, or a name that it knows: {shorten_repr(names) if names else 'none'}"
         )
 
-    def check_arguments(
-        self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float
-    ) -> None:
-        """Check the arguments besides the classes; None is not given.
-
-        ``options`` are those that only pipelines with prompts take, by the user's names; sizes are in pixels.
-        """
-        for option, value in options.items():
-            if value is not None:
-                raise UserError(f"{option} is for pipelines with prompts; omit it for a {PIPELINE}")
+    def check_arguments(self, height: int | None, width: int | None, guidance_scale: float) -> None:
+        """Check the arguments besides the classes; sizes are in pixels, None is not given."""
         for name, pixels in (("height", height), ("width", width)):
             if pixels not in (None, self.image_size):
                 size = f"{self.image_size}x{self.image_size}"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.settings.bounds import check_type
 from ppdiffusers_tome.tools.images import read_image
 
 if TYPE_CHECKING:
@@ -33,11 +34,7 @@ class EdgeSource:
     def check(self) -> None:
         """Check the thresholds, and that the file is a complete image."""
         self._read()
-        if not 0 <= self.low <= self.high:
-            raise UserError(
-                f"--canny-low {self.low:g} and --canny-high {self.high:g} must be 0 or more, low not above high; "
-                "100 and 200 are usual"
-            )
+        _check_thresholds(self.low, self.high, "--canny-low {:g} and --canny-high {:g}")
 
     def load(self, height: int, width: int) -> Image.Image:
         """Return the edges as an image of that size, white on black."""
@@ -59,7 +56,7 @@ class EdgeSource:
 
     def _read(self) -> Image.Image:
         """Read the file; all its faults are a ``UserError``."""
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         if not os.path.isfile(self.path):  # Path raises at names that are too long
             raise UserError(f"{self.option} {str(self.path)[:200]} is no file; give the path of an image file")
@@ -67,17 +64,15 @@ class EdgeSource:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user's own large photo
                 return read_image(self.path, background="white" if self.is_photo else "black")
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-            raise UserError(
-                f"{self.option} {self.path} cannot be read as an image{reason}; give a PNG or JPEG file"
-            ) from error
+        except ToMeValueError as error:
+            raise UserError(f"{self.option} {error}") from error
 
 
 def fit_image(image: Image.Image, height: int, width: int) -> Image.Image:
     """Crop an image to its middle, and scale it to pixels."""
     from PIL import Image, ImageOps
 
+    check_type(image, Image.Image, "an image; read_image(path) reads a file", "image=")
     return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
 
 
@@ -87,11 +82,16 @@ def detect_edges(
     """Detect the Canny edges of an image, white on black.
 
     An image without any, which would guide nothing, is a warning that calls it ``name``.
+
+    Raises:
+        ToMeTypeError, ToMeValueError: ``image`` is none, or ``low`` is above ``high``.
     """
     import cv2
     import numpy as np
     from PIL import Image
 
+    check_type(image, Image.Image | np.ndarray, "an image; read_image(path) reads a file", "image=")
+    _check_thresholds(low, high, "low={:g} and high={:g}")
     edges = cv2.Canny(np.asarray(image), low, high)
     if not edges.any():
         warnings.warn(
@@ -99,3 +99,8 @@ def detect_edges(
             "more contrast, or lower thresholds (--canny-low, --canny-high)", stacklevel=2,
         )  # fmt: skip
     return Image.fromarray(edges).convert("RGB")
+
+
+def _check_thresholds(low: float, high: float, names: str) -> None:
+    if not 0 <= low <= high:
+        raise ToMeValueError(f"{names.format(low, high)} must be 0 or more, low not above high; 100 and 200 are usual")

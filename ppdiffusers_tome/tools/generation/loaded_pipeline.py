@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
@@ -15,6 +15,7 @@ from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
+from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.units import format_count
 
 if TYPE_CHECKING:
@@ -47,15 +48,6 @@ class LoadedPipeline:
         if self.settings.guidance_scale is not None:
             return self.settings.guidance_scale
         return choose_guidance_scale(self.settings.model, takes_classes=self.labels is not None)
-
-    @property
-    def batch_arguments(self) -> dict[str, Any]:
-        """The keywords of ``generate_batch`` that all images of a batch share."""
-        (height, width), settings = self.size, self.settings
-        return {
-            "height": height, "width": width, "steps": settings.steps, "guidance_scale": self.guidance_scale,
-            "controlnet_scale": settings.controlnet_scale,
-        }  # fmt: skip
 
     def apply(self, tome: ToMeConfig | None) -> None:
         """Apply ToMe; None, or settings that change nothing, remove it."""
@@ -107,33 +99,33 @@ class LoadedPipeline:
         from ppdiffusers_tome.tools.generation.sampling import generate_image
         from ppdiffusers_tome.tools.measure.meter import Meter
 
-        peaks, meter = [], Meter()
+        peaks, meter, settings, (height, width) = [], Meter(), self.settings, self.size
 
         def end_step() -> None:
             peaks.append(meter.peak_bytes())
             after_call()
 
-        arguments = self.batch_arguments | ({} if steps is None else {"steps": steps})
-        image = generate_image(
-            self.pipe, prompt, seed=self.settings.seed + number, negative_prompt=self.settings.negative_prompt,
-            edges=edges, after_step=end_step, **arguments,
-        )  # fmt: skip
+        with limit_memory():
+            image = generate_image(
+                self.pipe, prompt, height=height, width=width, seed=settings.seed + number,
+                steps=settings.steps if steps is None else steps, guidance_scale=self.guidance_scale,
+                negative_prompt=settings.negative_prompt, edges=edges, controlnet_scale=settings.controlnet_scale,
+                after_step=end_step,
+            )  # fmt: skip
         return GeneratedImage(image, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
 
     def check(self, prompt: str) -> None:
         """Raise a ``UserError`` for what this pipeline does not take."""
-        if self.settings.negative_prompt is not None and self.guidance_scale <= 1:
-            raise UserError(
-                f"--negative-prompt has no effect at guidance scale {self.guidance_scale:g}; give a --guidance-scale "
-                "above 1, or omit it"
-            )
-        if self.labels is None:
-            takes = inspect.signature(self.pipe.__call__).parameters
-            if self.settings.negative_prompt is not None and "negative_prompt" not in takes:
+        if self.settings.negative_prompt is not None:
+            if self.guidance_scale <= 1:
+                raise UserError(
+                    f"--negative-prompt has no effect at guidance scale {self.guidance_scale:g}; give a "
+                    "--guidance-scale above 1, or omit it"
+                )
+            if "negative_prompt" not in inspect.signature(self.pipe.__call__).parameters:
                 raise UserError(f"--negative-prompt has no effect in a {type(self.pipe).__name__}; omit it")
-        else:
-            settings, given = self.settings, {"--negative-prompt": self.settings.negative_prompt}
-            self.labels.check_arguments(given, settings.height, settings.width, self.guidance_scale)
+        if self.labels is not None:
+            self.labels.check_arguments(self.settings.height, self.settings.width, self.guidance_scale)
             self.labels.find_class(prompt)
 
     def describe_oddities(self, prompt: str) -> dict[str, str]:
@@ -169,9 +161,8 @@ class LoadedPipeline:
 
     def describe(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
-        settings = replace(self.settings, seed=self.settings.seed + number)
-        ratio = settings.tome.to_dict()["ratio"]
-        return {**settings.describe(prompt), "ratio": ratio, **self.describe_run(), "defaults": settings.defaults}
+        wanted, ratio = self.settings.describe_image(prompt, number), self.settings.tome.to_dict()["ratio"]
+        return {**wanted, "ratio": ratio, **self.describe_run(), "defaults": self.settings.defaults}
 
     def describe_run(self) -> dict[str, Any]:
         """Return what all images of this pipeline have in common."""
@@ -185,7 +176,7 @@ class LoadedPipeline:
             "model": settings.model.label, "controlnet": settings.describe_control(), "height": height, "width": width,
             "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
-            "cpu_kernels": settings.cpu_kernels, "versions": {
+            "cpu_kernels": settings.cpu_kernels, "compile": settings.compile, "versions": {
                 "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
             },
         }  # fmt: skip
@@ -222,6 +213,6 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    set_attention(pipe, xformers=settings.xformers, cpu=settings.cpu_kernels)
+    set_attention(pipe, xformers=settings.xformers, cpu=settings.cpu_kernels, compile=settings.compile)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
     return LoadedPipeline(pipe, settings, labels)

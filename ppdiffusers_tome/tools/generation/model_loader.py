@@ -6,12 +6,13 @@ import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log, warn
 from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
-from ppdiffusers_tome.tools.generation.model_sources import ModelSource
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.weights import explain_weights, find_code, is_torch, list_pickles
 
 _PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"
@@ -26,14 +27,13 @@ _ARGUMENTS = {"prompt", "height", "width", "latents", "callback_on_step_end"}
 
 
 def load_pipeline(
-    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0], any_kind: bool = False,
-) -> Any:  # fmt: skip
+    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]
+) -> Any:
     """Load a pipeline in evaluation mode.
 
     Args:
         model, controlnet: from ``model_sources``.
         dtype: one of ``DTYPES``; all but float32 on a GPU only.
-        any_kind: accept every pipeline; otherwise only what ``sampling.generate_batch`` takes.
     """
     import ppdiffusers
 
@@ -56,7 +56,7 @@ def load_pipeline(
     kind = str(kind[-1] if isinstance(kind, list) else kind)  # a list names a file and its class
     # A part is a library and a class of it; without either, the pipeline lacks it.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
-    is_usable = any_kind or kind == PIPELINE or (
+    is_usable = kind == PIPELINE or (
         {"unet", "vae"} <= parts and _generates_from_prompt(kind, guided=controlnet is not None)
     )
     if not is_usable:
@@ -72,6 +72,12 @@ def load_pipeline(
             )
         cls = getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(kind, kind))
         loaded["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+    if model.folder is not None and not is_torch(model.folder):
+        for name in parts:  # some may have weights of PyTorch
+            folder, part_class = model.folder / name, getattr(ppdiffusers, str(index[name][1]), None)
+            if is_torch(folder) and part_class is not None:
+                part = replace(model, name=f"{model.name}/{name}", folder=folder)
+                loaded[name] = _load(part_class, "--model", part, dtype)
     pipe = _load(cls, "--model", model, dtype, **loaded)
     if controlnet is not None:
         _check_fit(pipe, model, controlnet)
@@ -90,14 +96,17 @@ def check_device(dtype: str, *, xformers: bool) -> None:
         )
 
 
-def set_attention(pipe: Any, *, xformers: bool, cpu: bool) -> None:
-    """Choose how a pipeline computes attention, and convolutions on a CPU."""
+def set_attention(pipe: Any, *, xformers: bool, cpu: bool, compile: str | None) -> None:
+    """Choose how a pipeline computes attention, and on a CPU convolutions or all of its models."""
+    from ppdiffusers_tome.compilation.api import compile_cpu
     from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 
     if xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if cpu:
         enable_cpu_kernels(pipe)
+    if compile is not None:
+        compile_cpu(pipe, compile)
 
 
 def drop_controlnet(pipe: Any) -> Any:
@@ -156,7 +165,8 @@ def _explain_faults(option: str, source: ModelSource) -> Iterator[None]:
         yield
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:600] or type(error).__name__
-        remedy = "check the name and the network, and set FROM_DIFFUSERS=1 in the environment for weights of PyTorch"
+        small = describe_small_models("model_index.json" if option == "--model" else "config.json")
+        remedy = f"check the name and the network, or give {small}; for weights of PyTorch set FROM_DIFFUSERS=1"
         if source.folder is not None:
             remedy = explain_weights(source.folder) or "check that its files are complete"
         raise UserError(

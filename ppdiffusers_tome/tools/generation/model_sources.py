@@ -56,7 +56,7 @@ def find_model(name: str | None, *, trusts_code: bool = False) -> ModelSource:
     """Find a pipeline; in a clone None is the model of photographs."""
     owner, index = "a pipeline's", "model_index.json"
     if name is None and not list_small_models():
-        raise UserError(f"--model is missing; {_describe_choices(owner, index)}")
+        raise UserError(f"--model is missing; give {owner} folder, a hub name or {describe_small_models(index)}")
     source = _find(name or PHOTOGRAPHS, "--model", owner, index)
     return replace(source, trusts_code=trusts_code)
 
@@ -88,21 +88,18 @@ def _find(name: str, option: str, owner: str, index: str) -> ModelSource:
         if not os.path.exists(folder) and _HUB_NAME.fullmatch(name):
             return ModelSource(name)
         fault = "is a file" if os.path.exists(folder) else "does not exist"
-        raise UserError(f"{option} {name} {fault}; {_describe_choices(owner, index)}")
+        raise UserError(f"{option} {name} {fault}; give {owner} folder, a hub name or {describe_small_models(index)}")
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")
     return ModelSource(name, folder, **_read_demonstration(folder))
 
 
-def _describe_choices(owner: str, index: str) -> str:
-    """Say what names a model that has ``index``."""
+def describe_small_models(index: str) -> str:
+    """Say where there are small models that have ``index``."""
     names = [name for name, folder in list_small_models().items() if (folder / index).is_file()]
     if names:
-        return f"give {owner} folder, a hub name or {' or '.join(names)}"
-    return (
-        f"give {owner} folder or a hub name; a clone of ppdiffusers_tome's repository has small models in "
-        f"{SMALL_MODELS}, which commands that run in it know by name"
-    )
+        return f"a small model of {SMALL_MODELS}: {', '.join(names)}"
+    return f"a small model of {SMALL_MODELS} in a clone of ppdiffusers_tome's repository, by its name in commands there"
 
 
 def _read_demonstration(folder: Path) -> dict[str, Any]:

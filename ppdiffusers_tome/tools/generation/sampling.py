@@ -1,10 +1,9 @@
-"""Images that depend on their own seed alone, also in batches."""
+"""Images that depend on their seed alone."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,102 +43,46 @@ def make_initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.
 
 
 def generate_image(
-    pipe: Any, prompt: str, *, seed: int, negative_prompt: str | None = None, edges: Image.Image | None = None,
-    **arguments: Any,
+    pipe: Any, prompt: str, *, height: int, width: int, seed: int, steps: int, guidance_scale: float,
+    negative_prompt: str | None = None, edges: Image.Image | None = None, controlnet_scale: float = 1.0,
+    after_step: Callable[[], None] = lambda: None,
 ) -> Image.Image:  # fmt: skip
-    """Generate one image; see ``generate_batch`` for the other arguments."""
-    (image,) = generate_batch(
-        pipe, [prompt], seeds=[seed], negative_prompts=None if negative_prompt is None else [negative_prompt],
-        edges=None if edges is None else [edges], **arguments,
-    )  # fmt: skip
-    return image
-
-
-def generate_batch(
-    pipe: Any, prompts: Sequence[str], *, height: int, width: int, seeds: Sequence[int], steps: int,
-    guidance_scale: float, negative_prompts: Sequence[str] | None = None, edges: Sequence[Image.Image] | None = None,
-    controlnet_scale: float = 1.0, after_step: Callable[[], None] = lambda: None,
-) -> list[Image.Image]:  # fmt: skip
-    """Generate images in one batch, each from its own noise.
+    """Generate an image from its own noise.
 
     Args:
         pipe: a text-to-image pipeline, with a ControlNet where ``edges`` are given; or a DiTPipeline.
-        prompts: one for each image; of a DiTPipeline classes.
+        prompt: of a DiTPipeline a class.
         height, width: in pixels, multiples of 8; of a DiTPipeline its own.
-        seeds: of each image's initial noise and, with schedulers that add noise (``euler-a``), of that.
-        steps, guidance_scale: as in ppdiffusers.
-        negative_prompts: one for each image, or None.
-        edges: one for each image, to guide the ControlNet; or None.
+        seed: of the initial noise and, with schedulers that add noise (``euler-a``), of that.
+        steps, guidance_scale, negative_prompt: as in ppdiffusers.
+        edges: to guide the ControlNet.
         controlnet_scale: how strongly they guide.
-        after_step: called after every denoising step, before the images are decoded.
+        after_step: called after every denoising step, before the image is decoded.
     """
     def report_step(*_: Any) -> dict[str, Any]:
         after_step()
         return {}
 
-    labels = get_class_labels(pipe)
-    noise = paddle.concat([make_initial_noise(pipe, height, width, seed) for seed in seeds])
+    labels, noise = get_class_labels(pipe), make_initial_noise(pipe, height, width, seed)
+    paddle.seed(seed)
     arguments: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance_scale}
-    with _separate_noise(pipe.scheduler, seeds):
-        if labels is not None:
-            classes = [labels.find_class(prompt) for prompt in prompts]
-            return _generate_classes(pipe, noise, after_step, class_labels=classes, **arguments)
-        if edges is not None:
-            arguments |= {"image": edges, "controlnet_conditioning_scale": float(controlnet_scale)}
-        return pipe(
-            prompt=list(prompts), negative_prompt=negative_prompts, height=height, width=width, latents=noise,
-            callback_on_step_end=report_step, **arguments,
-        ).images  # fmt: skip
+    if labels is not None:
+        return _generate_class(pipe, noise, after_step, class_labels=[labels.find_class(prompt)], **arguments)
+    if edges is not None:
+        arguments |= {"image": edges, "controlnet_conditioning_scale": float(controlnet_scale)}
+    return pipe(
+        prompt=prompt, negative_prompt=negative_prompt, height=height, width=width, latents=noise,
+        callback_on_step_end=report_step, **arguments,
+    ).images[0]  # fmt: skip
 
 
-def _generate_classes(
-    pipe: Any, noise: paddle.Tensor, after_step: Callable[[], None], **arguments: Any
-) -> list[Image.Image]:
+def _generate_class(pipe: Any, noise: paddle.Tensor, after_step: Callable[[], None], **arguments: Any) -> Image.Image:
     """Generate with a DiTPipeline, which has no ``latents`` and callbacks."""
     hook = pipe.transformer.register_forward_post_hook(lambda *_: after_step())
+    module: Any = sys.modules[ppdiffusers.DiTPipeline.__module__]
+    make_noise, module.randn_tensor = module.randn_tensor, lambda *_, **__: noise
     try:
-        with _replace_randn(sys.modules[ppdiffusers.DiTPipeline.__module__], lambda *_, **__: noise):
-            return pipe(**arguments).images
+        return pipe(**arguments).images[0]
     finally:
+        module.randn_tensor = make_noise
         hook.remove()
-
-
-@contextmanager
-def _separate_noise(scheduler: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """Give each image the scheduler's noise of its own seed.
-
-    ppdiffusers takes a list of generators for that, which works on GPUs only. Here the scheduler's module makes its
-    noise image by image, each from its own state of the global generator.
-    """
-    module = sys.modules[type(scheduler).__module__]
-    states = []
-    for seed in seeds:
-        paddle.seed(seed)
-        states.append(paddle.get_rng_state())
-    randn: Any = getattr(module, "randn_tensor", None)
-    if randn is None:
-        yield
-        return
-
-    def make_noise(shape: Sequence[int], *_: Any, dtype: Any = None, **__: Any) -> paddle.Tensor:
-        rows = []
-        for index, state in enumerate(states):
-            paddle.set_rng_state(state)
-            rows.append(randn([1, *shape[1:]], dtype=dtype))
-            states[index] = paddle.get_rng_state()
-        # With guidance a DiTPipeline steps both halves and continues with the first.
-        return paddle.concat(rows * (shape[0] // len(states)))
-
-    with _replace_randn(module, make_noise):
-        yield
-
-
-@contextmanager
-def _replace_randn(module: Any, function: Callable[..., paddle.Tensor]) -> Iterator[None]:
-    """Replace the function by which a module of ppdiffusers makes noise."""
-    previous = module.randn_tensor
-    module.randn_tensor = function
-    try:
-        yield
-    finally:
-        module.randn_tensor = previous

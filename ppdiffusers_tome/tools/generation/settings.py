@@ -17,7 +17,6 @@ from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
-from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
@@ -28,7 +27,8 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another enco
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
     """Return settings for a warm-up of one step without warnings."""
-    return tome and replace(tome.without_cache, start=0.0, end=1.0)
+    warm_up = tome and replace(tome.without_cache, start=0.0, end=1.0)
+    return None if warm_up is None or changes_nothing(warm_up) else warm_up
 
 
 def changes_nothing(tome: ToMeConfig) -> bool:
@@ -55,26 +55,22 @@ class Settings:
     dtype: str
     xformers: bool
     cpu_kernels: bool
+    compile: str | None  # the precision, or None for models that are not compiled
 
     @property
     def defaults(self) -> list[str]:
         """The names of settings that are left to the model."""
         return [name for name in ("height", "width", "guidance_scale", "scheduler") if getattr(self, name) is None]
 
-    def describe(self, prompt: str) -> dict[str, Any]:
+    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
         """Return what was asked for as plain values; ``defaults`` are None."""
-        names = ("negative_prompt", "seed", "height", "width", "steps", "guidance_scale", "dtype")
+        names = ("negative_prompt", "height", "width", "steps", "guidance_scale", "dtype")
         return {
-            "prompt": prompt, **{name: getattr(self, name) for name in names}, "model": self.model.label,
+            "prompt": prompt, "seed": self.seed + number, **{name: getattr(self, name) for name in names},
+            "model": self.model.label,
             "controlnet": self.describe_control(), "scheduler": SCHEDULERS.get(str(self.scheduler)),
             "tome": None if changes_nothing(self.tome) else self.tome.to_dict(),
         }  # fmt: skip
-
-    def check_memory(self) -> None:
-        """Refuse an image whose size cannot fit into memory."""
-        rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2
-        efficient = self.cpu_kernels or self.xformers
-        check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, cpu_kernels=efficient)
 
     def describe_control(self) -> dict[str, Any] | None:
         """Return the ControlNet and its edges as plain values, if any."""
@@ -99,15 +95,18 @@ class Settings:
         return replace(self, controlnet=controlnet, edges=EdgeSource(path, option, low, high))
 
 
-def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_edges: bool = False) -> Settings:
+def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> Settings:
     """Check the arguments, alone and together.
 
     Args:
-        args: of ``generation.arguments``.
-        ratio: None for that of ``--config``, or the default; 0 where images have settings of their own.
+        args: of ``generation.arguments``. Without ``ratio``, merging is not set here.
         provides_edges: True if edges for a ControlNet may come later.
     """
-    check_sizes(args)
+    for name in ("height", "width"):
+        pixels = getattr(args, name)
+        if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
+            nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
+            raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
     model = find_model(args.model, trusts_code=args.trust_model_code)
     steps = args.steps if args.steps is not None else model.steps
     if steps < 1:
@@ -121,27 +120,25 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
-    tome = parse_tome_config(args, ratio) if hasattr(args, "ratio") else ToMeConfig(0.0)
+    tome = parse_tome_config(args) if hasattr(args, "ratio") else ToMeConfig(0.0)
     found = {"model": model, "controlnet": controlnet, "tome": tome, "steps": steps}
     settings = Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
     settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
     if settings.edges is not None:
         settings.edges.check()
+    if hasattr(args, "ratio"):
+        refuse_conflicts(args, [tome])
     if not provides_edges:
-        if hasattr(args, "ratio"):
-            refuse_without_merging(args, [tome])
-        refuse_without_edges(args, [settings])
-    settings.check_memory()
+        _refuse_without_edges(args, settings.edges)
     return settings
 
 
-def refuse_without_edges(args: argparse.Namespace, images: Sequence[Settings]) -> None:
-    """Refuse options of a ControlNet where no image uses them."""
-    edges = [settings.edges for settings in images if settings.edges is not None]
-    if not edges:
+def _refuse_without_edges(args: argparse.Namespace, edges: EdgeSource | None) -> None:
+    """Refuse options of a ControlNet that would have no effect."""
+    if edges is None:
         needs = "needs edges; give a photo with --image, or edges with --control-image"
         refuse_options(args, ("--controlnet", "--controlnet-scale"), needs)
-    if not any(each.is_photo for each in edges):
+    if edges is None or not edges.is_photo:
         refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
 
 
@@ -173,14 +170,23 @@ def check_text(name: str, text: Any) -> None:
         )
 
 
-def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
-    """Return the settings of token merging; ``ratio`` as for ``parse_settings``."""
+def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
+    """Return the settings of a command with ``--ratio`` and ``--config``."""
     overrides = get_tome_overrides(args)
-    return combine_settings(getattr(args, "config", None), overrides if ratio is None else overrides | {"ratio": ratio})
+    if args.ratio is None:
+        return combine_settings(args.config, overrides)
+    if args.config is not None:
+        raise UserError(f"--ratio {args.ratio:g} and --config {args.config} both hold the ratio; give one of them")
+    return combine_settings(None, overrides | {"ratio": args.ratio})
 
 
-def refuse_without_merging(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
-    """Refuse options of merging where no settings merge."""
+def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
+    """Refuse options of merging where no settings merge, and settings that cannot be compiled."""
+    if args.compile is not None and any(config.shares_steps or config.uses_progress for config in configs):
+        raise UserError(
+            "--compile makes programs that do the same in every step; omit it, or --cache, --reuse-steps, --start, "
+            "--end and ratios that change"
+        )
     if all(config.ratio == 0 for config in configs):
         unused = [name_option(name) for name in get_tome_overrides(args) if not name.startswith("cache")]
         if unused:
@@ -192,19 +198,6 @@ def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
     attributes = {field.name: field.name for field in fields(ToMeConfig)} | {"seed": "tome_seed"}
     given = {name: getattr(args, attribute, UNSET) for name, attribute in attributes.items() if name != "ratio"}
     return {name: value for name, value in given.items() if value is not UNSET}
-
-
-def check_sizes(args: argparse.Namespace) -> None:
-    """Check that a VAE can make images of ``--height`` and ``--width``."""
-    for name in ("height", "width"):
-        check_size(f"--{name}", getattr(args, name))
-
-
-def check_size(name: str, pixels: int | None) -> None:
-    """Check a height or width; errors call it ``name``."""
-    if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
-        nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
-        raise UserError(f"{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
 
 
 def check_seed(name: str, seed: int) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.files import prepare_folder, write_text
-from ppdiffusers_tome.settings.text import shorten_repr
+
+_MAX_CHARACTERS = 60  # of two values in an error
 
 
 class Ledger:
@@ -39,14 +40,14 @@ class Ledger:
             self._results = {json.dumps(line["key"]): line["result"] for line in lines}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{path} is no file of results of this program; give another --output, or --overwrite to start over"
+                f"give another --output, or --overwrite to start over: {path} is no file of results of this program"
             ) from error
         for name, value in self._identity.items():
             if (old := before.get(name)) != value:
+                is_short = len(f"{old}{value}") <= _MAX_CHARACTERS
+                differs = f"{name} {old}, and this run has {value}" if is_short else f"other {name}"
                 raise UserError(
-                    f"{path} was measured with {name}={shorten_repr(old)} and this run has {shorten_repr(value)}; "
-                    "give the same arguments on the same machine to resume, another --output, or --overwrite to start "
-                    "over"
+                    f"give another --output, or --overwrite to start over: {path} was measured with {differs}"
                 )
 
     def __contains__(self, key: Any) -> bool:

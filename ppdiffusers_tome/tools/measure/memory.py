@@ -1,16 +1,15 @@
-"""Free and total memory, also of Linux's control groups."""
+"""Free and total memory, also of Linux's control groups, and what to do without."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
-_WORDS = (
-    "ResourceExhausted", "Out of memory", "out of memory", "bad_alloc", "Cannot allocate memory", "ALLOC_FAILED",
-    "MemoryError",
-)  # fmt: skip
+_SHORTAGE = re.compile("ResourceExhausted|out of memory|bad_alloc|allocate memory|ALLOC_FAILED", re.IGNORECASE)
 
 
 def get_free_memory() -> int:
@@ -27,9 +26,34 @@ def get_total_memory() -> int:
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _read_cgroups())])
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error is about memory."""
-    return isinstance(error, MemoryError) or any(word in str(error) for word in _WORDS)
+@contextmanager
+def limit_memory() -> Iterator[None]:
+    """Make what does not fit into memory an error, where Linux would kill the process."""
+    import paddle
+
+    if sys.platform != "linux" or paddle.get_device() != "cpu":
+        yield
+        return
+    import resource
+
+    import psutil
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = psutil.Process().memory_info().data + get_free_memory() + psutil.swap_memory().free
+    resource.setrlimit(resource.RLIMIT_DATA, (min([limit, *(each for each in (soft, hard) if each > 0)]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def explain_shortage(error: Exception) -> str | None:
+    """Say how much memory was missing; None for an error about anything else."""
+    text = str(error)
+    if size := re.search(r"alloc memory of (\d+) size", text):  # of Paddle's CPU
+        return f"a tensor of {int(size[1]) / 2**30:,.1f} GiB does not fit"
+    is_shortage = isinstance(error, MemoryError) or _SHORTAGE.search(text)
+    return text[:200] or type(error).__name__ if is_shortage else None
 
 
 def _read_cgroups() -> Iterator[tuple[int, int]]:

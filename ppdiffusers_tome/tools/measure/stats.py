@@ -1,4 +1,4 @@
-"""Medians of measurements: how certain they are, and the best of them."""
+"""Medians of measurements, and how certain they are."""
 
 from __future__ import annotations
 
@@ -45,19 +45,6 @@ class Median:
         ends = [] if self.interval is None else [format_value(end) for end in self.interval]
         value = format_value(self.median)
         return f"{value} [{ends[0]}, {ends[1]}]" if len(set(ends)) == 2 else value
-
-
-def find_frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Return True for each point of the Pareto frontier.
-
-    Args:
-        points: two values each, of both of which more is better, such as a speed-up and a PSNR. A point dominates
-            another if it is at least as good in both and better in one; on the frontier are those that none dominates.
-    """
-    return [
-        not any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
-        for point in points
-    ]
 
 
 def _bootstrap(values: Sequence[float]) -> tuple[float, float] | None:

@@ -35,7 +35,7 @@ def render_comparison(translate: Translate, comparison: Comparison) -> str:
         ("PSNR", "", translate("identical") if ssim == 1 else f"{format_psnr(psnr)} dB"),
         ("SSIM", "", f"{ssim:.3f}"),
     ]
-    notes = [escape(translate(key, detail=detail)) for key, detail in comparison.notes.items()]
+    notes = [escape(translate(key, **values)) for key, values in comparison.notes]
     edges = "" if comparison.request.edges is None else _img(comparison.request.edges, translate("edges"))
     table = "".join(f"<tr><th>{name}</th><td>{left}</td><td>{right}</td></tr>" for name, left, right in rows)
     return (
@@ -48,7 +48,7 @@ def render_comparison(translate: Translate, comparison: Comparison) -> str:
 
 def render_unmerged(translate: Translate, image: Image.Image) -> str:
     """Render the unmerged image, which is ready before the other one."""
-    return f'<div class="tome-first">{_img(image, translate("unmerged"))}</div><p>{translate("merged_follows")}</p>'
+    return f'<div class="tome-first">{_img(image, translate("unmerged"))}</div><p>{translate("unmerged_shown")}</p>'
 
 
 def _img(image: Image.Image, description: str) -> str:

@@ -17,7 +17,7 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, changes_nothing
-from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged
 from ppdiffusers_tome.tools.play.i18n import translate
@@ -42,8 +42,7 @@ _RATIO, _CACHE = 0.5, 0.2  # the page begins with the ratio; where nothing merge
 # Shows the fields of a choice; in the browser, as Gradio may lose a click that comes while it waits for an answer.
 _SHOW_FIELDS = f"""name => [
     {{visible: name === '{OWN}', __type__: 'update'}},
-    {{visible: name !== '{GIVEN}', value: name === '{NONE}' ? {_CACHE} : 0, __type__: 'update'}},
-    {{visible: name !== '{NONE}' && name !== '{GIVEN}', __type__: 'update'}}
+    {{visible: name !== '{GIVEN}', value: name === '{NONE}' ? {_CACHE} : 0, __type__: 'update'}}
 ]"""
 
 
@@ -68,17 +67,18 @@ class Page:
         words, settings, form = self._words, self._studio.plain.settings, self._form
         gr.Markdown(f"{words('header')} {settings.model.label} · {get_device_name()} · {settings.dtype}")
         with gr.Row(elem_id="tome-columns"):
-            with gr.Column(scale=2, min_width=300):
+            with gr.Column(elem_id="tome-prompt"):
                 known = self._lay_out_prompt()
-                self._lay_out_settings()
-                self._lay_out_options()
-                file = self._lay_out_guide()
                 with gr.Row():
                     generate = gr.Button(words("generate"), variant="primary", elem_id="tome-generate")
                     cancel = gr.Button(words("cancel"), elem_id="tome-cancel")
                 progress = gr.HTML(elem_id="tome-progress", padding=False)
-            with gr.Column(scale=3, min_width=300):
+            with gr.Column(elem_id="tome-images"):
                 result = gr.HTML(f"<p>{words('first')}</p>{known}", elem_id="tome-result", padding=False)
+            with gr.Column(elem_id="tome-settings"):
+                self._lay_out_settings()
+                self._lay_out_options()
+                file = self._lay_out_guide()
         photo, comparison = gr.State(), gr.State()
         # One at a time, as decoding the most pixels takes a GiB.
         file.upload(self._read_photo, file, photo, concurrency_limit=1, **_HIDDEN)
@@ -113,12 +113,9 @@ class Page:
         )
         with gr.Column(visible=not is_given, elem_id="tome-own") as own:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
-            self._add_slider("ratio", 0.05, 0.75, _RATIO, step=0.05)
+            self._add_slider("ratio", 0.05, 0.7, _RATIO, step=0.05)
         self._add_slider("cache", 0, 0.7, 0, visible=not is_given)
-        with gr.Column(visible=not is_given) as part:
-            self._add_slider("start", 0, 0.9, 0)
-            self._add_slider("end", 0.1, 1, 1)
-        form["preset"].change(None, form["preset"], [own, form["cache"], part], js=_SHOW_FIELDS)
+        form["preset"].change(None, form["preset"], [own, form["cache"]], js=_SHOW_FIELDS)
 
     def _lay_out_options(self) -> None:
         loaded, takes_text = self._studio.plain, self._studio.plain.labels is None
@@ -203,7 +200,7 @@ class Page:
                 reason, values = error.reason, error.values
             elif isinstance(error, ToMeError):
                 reason, values = "failed", {"detail": error}
-            elif is_out_of_memory(error):
+            elif explain_shortage(error) is not None:
                 reason = "out_of_memory"
             else:
                 traceback.print_exc()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
@@ -31,11 +29,11 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def make_server(page: Blocks, listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
+def make_server(page: Blocks, listening: socket.socket, host: str) -> Any:
     """Return a ``uvicorn.Server`` of the page.
 
-    A page for this machine alone, or behind proxies, answers to no other names than its own and theirs: any site can
-    point its name at 127.0.0.1, and its pages would then count as this one (DNS rebinding).
+    A page for this machine alone answers to no other names than its own: any site can point its name at 127.0.0.1, and
+    its pages would then count as this one (DNS rebinding).
     """
     import uvicorn
     from fastapi import FastAPI
@@ -43,13 +41,9 @@ def make_server(page: Blocks, listening: socket.socket, host: str, proxies: Sequ
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     app = FastAPI(openapi_url=None)
-    mount_gradio_app(
-        app, page, "/", show_api=False, show_error=False, ssr_mode=False, max_file_size=MAX_BYTES,
-        root_path=os.environ.get("GRADIO_ROOT_PATH"),
-    )  # fmt: skip
+    mount_gradio_app(app, page, "/", show_api=False, show_error=False, ssr_mode=False, max_file_size=MAX_BYTES)
     address = listening.getsockname()[0]
-    if proxies or ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-        # "[" is what the middleware reads of [::1].
-        names = ["localhost", "127.0.0.1", "[", address, host, *proxies]
+    if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        names = ["localhost", "127.0.0.1", "[", address, host]  # "[" is what the middleware reads of [::1]
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[name.lower() for name in names])
     return uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=1))

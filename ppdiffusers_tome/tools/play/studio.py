@@ -13,6 +13,7 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
 from ppdiffusers_tome.tools.generation import loaded_pipeline, settings
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
@@ -28,6 +29,7 @@ MAX_STEPS = 200  # or one user could keep all others waiting for hours
 MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
 _MAX_SIDE = 2048  # of a photo
+Notes = list[tuple[str, dict[str, Any]]]
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
 
 
@@ -52,12 +54,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both images of a request, with notes by keys of ``i18n.WORDS``."""
+    """Both images of a request, with notes: keys of ``i18n.WORDS`` and their values."""
 
     request: Request
     unmerged: GeneratedImage
     merged: GeneratedImage
-    notes: dict[str, str]
+    notes: Notes
 
 
 def read_photo(content: bytes) -> Image.Image:
@@ -108,11 +110,11 @@ class Studio:
         self._worker.shutdown(cancel_futures=True)
 
     def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
-        """Turn a form into a request that fits into memory.
+        """Turn a form into a request.
 
         Raises:
-            RefusedError: a field is empty, or the photo of the form is gone.
-            ToMeError: the settings of token merging or the class cannot be used, or the image is too large.
+            RefusedError: a field cannot be used, the settings change nothing, or the photo of the form is gone.
+            ToMeError: the class is not known.
         """
         if form["has_photo"] and photo is None:  # Gradio drops the state of a page after an hour without a connection
             raise RefusedError("lost_photo")
@@ -120,8 +122,16 @@ class Studio:
         if not prompt or None in form.values():
             raise RefusedError("empty")
         settings.check_text("prompt", prompt + negative_prompt)
-        for name in ("height", "width"):
-            settings.check_size(name, form[name])
+        multiple = settings.SIZE_MULTIPLE
+        if any(form[name] <= 0 or form[name] % multiple for name in ("height", "width")):
+            raise RefusedError("bad_size", multiple=multiple)
+        if form["low"] > form["high"]:
+            raise RefusedError("bad_thresholds")
+        if negative_prompt and form["guidance"] <= 1:
+            raise RefusedError("bad_negative")
+        tome = self._read_settings(form)
+        if tome.ratio == 0 and len(choose_computed_steps(form["steps"], tome.cache)) == form["steps"]:
+            raise RefusedError("no_change", steps=form["steps"], least=MIN_STEPS)
         base, edges = self.plain, None
         if photo is not None and self.guided is not None:
             fitted = fit_image(photo, form["height"], form["width"])
@@ -133,18 +143,16 @@ class Studio:
         )  # fmt: skip
         loaded = replace(base, settings=own)
         loaded.check(prompt)
-        own.check_memory()
-        return Request(loaded, prompt, edges, self._read_settings(form))
+        return Request(loaded, prompt, edges, tome)
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
-        name, part = form["preset"], {setting: form[setting] for setting in ("cache", "start", "end")}
-        if name == GIVEN:
+        if form["preset"] == GIVEN:
             return self.plain.settings.tome
-        if name == NONE:
+        if form["preset"] == NONE:
             return ToMeConfig(0.0, cache=form["cache"])
-        if name == OWN:
-            return ToMeConfig(form["ratio"], method=form["method"], **part)
-        return replace(ToMeConfig.preset(name), **part)  # no file is read
+        if form["preset"] == OWN:
+            return ToMeConfig(form["ratio"], method=form["method"], cache=form["cache"])
+        return replace(ToMeConfig.preset(form["preset"]), cache=form["cache"])  # no file is read
 
     def compare(
         self, request: Request, previous: Comparison | None, report: Report
@@ -161,24 +169,23 @@ class Studio:
             report(stage, done, calls)
 
         if previous is not None and previous.request == request:
-            unmerged, notes = previous.unmerged, {"reused_note": ""}
+            unmerged, is_reused = previous.unmerged, True
         else:
-            unmerged, notes = self._run(self._generate, request, None, report_or_cancel), {}
+            unmerged, is_reused = self._run(self._generate, request, None, report_or_cancel), False
         yield unmerged
-        yield self._run(self._compare, request, unmerged, notes, report_or_cancel)
+        yield self._run(self._compare, request, unmerged, is_reused, report_or_cancel)
 
     def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Work on the one thread, in the context of Gradio's progress bar."""
         return self._worker.submit(copy_context().run, work, *arguments).result()
 
-    def _compare(
-        self, request: Request, unmerged: GeneratedImage, notes: dict[str, str], report: Report
-    ) -> Comparison:
+    def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
-        notes = {"settings_note": request.loaded.describe_merging(), "measured_note": "", **notes}
+        keys = ["measured_note", *(["reused_note"] if is_reused else [])]
         if request.edges is not None and request.edges.getbbox() is None:
-            notes["no_edges"] = ""
-        return Comparison(request, unmerged, merged, notes | request.loaded.describe_oddities(request.prompt))
+            keys.append("no_edges")
+        keys += request.loaded.describe_oddities(request.prompt)
+        return Comparison(request, unmerged, merged, _describe_merging(request) + [(key, {}) for key in keys])
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
         """Generate and measure an image, after a warm-up for new settings."""
@@ -191,6 +198,23 @@ class Studio:
             self._warm.add(key)
         loaded.apply(tome)
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
+
+
+def _describe_merging(request: Request) -> Notes:
+    """Say what merges, and what the last image skipped."""
+    from ppdiffusers_tome.api import get_tome
+
+    applied = get_tome(request.loaded.pipe)
+    entries = () if applied is None else applied.entries
+    notes: Notes = [
+        ("applied_note", {"denoiser": each.denoiser, "settings": each.config.summary, "blocks": len(each.paths)})
+        for each in entries
+    ]
+    for name, image in {each.denoiser: each.last_image for each in entries}.items():
+        if image is not None:
+            calls = image.num_skipped + image.num_computed
+            notes.append(("skipped_note", {"denoiser": name, "skipped": image.num_skipped, "calls": calls}))
+    return notes
 
 
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:

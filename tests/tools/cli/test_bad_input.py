@@ -28,41 +28,43 @@ generate | there is no prompt
 generate --prompt a\udcd2 | --prompt 'a\\udcd2' must be text
 generate --prompt x --negative-prompt \udcd2 | --negative-prompt '\\udcd2' must be text
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
-generate --prompt x --height 100000 --width 100000 | width 100000: the VAE alone takes at
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number
 generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 for a 2x2 stride
 generate --prompt x --cache x | cache='x' must be the fraction of steps
 generate --prompt x --config balance | did you mean balanced?
+generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
+visualize --config tome.json --ratio 0.5 | --ratio 0.5 and --config tome.json both hold the ratio; give one
 generate --prompt x --xformers --cpu-kernels | --cpu-kernels: not allowed with argument --xformers
+visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
+generate --prompt x --compile --cpu-kernels | --cpu-kernels: not allowed with argument --compile
+generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16')
+generate --prompt x --compile --ratio 0 --cache 0.2 | --compile makes programs that do the same in every step; omit it
+compare --compile --configs balanced --cache 0.2 | --compile makes programs that do the same in every step; omit it
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
 generate --prompt x --model controlnet | --model controlnet has no model_index.json
-generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or dit or
+generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or a small model of exam
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet {MODEL}/unet --image PHOTO | holds a UNet2DConditionModel
 generate --prompt x --controlnet controlnet | --controlnet needs edges
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image PHOTO | --image needs a ControlNet that fits
 generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
-generate --prompt x --batch-size 2 | --batch-size is for files of prompts
-generate --prompts nowhere.jsonl | nowhere.jsonl cannot be read
-generate --prompts FILE --batch-size 0 | --batch-size 0 must be 1 or more
+generate --prompts nowhere.txt | nowhere.txt cannot be read (No such file or directory); give a text with
 play --host 203.0.113.7 | --host 203.0.113.7 --port 7860 cannot be used
 play --port 70000 | --port 70000 cannot be used
 play --prompt a --prompt b | 2 prompts were given
 play --steps 201 | --steps 201 exceeds
-doctor --model photographs --height 100000 --width 100000 | alone takes at least
-doctor --environment --model photographs | --model: not allowed with argument --environment
-generate --prompts EDGES --canny-low 50 | --canny-low is for a photo
+doctor --model photographs | '--model' is not an argument of doctor
 generate --prompts FILE --canny-low 50 | --canny-low is for a photo
+generate --prompts FILE --control-image PHOTO --canny-low 50 | --canny-low is for a photo
 generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs edges
-evaluate --ratios | nothing is to be compared with the unmerged pipeline
-evaluate --configs nowhere.json | --configs nowhere.json cannot be read
-evaluate --seeds -1 | --seeds -1 must be from 0 to 2**62
-evaluate --model some/model | there is no prompt
-evaluate --prompts /dev/null | --prompts /dev/null holds no prompt
-evaluate --prompts /proc/self/exe | --prompts /proc/self/exe is not text in UTF-8
-evaluate --output TAKEN | evaluate.md exists already; choose another --output, or replace it with --overwrite
-generate --prompt x --output TAKEN | 0001-x.png exists already; choose another --output, or replace it with --overwrite
+compare --ratios | nothing is to be compared with the unmerged pipeline
+compare --configs nowhere.json | --configs nowhere.json cannot be read
+compare --seeds -1 | --seeds -1 must be from 0 to 2**62
+compare --prompts /dev/null | --prompts /dev/null holds no prompt
+compare --prompts /proc/self/exe | --prompts /proc/self/exe cannot be read (it is not text in UTF-8); give a text
+compare --output TAKEN | compare.md exists already; choose another --output, or replace it with --overwrite
+generate --prompt x --output TAKEN | /0001-x.png is there with another prompt
 tune --target-psnr -3 | target psnr=-3.0 must be a number of dB above 0, at most 100
 tune --configs nowhere.json | nowhere.json cannot be read as settings
 tune --ratio 0.5 | '--ratio' is not an argument of tune
@@ -90,12 +92,11 @@ def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeyp
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     line, sentence = case.split(" | ")
     files = {"PHOTO": str(photo), "TAKEN": str(tmp_path / "taken")}
-    files |= {name: str(tmp_path / f"{name.lower()}.jsonl") for name in ("FILE", "EDGES")}
+    files["FILE"] = str(tmp_path / "prompts.txt")
     (tmp_path / "taken").mkdir()
-    for name in ("evaluate.md", "0001-x.png"):
+    for name in ("compare.md", "0001-x.png"):
         (tmp_path / "taken" / name).write_bytes(b"mine")
-    (tmp_path / "file.jsonl").write_text(json.dumps({"prompt": PROMPT}))
-    (tmp_path / "edges.jsonl").write_text(json.dumps({"prompt": PROMPT, "control_image": str(photo)}))
+    (tmp_path / "prompts.txt").write_text(PROMPT)
     arguments = [files.get(argument, argument) for argument in shlex.split(line)]
     if "--output" not in arguments and arguments[0] not in ("doctor", "play", "generte"):
         arguments += ["--output", str(tmp_path / "outputs")]
@@ -174,7 +175,7 @@ def test_without_a_clone_a_model_is_asked_for(given, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ppdiffusers_tome.__file__", str(tmp_path / "ppdiffusers_tome" / "__init__.py"))
     error = get_error(["generate", "--prompt", "x", "--output", str(tmp_path), *given], capsys)
-    assert "give a pipeline's folder or a hub name; a clone of ppdiffusers_tome's repository has small models" in error
+    assert "or a small model of examples/models in a clone of ppdiffusers_tome's repository" in error
 
 
 def test_no_command_is_refused(capsys):
@@ -184,4 +185,5 @@ def test_no_command_is_refused(capsys):
 def test_hub_that_cannot_be_reached_is_one_line(tmp_path, capsys):
     output = ["--output", str(tmp_path / "outputs")]
     error = get_error(["generate", "--prompt", PROMPT, "--model", "nobody/nothing", *output], capsys)
-    assert "--model nobody/nothing could not be loaded; check the name and the network" in error
+    assert "--model nobody/nothing could not be loaded; check the name and the network, or give a small model" in error
+    assert "of examples/models: dit, emoji, photographs" in error

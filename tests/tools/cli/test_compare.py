@@ -1,4 +1,4 @@
-"""``compare``: its files, and that its columns differ in the settings alone."""
+"""``compare``: its files, that a stopped run resumes, and that its columns differ in the settings alone."""
 
 from __future__ import annotations
 
@@ -6,59 +6,149 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 import tiny
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
 
-FILES = ["compare", "compare.json", "compare.jsonl", "compare.md", "compare.png"]
+FILES = ["compare.json", "compare.jsonl", "compare.md", "compare.png", "images"]
+TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
+BOTH = ["--ratios", "0.5", "--configs", "quality"]
 
 
 def compare(folder: Path, *arguments: str) -> int:
     return main(["compare", *SMALL, "--output", str(folder), *arguments])
 
 
+def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the results by the name of the configuration."""
+    content = json.loads((folder / "compare.json").read_text())
+    return {row["configuration"]["name"]: row for row in content["configurations"]}
+
+
+def read_similarity(folder: Path) -> dict[tuple[str, str, int], tuple[float | None, float | None]]:
+    return {
+        (name, sample["prompt"], sample["seed"]): (sample["psnr_db"], sample["ssim"])
+        for name, row in read_rows(folder).items()
+        for sample in row["samples"]
+    }
+
+
+def read_keys(folder: Path) -> list[list[Any]]:
+    """Return prompt and seed of every measured case, in the order of the ledger."""
+    _, *lines = map(json.loads, (folder / "compare.jsonl").read_text().splitlines())
+    return [line["key"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A comparison of two prompts that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert compare(folder, *TWO, *BOTH) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
 def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     folder = tmp_path / "compare"
-    arguments = ["--ratios", "0.5", "0.7", "--configs", "fast", "--prompt", PROMPT, "--prompt", ROCKET, "--steps", "2"]
-    assert compare(folder, *arguments, "--fewer-steps", "1", "--seed", "5") == 0
+    arguments = ["--ratios", "0.5", "0.7", "--configs", "fast", "--steps", "2", "--fewer-steps", "1"]
+    assert compare(folder, *arguments, *TWO, "--seeds", "5", "6") == 0
     captured = capsys.readouterr()
     lines = heard(captured.err)  # no terminal
-    assert [line.split(":")[0] for line in lines] == [f"image {number} of 10" for number in range(1, 11)]
-    assert lines[0].startswith(f"image 1 of 10: {PROMPT}, unmerged, ")
+    assert [line.split(":")[0] for line in lines] == [f"image {number} of 20" for number in range(1, 21)]
+    assert lines[0].startswith(f"image 1 of 20: {PROMPT}, unmerged, ")
     for told in (captured.out, (folder / "compare.md").read_text()):
         assert told.count("the machine was busy (load 99.0 on ") == 1
+        assert "photographs model, 64x64 pixels, 2 steps," in told
     assert sorted(path.name for path in folder.iterdir()) == FILES
-    content = json.loads((folder / "compare.json").read_text())
-    rows = {row["configuration"]["name"]: row for row in content["configurations"]}
+    rows = read_rows(folder)
     assert list(rows) == ["unmerged", "ratio 0.5", "ratio 0.7", "fast", "1 step"]
+    cases = [(prompt, seed) for prompt in (PROMPT, ROCKET) for seed in (5, 6)]
     for name, row in rows.items():
-        assert [(sample["prompt"], sample["seed"]) for sample in row["samples"]] == [(PROMPT, 5), (ROCKET, 6)]
+        assert [(sample["prompt"], sample["seed"]) for sample in row["samples"]] == cases
         assert (row["psnr_db"] is None) == (name == "unmerged")
         assert f"| {name} |" in (folder / "compare.md").read_text()
         assert any(line.strip().startswith(name) for line in captured.out.splitlines())
-    assert rows["ratio 0.5"]["psnr_db"]["median"] > 10
-    assert read_settings(folder / "compare.png")["run"] == content["run"]
-    generated = generate("--ratio", "0", "--steps", "2", "--seed", "5", prompts=(PROMPT, ROCKET))
-    references = sorted((folder / "compare" / "references").iterdir())
-    assert [pixels_of(path).tobytes() for path in references] == [pixels_of(path).tobytes() for path in generated]
+    assert rows["unmerged"]["speed_up"] == {"median": 1, "low": 1, "high": 1, "interval": None}
+    assert 10 < rows["ratio 0.5"]["psnr_db"]["median"] < 60
+    assert read_settings(folder / "compare.png")["run"] == json.loads((folder / "compare.json").read_text())["run"]
+    for ratio, kept in (("0", "unmerged-*"), ("0.5", "ratio-0-5-*")):
+        generated = generate("--ratio", ratio, "--steps", "2", "--seed", "5", folder=ratio)
+        (image,) = folder.glob(f"images/{kept}/a-photo-of-a-cat-*-seed-5.png")
+        assert (pixels_of(image) == pixels_of(generated[0])).all()
 
 
 def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path, photo):
     assert compare(tmp_path, "--image", str(photo), "--prompt", PROMPT, "--ratios", "0.5") == 0
-    content = json.loads((tmp_path / "compare-controlnet.json").read_text())
+    content = json.loads((tmp_path / "compare.json").read_text())
     assert content["run"]["controlnet"]["edges"]["file"] == "photo.png"
-    sheet = pixels_of(tmp_path / "compare-controlnet.png")
+    sheet = pixels_of(tmp_path / "compare.png")
     assert sheet.shape[1] == 2 * 28 + 3 * 256 + 2 * 16
     column = sheet[:, 28 : 28 + 256]
     shown = column[(column == 0).all(-1).mean(1) > 0.1]
     edges = EdgeSource(photo).load(64, 64)
     assert np.corrcoef(shown.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
+
+
+def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_path, capsys, monkeypatch):
+    generate_image, left = sampling.generate_image, [None] * 7  # three warm-ups, and four images of two prompts
+
+    def stop(*given: Any, **settings: Any) -> Any:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return generate_image(*given, **settings)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sampling, "generate_image", stop)
+        assert compare(tmp_path, *TWO, *BOTH) == 130
+    assert read_keys(tmp_path) == [[PROMPT, 0]]
+    assert not (tmp_path / "compare.json").exists()
+    capsys.readouterr()
+    assert compare(tmp_path, *TWO, *BOTH) == 0
+    captured = capsys.readouterr()
+    assert f"kept: 3 images of {tmp_path}; --overwrite generates all again\n" in captured.out
+    said = [line for line in heard(captured.err) if line.startswith("image ")]
+    assert [line.split(": ")[0] for line in said] == ["image 1 of 3", "image 2 of 3", "image 3 of 3"]
+    assert all(ROCKET in line for line in said)
+    assert read_similarity(tmp_path) == read_similarity(whole)
+    assert compare(tmp_path, "--prompt", PROMPT, *BOTH, "--seeds", "0", "3") == 0
+    assert read_keys(tmp_path) == [[PROMPT, 0], [ROCKET, 0], [PROMPT, 3]]
+    before, after = read_similarity(whole), read_similarity(tmp_path)
+    assert after["ratio 0.5", PROMPT, 0] == before["ratio 0.5", PROMPT, 0] != after["ratio 0.5", PROMPT, 3]
+
+
+def test_results_of_other_settings_are_refused_in_one_sentence_and_overwritten_on_demand(whole, copy, capsys):
+    remedy = f"give another --output, or --overwrite to start over: {copy}/compare.jsonl was measured with"
+    for other, words in (
+        (["--steps", "2"], "steps 1, and this run has 2"), (["--cache", "0.5"], "other configurations"),
+    ):  # fmt: skip
+        capsys.readouterr()
+        assert compare(copy, *TWO, *BOTH, *other) == 2
+        assert heard(capsys.readouterr().err)[-1] == f"ppdiffusers-tome: error: {remedy} {words}"
+    assert read_keys(copy) == read_keys(whole)
+    assert compare(copy, "--prompt", PROMPT, "--ratios", "0.5", "--steps", "2", "--overwrite") == 0
+    assert read_keys(copy) == [[PROMPT, 0]]
+    (image,) = (path.relative_to(whole) for path in whole.glob("images/unmerged-*/*cat*"))
+    assert (pixels_of(whole / image) != pixels_of(copy / image)).any()
+
+
+def test_a_cache_alone_has_no_warning_that_it_does_nothing(tmp_path, capsys):
+    given = ["--ratios", "0", "--cache", "0.2", "--prompt", PROMPT, "--steps", "9"]
+    assert compare(tmp_path, *given) == 0
+    assert "warning" not in "".join(heard(capsys.readouterr().err))
 
 
 def test_a_scheduler_that_cannot_run_one_step(tmp_path, capsys):

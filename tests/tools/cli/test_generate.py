@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from ppdiffusers import ControlNetModel, DiffusionPipeline, StableDiffusionPipel
 import ppdiffusers_tome
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.generation import sampling, schedulers
+from ppdiffusers_tome.tools.generation import model_loader, sampling, schedulers
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.images import read_settings
@@ -30,7 +32,7 @@ def test_files_have_names_and_settings(generate, capsys):
     expected = dict(
         prompt=PROMPT, negative_prompt=ROCKET, seed=7, ratio=0.25, model="photographs", controlnet=None, height=64,
         width=64, steps=1, guidance_scale=1.5, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
-        cpu_kernels=False, tome=ToMeConfig(ratio=0.25, use_rand=False).to_dict(),
+        cpu_kernels=False, compile=None, tome=ToMeConfig(ratio=0.25, use_rand=False).to_dict(),
     )  # fmt: skip
     assert {name: settings[name] for name in expected} == expected
     assert settings["versions"]["ppdiffusers_tome"] == ppdiffusers_tome.__version__
@@ -76,6 +78,54 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     assert np.abs(pixels_of(by_photo).astype(int) - pixels_of(by_kernel)).max() <= 1
 
 
+def test_compile_draws_the_same_image(generate, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (plain,), (compiled,) = generate(), generate("--compile", folder="b")
+    assert "UNet2DConditionModel was compiled in" in capsys.readouterr().err
+    assert read_settings(compiled)["compile"] == "float32"
+    assert np.abs(pixels_of(plain).astype(int) - pixels_of(compiled)).max() <= 1
+
+
+def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
+    """Its disk was full. What was generated with other settings is not taken for it, nor is a file of the user's."""
+    prompts, folder = tmp_path / "prompts.txt", tmp_path / "outputs"
+    prompts.write_text("".join(f"a photo of a {subject}\n" for subject in ("cat", "rocket", "wall")))
+
+    def run(*arguments: str) -> int:
+        return main(["generate", *SMALL, "--prompts", str(prompts), "--output", str(folder), *arguments])
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))  # writing more fails as on a full disk
+    try:
+        assert run() == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "cannot be written (File too large); make room" in heard(capsys.readouterr().err)[-1]
+    assert list(folder.iterdir()) == []
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    monkeypatch.setenv("PADDLE_TRAINER_ID", "1")  # of the launcher's processes each takes every n-th line
+    assert run() == 0
+    assert [path.name for path in folder.iterdir()] == ["0002-a-photo-of-a-rocket.png"]
+    monkeypatch.delenv("PADDLE_TRAINER_ID")
+    monkeypatch.delenv("PADDLE_TRAINERS_NUM")
+    assert run() == 0
+    assert f"kept: 1 image of {folder}; --overwrite generates all again\n" in capsys.readouterr().out
+    files = sorted(folder.iterdir())
+    assert [read_settings(path)["seed"] for path in files] == [0, 1, 2]
+    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
+    assert run() == 0  # a finished run needs no model
+    for option, value, name in (
+        ("--tile", "9", "tome"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
+        ("--scheduler", "lcm", "scheduler"),
+    ):  # fmt: skip
+        assert run(option, value) == 2
+        words = f"give another --output, or --overwrite: {files[0]} is there with another {name}"
+        assert words in capsys.readouterr().err
+    files[0].write_bytes(b"mine")
+    assert run() == 2
+    assert files[0].read_bytes() == b"mine"
+
+
 @pytest.mark.once
 @pytest.mark.parametrize(
     "scheduler", ["euler-a", *(pytest.param(name, marks=pytest.mark.sweep) for name in schedulers.SCHEDULERS)]
@@ -99,6 +149,12 @@ def test_diffusers_folders_give_the_same_image(generate, tmp_path, photo):
     given = ("--image", str(photo), "--guidance-scale", "3")
     folders = ("--model", str(tmp_path / "model"), "--controlnet", str(tmp_path / "controlnet"))
     (known,), (file,) = generate(*given, folder="a"), generate(*given, *folders, folder="b")
+    np.testing.assert_array_equal(pixels_of(known), pixels_of(file))
+    # One part alone, among those with weights of Paddle.
+    mixed = shutil.copytree(find_model("photographs").folder, tmp_path / "mixed")
+    shutil.rmtree(mixed / "unet")
+    shutil.copytree(tmp_path / "model" / "unet", mixed / "unet")
+    (known,), (file,) = generate(folder="c"), generate("--model", str(mixed), folder="d")
     np.testing.assert_array_equal(pixels_of(known), pixels_of(file))
 
 

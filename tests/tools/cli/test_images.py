@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.edges import EdgeSource
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError, UserError
+from ppdiffusers_tome.tools.generation.edges import EdgeSource, detect_edges, fit_image
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
 
 SQUARE = np.zeros((64, 64), bool)
@@ -68,6 +68,20 @@ def test_files_that_were_cut_off_are_detected(kind, tmp_path):
     for use in (EdgeSource.check, lambda source: source.load(8, 8)):
         with pytest.raises(UserError, match=rf"a\.{kind} cannot be read as an image"):
             use(EdgeSource(path))
+
+
+def test_what_is_no_image_is_named(tmp_path):
+    """In Python, as README's ControlNet reads its photo."""
+    (tmp_path / "README.md").write_text("# no image")
+    for path, words in (("README.md", "README.md cannot be read as an image; give a PNG"),
+                        ("x.png", r"x.png cannot be read as an image \(No such file")):  # fmt: skip
+        with pytest.raises(ToMeValueError, match=words):
+            read_image(tmp_path / path)
+    for use in (lambda image: fit_image(image, 8, 8), detect_edges):
+        with pytest.raises(ToMeTypeError, match=r"image='x.png' must be an image; read_image\(path\) reads a file"):
+            use("x.png")
+    with pytest.raises(ToMeValueError, match="low=300 and high=100 must be 0 or more, low not above high"):
+        detect_edges(Image.fromarray(NOISE), low=300, high=100)
 
 
 @pytest.mark.parametrize(

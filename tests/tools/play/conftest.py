@@ -43,7 +43,7 @@ def make_form(studio: Studio, **fields: Any) -> dict[str, Any]:
     loaded = studio.plain
     return {
         "prompt": studio.prompt, "preset": "own", "method": "tome", "ratio": 0.5, "cache": 0,
-        "start": 0, "end": 1, "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "height": loaded.size[0],
+        "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "height": loaded.size[0],
         "width": loaded.size[1],
         "negative_prompt": "", "has_photo": False, "low": 100, "high": 200, "strength": 1, **fields,
     }  # fmt: skip
@@ -64,7 +64,7 @@ def address(studio: Studio) -> Iterator[str]:
     from ppdiffusers_tome.tools.play.server import listen, make_server
 
     with listen("127.0.0.1", 0) as listening:
-        server = make_server(Page(studio, "en").blocks, listening, "127.0.0.1", ["Play.Example.org"])
+        server = make_server(Page(studio, "en").blocks, listening, "127.0.0.1")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         wait_until(lambda: server.started)

@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.sweep,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here; on Debian: apt-get install chromium"),
 ]
-DESKTOP, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 WAIT = 120_000  # milliseconds
 
 
@@ -28,7 +28,11 @@ def test_both_images_are_compared_under_a_slider(address: str, size: dict[str, i
         tab.wait_for_selector("#tome-own", state="hidden", timeout=WAIT)
         tab.locator("#tome-preset input").first.check()  # a ratio, where the page begins
         tab.wait_for_selector("#tome-own", timeout=WAIT)
+        generate = tab.locator("#tome-generate").bounding_box()
         tab.click("#tome-generate")
+        progress = tab.wait_for_selector("#tome-progress .progress-text", timeout=WAIT).bounding_box()
+        for box in (generate, progress):
+            assert box["y"] + box["height"] < size["height"], "it is seen without scrolling"
         tab.wait_for_selector(".tome-first img", timeout=WAIT)
         tab.wait_for_selector(".tome-pair img", timeout=WAIT)
         slider = tab.locator(".tome-pair input")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.play.html import render_comparison
+from ppdiffusers_tome.tools.play.i18n import translate
 from ppdiffusers_tome.tools.play.studio import Comparison, RefusedError, Studio
 from tools.cli.conftest import SMALL, draw_square, write_dit
 from tools.play.conftest import make_form, make_studio, wait_until
@@ -40,17 +44,28 @@ def images_equal(first: Image.Image, second: Image.Image) -> bool:
 
 
 def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
-    result = compare(studio, seed=3, steps=10, cache=0.5, start=0.1, end=0.8)
+    result = compare(studio, seed=3, steps=10, cache=0.5)
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
-    merging = ToMeConfig(ratio=0.5, cache=0.5, start=0.1, end=0.8)
+    merging = ToMeConfig(ratio=0.5, cache=0.5)
     for tome, image in ((None, result.unmerged.image), (merging, result.merged.image)):
         loaded.apply(tome)
         assert images_equal(image, loaded.generate(studio.prompt, 0, None, steps=10).image)
     assert result.merged.similarity is not None
     assert 10 < result.merged.similarity.psnr < 100
     assert min(result.merged.seconds, result.unmerged.seconds) > 0
-    assert result.notes.keys() == {"settings_note", "measured_note", "unusual_size"}
-    assert "5 of 10 calls of unet skipped" in result.notes["settings_note"]
+    notes = dict(result.notes)
+    assert list(notes) == ["applied_note", "skipped_note", "measured_note", "unusual_size"]
+    assert notes["skipped_note"] == {"denoiser": "unet", "skipped": 5, "calls": 10}
+
+
+def test_a_page_in_chinese_has_no_sentence_in_english(studio: Studio) -> None:
+    given = {"steps": 9, "cache": 0.3, "prompt": "a dog " * 40, "negative_prompt": "red " * 80}
+    comparison = compare(studio, **given)
+    keys = {key for key, _ in comparison.notes}
+    assert keys >= {"skipped_note", "too_long", "negative_too_long", "unknown_subject", "unusual_size"}
+    text = re.sub("<[^>]*>", " ", render_comparison(partial(translate, "zh"), comparison))
+    assert "9 次调用" in text
+    assert not re.search("[A-Za-z]+( [A-Za-z]+){2}", text)
 
 
 def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tmp_path: Path) -> None:
@@ -58,7 +73,7 @@ def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tm
     found.save(tmp_path / "tome.json")
     given = make_studio(*SMALL, "--config", str(tmp_path / "tome.json"))
     for maker, form, tome in (
-        (studio, {"preset": "none", "cache": 0.2}, ToMeConfig(0, cache=0.2)),
+        (studio, {"preset": "none", "cache": 0.2, "steps": 10}, ToMeConfig(0, cache=0.2)),
         (studio, {"preset": "balanced"}, ToMeConfig.preset("balanced")),
         (given, {"preset": "given"}, found),
     ):
@@ -73,7 +88,7 @@ def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio
     free, weak = compare(studio), compare(studio, photo=draw_square(), has_photo=True, strength=0)
     difference = np.asarray(weak.unmerged.image).astype(int) - np.asarray(free.unmerged.image)
     assert np.abs(difference).max() <= 1
-    assert "no_edges" in compare(studio, photo=Image.new("RGB", (64, 64))).notes
+    assert ("no_edges", {}) in compare(studio, photo=Image.new("RGB", (64, 64))).notes
     with pytest.raises(RefusedError, match="lost_photo"):
         compare(studio, has_photo=True)
 

@@ -36,9 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help=f"where to serve it (default: {HOST}, this machine alone); 0.0.0.0: everywhere, without a "
                       "password")
     page.add_argument("--port", type=int, default=PORT, metavar="N", help=f"0: any free one (default: {PORT})")
-    page.add_argument("--allow-host", action="append", default=[], metavar="NAME",
-                      help="a name of a proxy in front of the page, such as play.example.org; may be repeated. On this "
-                      "machine alone the page answers to no other names than these and its own")
     page.add_argument("--language", choices=("en", "zh"), default="en", help="default: en")
     page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
     add_image_arguments(parser)
@@ -64,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         from ppdiffusers_tome.tools.play.studio import Studio
 
         studio = Studio(settings, prompts, default=args.prompt is None)
-        server = make_server(Page(studio, args.language).blocks, listening, args.host, args.allow_host)
+        server = make_server(Page(studio, args.language).blocks, listening, args.host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
         if not address.is_loopback:
@@ -100,7 +97,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     Raises:
         UserError, ToMeValueError: an argument cannot be used.
     """
-    settings = parse_settings(args, None, provides_edges=True)
+    settings = parse_settings(args, provides_edges=True)
     if settings.model.controlnet is not None and args.controlnet is None:
         settings = replace(settings, controlnet=find_controlnet(settings.model.controlnet))
     if args.config is not None:

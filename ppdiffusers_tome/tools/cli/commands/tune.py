@@ -22,7 +22,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
 )
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
-from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings
+from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings, refuse_conflicts
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.units import format_count
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
@@ -51,10 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, 0.0)  # every trial has settings of its own
+    settings = parse_settings(args)
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
     given = args.configs and [combine_settings(each, {}) for each in args.configs]
-    candidates = list_candidates(given, [settings.steps])
+    refuse_conflicts(args, given or [])
+    candidates = list_candidates(given, [settings.steps], is_compiled=settings.compile is not None)
     target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     progress = _Progress(len(candidates))

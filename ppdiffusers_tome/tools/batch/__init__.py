@@ -1,1 +1,0 @@
-"""Images from a file of prompts."""

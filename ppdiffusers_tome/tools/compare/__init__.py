@@ -1,0 +1,1 @@
+"""Images unmerged and with settings, their measurements, and one report."""

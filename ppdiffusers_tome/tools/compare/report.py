@@ -1,0 +1,138 @@
+"""The report of a comparison: a sheet of images, a table, and every number as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.tools.compare.configurations import Configuration
+from ppdiffusers_tome.tools.compare.samples import Case, Sample
+from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.generation.results import format_run
+from ppdiffusers_tome.tools.images import read_image, write_image
+from ppdiffusers_tome.tools.measure.meter import find_highest_peak
+from ppdiffusers_tome.tools.measure.similarity import format_psnr
+from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median
+from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Measures with their headings and formats.
+MEASURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "seconds": ("seconds", format_seconds), "speed_up": ("speed-up", "{:.2f}x".format),
+    "psnr_db": ("PSNR (dB)", format_psnr), "ssim": ("SSIM", "{:.3f}".format),
+}  # fmt: skip
+_MAX_ROWS = 8  # of the sheet
+
+
+@dataclass(frozen=True)
+class Row:
+    """The images of one configuration; unmerged ones have no similarity."""
+
+    configuration: Configuration
+    samples: Sequence[Sample]
+
+    @cached_property
+    def medians(self) -> dict[str, Median]:
+        """The medians over the images, by measure."""
+        values = {
+            "seconds": [sample.seconds for sample in self.samples],
+            "speed_up": [sample.unmerged_seconds / sample.seconds for sample in self.samples],
+        }
+        similarities = [sample.similarity for sample in self.samples if sample.similarity is not None]
+        if similarities:
+            values["psnr_db"] = [similarity.psnr for similarity in similarities]
+            values["ssim"] = [similarity.ssim for similarity in similarities]
+        return {measure: Median.from_values(of_images) for measure, of_images in values.items()}
+
+    @property
+    def peaks(self) -> dict[str, int | None]:
+        """The highest peaks of memory in bytes; None if not measured."""
+        return {
+            "denoising_peak_bytes": find_highest_peak(sample.denoising_peak_bytes for sample in self.samples),
+            "peak_bytes": find_highest_peak(sample.peak_bytes for sample in self.samples),
+        }
+
+    def format(self, measure: str) -> str:
+        """Return the median with its interval, of PSNR with the lowest in parentheses."""
+        if measure not in self.medians:
+            return "-"
+        median = self.medians[measure]
+        lowest = f" ({median.low:.1f})" if measure == "psnr_db" and math.isfinite(median.low) else ""
+        return median.format(MEASURES[measure][1]) + lowest
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, fit for JSON."""
+        medians = {name: self.medians[name].to_dict() if name in self.medians else None for name in MEASURES}
+        samples = [asdict(sample) for sample in self.samples]
+        return {"configuration": self.configuration.to_dict(), **medians, **self.peaks, "samples": samples}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of all cases."""
+
+    run: Mapping[str, Any]  # what all images share, and all prompts and seeds
+    machine: Mapping[str, Any]
+    rows: Sequence[Row]
+    busy: str | None = None  # what else ran as the measuring began, if that disturbs it
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the table needs; the first says how the images were made."""
+        images, prompts, seeds = len(self.rows[0].samples), len(self.run["prompts"]), len(self.run["seeds"])
+        notes = [
+            format_run(self.run),
+            ", ".join(f"{name} {value}" for name, value in self.machine.items() if name != "memory"),
+            f"medians of {format_count(images, 'image')} each ({format_count(prompts, 'prompt')}, "
+            f"{format_count(seeds, 'seed')}); in brackets, from {MIN_VALUES} images on: {METHOD}",
+            "seconds: of the whole call, after a warm-up; speed-up: those of the unmerged image / those of this one",
+            "PSNR (the lowest), SSIM: to the unmerged image from the same noise",
+            f"peak memory: {self.machine['memory']}, the most over the images",
+        ]
+        if self.busy:
+            notes.append(f"{self.busy}: seconds and speed-ups mislead; measure again when it is idle")
+        return notes
+
+    def make_table(self) -> Table:
+        """Make a table of the measures of every configuration."""
+        headings = [heading for heading, _ in MEASURES.values()]
+        table = Table(["configuration", *headings, "peak memory, denoising", "peak memory, all"])
+        for row in self.rows:
+            table.add(row.configuration.name, *map(row.format, MEASURES), *map(format_bytes, row.peaks.values()))
+        return table
+
+    def write(self, paths: Sequence[Path], edges: Image.Image | None) -> None:
+        """Write sheet, table and numbers to the paths, and print the table."""
+        made_with = {"run": self.run, "on": self.machine}
+        write_image(paths[0], self._make_sheet(paths[0].parent, edges), made_with, overwrite=True)
+        content = {**made_with, "intervals": METHOD, "configurations": [row.to_dict() for row in self.rows]}
+        Page("Token merging", self.notes, [self.make_table()]).write(paths, content)
+
+    def _make_sheet(self, folder: Path, edges: Image.Image | None) -> Image.Image:
+        """Lay out a row per case, the first ones, and a column per configuration."""
+        from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
+
+        columns = [] if edges is None else [Label("edges")]
+        for row in self.rows:
+            lines = [f"{row.medians['seconds'].median:.2f} s"]
+            lines.append(f"{format_bytes(row.peaks['denoising_peak_bytes'])} denoising")
+            if "psnr_db" in row.medians:
+                psnr = format_psnr(row.medians["psnr_db"].median)
+                lines[0] += f" · {row.medians['speed_up'].median:.2f}x the speed"
+                lines[1] += f" · {psnr if psnr == 'identical' else f'PSNR {psnr} dB'}"
+            columns.append(Label(row.configuration.name, tuple(lines)))
+        sheet_rows = []
+        for samples in list(zip(*(row.samples for row in self.rows), strict=True))[:_MAX_ROWS]:
+            case = Case(samples[0].prompt, samples[0].seed)
+            cells = [] if edges is None else [Cell(edges)]
+            for row, sample in zip(self.rows, samples, strict=True):
+                caption = " · ".join(filter(None, [f"{sample.seconds:.2f} s", str(sample.similarity or "")]))
+                cells.append(Cell(read_image(case.locate(folder, row.configuration.name)), caption))
+            sheet_rows.append((f"{case.prompt}, seed {case.seed}", cells))
+        return make_sheet(Label("Token merging", tuple(self.notes[:2])), columns, sheet_rows)

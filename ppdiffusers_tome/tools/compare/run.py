@@ -1,0 +1,121 @@
+"""The run of ``compare``, which resumes when stopped."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ppdiffusers_tome.files import prepare_folder
+from ppdiffusers_tome.tools.compare.configurations import Configuration
+from ppdiffusers_tome.tools.compare.report import Report, Row
+from ppdiffusers_tome.tools.compare.samples import Case, Sample
+from ppdiffusers_tome.tools.console.output import print_line
+from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
+from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
+from ppdiffusers_tome.tools.images import write_image
+from ppdiffusers_tome.tools.measure.ledger import Ledger
+from ppdiffusers_tome.tools.measure.meter import explain_peak
+from ppdiffusers_tome.tools.measure.system import describe_load, describe_machine
+from ppdiffusers_tome.tools.measure.units import format_count
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+    from ppdiffusers_tome.tools.generation.results import GeneratedImage
+
+
+@dataclass
+class Comparison:
+    """Configurations that generate the same cases, one after the other.
+
+    The images of a case follow each other, the unmerged one first, so that whatever slows the machine slows all
+    configurations.
+    """
+
+    loaded: LoadedPipeline
+    configurations: Sequence[Configuration]  # the unmerged pipeline first
+    folder: Path  # of the results
+    edges: Image.Image | None = None
+    _warmed_up: set[str] = field(default_factory=set)
+
+    def run(self, cases: Sequence[Case], *, overwrite: bool) -> Report:
+        """Measure the cases that earlier results lack; report on all.
+
+        Raises:
+            UserError: the results belong to another run, or the scheduler cannot run as few steps as a configuration.
+            NothingToMergeError: nothing merges in the pipeline with a configuration.
+        """
+        for each in self.configurations:
+            if each.steps is not None:
+                check_scheduler(self.loaded.pipe.scheduler, each.steps, may_scale=True)
+        run = {**self.loaded.describe_run(), "negative_prompt": self.loaded.settings.negative_prompt}
+        del run["versions"]  # those of the machine
+        machine = {**describe_machine(), "memory": explain_peak()}
+        if self.edges is not None:  # another image may have taken the place of a file
+            run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
+        configurations = {each.name: each.to_dict() for each in self.configurations}
+        identity = {**run, **machine, "configurations": configurations}
+        ledger, busy = Ledger(self.folder / "compare.jsonl", identity, overwrite=overwrite), describe_load()
+        self._measure_missing(cases, ledger)
+        rows = [Row(each, [Sample(**ledger[case][each.name]) for case in cases]) for each in self.configurations]
+        run["prompts"] = list(dict.fromkeys(case.prompt for case in cases))
+        run["seeds"] = list(dict.fromkeys(case.seed for case in cases))
+        return Report(run, machine, rows, busy)
+
+    def _measure_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
+        from tqdm import tqdm
+
+        missing = [case for case in cases if case not in ledger]
+        if reused := len(cases) - len(missing):
+            images = format_count(reused * len(self.configurations), "image")
+            print_line(f"kept: {images} of {self.folder}; --overwrite generates all again")
+        total = len(self.configurations) * len(missing)
+        with tqdm(total=total, desc="images", position=0, disable=None) as bar:
+            for case in missing:
+                samples = {}
+                for name, sample in self._measure_case(case):
+                    samples[name] = asdict(sample)
+                    bar.update()
+                    if bar.disable:  # without a terminal
+                        number = missing.index(case) * len(self.configurations) + len(samples)
+                        line = f"image {number} of {total}: {case.prompt}, {name}, {sample.seconds:.1f} s"
+                        print(line, file=sys.stderr, flush=True)
+                ledger.add(case, samples)
+
+    def _measure_case(self, case: Case) -> Iterator[tuple[str, Sample]]:
+        """Generate, keep and measure the images of a case."""
+        unmerged: GeneratedImage | None = None
+        for each in self.configurations:
+            generated = self._generate(each, case)
+            if unmerged is None:
+                unmerged = generated
+            else:
+                generated = generated.compare_with(unmerged.image)
+            path = case.locate(self.folder, each.name)
+            prepare_folder(path.parent, [path.name], overwrite=True)
+            settings = {"configuration": each.name, "prompt": case.prompt, "seed": case.seed}
+            write_image(path, generated.image, settings, overwrite=True)
+            yield each.name, Sample(
+                case.prompt, case.seed, generated.seconds, unmerged.seconds, generated.denoising_peak_bytes,
+                generated.peak_bytes, **(generated.similarity.to_dict() if generated.similarity else {}),
+            )  # fmt: skip
+
+    def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:
+        from ppdiffusers_tome.api import remove_tome
+
+        image = case.prompt, case.seed - self.loaded.settings.seed, self.edges
+        try:
+            # The first image of a configuration is slower, and one whose program left memory.
+            if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
+                replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
+                self.loaded.generate(*image, steps=self.loaded.warm_up_steps)
+                self._warmed_up.add(configuration.name)
+            configuration.apply(self.loaded.pipe)
+            return self.loaded.generate(*image, steps=configuration.steps)
+        finally:
+            remove_tome(self.loaded.pipe)

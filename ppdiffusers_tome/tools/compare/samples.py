@@ -1,0 +1,52 @@
+"""Measurements of images, and where the images are kept."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ppdiffusers_tome.tools.images import slugify
+from ppdiffusers_tome.tools.measure.similarity import Similarity
+
+
+class Case(NamedTuple):
+    """A prompt and the seed of its noise, which every configuration generates."""
+
+    prompt: str
+    seed: int
+
+    def locate(self, folder: Path, configuration: str) -> Path:
+        """Return the path of its image: the same in every run, and others for other names."""
+        return folder / "images" / _make_name(configuration) / f"{_make_name(self.prompt)}-seed-{self.seed}.png"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The measurements of one image, as JSON has them.
+
+    Peaks are None if they could not be measured. Similarity is to the unmerged image, and None for that image itself;
+    an infinite PSNR is None, too.
+    """
+
+    prompt: str
+    seed: int
+    seconds: float  # of the whole call
+    unmerged_seconds: float  # of the unmerged image
+    denoising_peak_bytes: int | None  # until the last denoising step
+    peak_bytes: int | None  # with decoding
+    psnr_db: float | None = None
+    ssim: float | None = None
+
+    @property
+    def similarity(self) -> Similarity | None:
+        if self.ssim is None:
+            return None
+        return Similarity(math.inf if self.psnr_db is None else self.psnr_db, self.ssim)
+
+
+def _make_name(text: str) -> str:
+    """Return a part of a file name; different texts have different ones."""
+    return f"{slugify(text)}-{zlib.crc32(text.encode()):08x}"

@@ -1,1 +1,0 @@
-"""Speed, memory and similarity of images by several configurations."""
