@@ -84,6 +84,9 @@ def _replace_weights(layer: Layer) -> Iterator[dict[str, paddle.Tensor]]:
 
     Yields:
         The weights by the names of their inputs.
+
+    Raises:
+        UncompilableError: an attribute was set meanwhile, which a program would not do.
     """
     layers = layer.sublayers(include_self=True)
     attributes = [dict(vars(each)) for each in layers]  # code of a model may store what it computes
@@ -100,6 +103,11 @@ def _replace_weights(layer: Layer) -> Iterator[dict[str, paddle.Tensor]]:
                 if x is not None:
                     tensors[name] = inputs[id(x)]
         yield weights
+        for each, found in zip(layers, attributes, strict=True):
+            for name, value in vars(each).items():
+                kept = found.get(name, getattr(type(each), name, value))
+                if name != "_built" and value is not kept:  # as a count of steps, by which a cache goes
+                    raise UncompilableError(f"{type(each).__name__} sets its {name} in every call")
     finally:
         for tensors, found in zip(held, before, strict=True):
             tensors.update(found)

@@ -113,7 +113,7 @@ def test_a_method_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     model = compiled()
     tiny.run_unet(model)
     forward = BasicTransformerBlock.forward
-    monkeypatch.setattr(BasicTransformerBlock, "forward", lambda self, x, *args, **kwargs: forward(self, 2 * x, **kwargs))
+    monkeypatch.setattr(BasicTransformerBlock, "forward", lambda self, x, **kwargs: forward(self, 2 * x, **kwargs))
     check_same(model, tiny.small_unet())
 
 
@@ -138,6 +138,7 @@ def _run_with_image(model: Any) -> np.ndarray:
     return tiny.run_unet(model, **given)
 
 
+@pytest.mark.sweep
 def test_ip_adapter_and_its_scale(tmp_path: Path) -> None:
     model, plain = compile_cpu(tiny.unet()), tiny.unet()
     check_same(model, plain)
@@ -151,16 +152,14 @@ def test_ip_adapter_and_its_scale(tmp_path: Path) -> None:
     assert np.abs(check_same(model, plain, _run_with_image) - with_image).max() > 1e-3
 
 
-def test_lora_loaded_scaled_fused_and_unfused(tmp_path: Path) -> None:
+def test_lora_loaded_fused_and_unfused(tmp_path: Path) -> None:
     model, plain = compile_cpu(tiny.unet()), tiny.unet()
     for each in (model, plain):
         load_lora(each, tmp_path)
     loaded = check_same(model, plain)
-    scaled = check_same(model, plain, cross_attention_kwargs=dict(scale=0.5))
-    assert np.abs(loaded - scaled).max() > 1e-3
     for each in (model, plain):
         each.fuse_lora()
-    check_same(model, plain)
+    assert np.abs(check_same(model, plain) - loaded).max() <= 1e-3
     for each in (model, plain):
         each.unfuse_lora()
     assert np.abs(check_same(model, plain) - loaded).max() > 1e-3
@@ -189,12 +188,28 @@ def test_a_processor_that_keeps_something_of_every_call(tmp_path: Path) -> None:
     assert (np.array(found) == np.array(expected)).all()
 
 
+def test_code_that_counts_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As caches of steps do, in place of a method of the class: one program would be the first step for ever."""
+    forward = BasicTransformerBlock.forward
+
+    def scale_every_other(self: Any, x: paddle.Tensor, **kwargs: Any) -> paddle.Tensor:
+        self.count += 1
+        return forward(self, x, **kwargs) * (1 + self.count % 2)
+
+    monkeypatch.setattr(BasicTransformerBlock, "forward", scale_every_other)
+    monkeypatch.setattr(BasicTransformerBlock, "count", 0, raising=False)
+    model, plain = compiled(), tiny.small_unet()
+    with pytest.warns(UserWarning, match="sets its count in every call"):
+        found = [tiny.run_unet(model) for _ in range(3)]
+    assert (np.array(found) == np.array([tiny.run_unet(plain) for _ in range(3)])).all()
+
+
 def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
     model, plain = compiled(), tiny.small_unet()
 
     def take_turns() -> None:
-        for settings in (None, dict(ratio=0.5), dict(ratio=0.3, merge_mlp=True)):
+        for settings in (None, dict(ratio=0.5)):
             with programs_alone():
                 for each in (model, plain):
                     remove_tome(each) if settings is None else apply_tome(each, **settings)
@@ -202,8 +217,8 @@ def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         with use_tome(model, 0.7), use_tome(plain, 0.7):
             check_same(model, plain)
 
-    assert counted.during(take_turns) == 4 + 4  # those of ``plain``, and each program's first
-    assert counted.during(take_turns) == 4, "a setting that comes back is compared or computed again"
+    assert counted.during(take_turns) == 3 + 3  # those of ``plain``, and each program's first
+    assert counted.during(take_turns) == 3, "a setting that comes back is compared or computed again"
     uncompile_cpu(model)
     assert [name for name in vars(model) if "compiled" in name] == []
     tiny.run_unet(remove_tome(model))
@@ -227,8 +242,8 @@ def test_settings_that_depend_on_the_step_are_paddles(settings: dict[str, Any]) 
 def test_gradients_and_training() -> None:
     model, plain = compiled(), tiny.small_unet()
     check_same(model, plain)
-    with pytest.warns(UserWarning, match="gradients are recorded"):
-        gradients = []
+    gradients = []
+    with pytest.warns(UserWarning, match="gradients are recorded"):  # noqa: PT031
         for each in (model, plain):
             latent = tiny.latent()
             latent.stop_gradient = False
@@ -299,12 +314,10 @@ def test_hooks_on_layers() -> None:
     model.register_forward_post_hook(lambda layer, inputs, output: seen.append(output))
     check_same(model, plain)
     assert len(seen) == 1
-    hook = model.mid_block if model.mid_block is not None else model.conv_in
-    handle = hook.register_forward_post_hook(lambda layer, inputs, output: seen.append(output))
+    handle = model.conv_in.register_forward_post_hook(lambda layer, inputs, output: seen.append(output))
     with pytest.warns(UserWarning, match="hooks are on layers inside"):
         tiny.run_unet(model)
-        tiny.run_unet(model)
-    assert len(seen) == 5
+    assert len(seen) == 3
     assert all(isinstance(getattr(each, "sample", each), paddle.Tensor) for each in seen)
     handle.remove()
     check_same(model, plain)
@@ -329,6 +342,7 @@ def test_kernels_of_the_cpu_beside_it() -> None:
     assert not [each for each in caught if BY_PADDLE in str(each.message)]
 
 
+@pytest.mark.sweep
 def test_a_static_program_of_a_compiled_model() -> None:
     model = tiny.Positional(apply_tome(tiny.small_unet(), 0.5))
     model.eval()

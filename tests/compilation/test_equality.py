@@ -19,15 +19,15 @@ from zoo.specimen import keep_random_state
 
 pytestmark = needs_openvino
 
-USUAL = {"controlnet", "dit", "pixart", "sd3", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit"}
+USUAL = {"controlnet", "dit", "pixart", "sd3", "unet", "unet_unconditional", "unidiffuser", "uvit"}
 # All that must compile; others are computed by Paddle.
 COMPILED = USUAL | {
     "audio_diffusion", "audioldm", "audioldm2", "controlnet_sdxl", "gligen", "lvdm_unconditional", "prior_transformer",
-    "st_unet", "t5_film", "unet_1d", "unet_3d", "unet_consistency", "unet_motion", "unet_spatio_temporal", "upscaler",
-    "versatile", "vid2vid_st_unet",
+    "sdxl", "st_unet", "t5_film", "unet_3d", "unet_motion", "unet_spatio_temporal", "upscaler", "versatile",
+    "vid2vid_st_unet",
 }  # fmt: skip
 # Fractions too: those of most samplers are no whole numbers.
-TIMESTEPS = (999, 981, 701.5, 333.25, 41, 1, 0.5, 0)
+TIMESTEPS = (999, 701.5, 41, 0.5)
 METHODS: dict[str, dict[str, Any]] = {
     "half": dict(ratio=0.5),
     "balanced": dict(ratio="balanced"),
@@ -56,7 +56,7 @@ def test_families_that_compile(specimen: Specimen) -> None:
             apply_tome(model, ratio=0.5)
         compile_cpu(model)
         # The second timestep has the program of the first.
-        for timestep in (900, 300):
+        for timestep in (900, 500):
             with programs_alone():
                 found = specimen.run(model, timestep=timestep).numpy()
             assert difference(found, specimen.run(plain, timestep=timestep).numpy()) <= 1e-4
@@ -136,7 +136,8 @@ def test_a_whole_image_with_controlnet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_models_with_a_decoder_have_it_compiled() -> None:
     vae, plain = compile_cpu(tiny.vae()), tiny.vae()
-    assert "forward" in vars(vae.decoder) and "forward" not in vars(vae)
+    assert "forward" in vars(vae.decoder)
+    assert "forward" not in vars(vae)
 
     @paddle.no_grad()
     def decode(model: Any) -> np.ndarray:

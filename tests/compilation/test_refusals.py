@@ -123,7 +123,7 @@ class TestWithPrograms:
         for args in ((tiny.latent()[:, :3], 500, tiny.text()), (tiny.latent(), 500), ("a", 500, tiny.text())):
             errors = []
             for each in (plain, model):
-                with warnings.catch_warnings(), pytest.raises(Exception) as raised, paddle.no_grad():  # noqa: PT011
+                with warnings.catch_warnings(), pytest.raises(Exception) as raised, paddle.no_grad():  # noqa: PT011, PT012
                     warnings.simplefilter("ignore")
                     each(*args)
                 errors.append((raised.type, str(raised.value)))
@@ -189,7 +189,7 @@ class TestWithPrograms:
         """It is a constant of a program, which are not made for ever."""
         counted = Counted(monkeypatch)
         model = compiled()
-        with pytest.warns(UserWarning, match="none ran a second time"):
+        with pytest.warns(UserWarning, match="none ran a second time"):  # noqa: PT031
             for number in range(10):
                 tiny.run_unet(model, timestep=number + 0.5)
         assert counted.calls == 10
