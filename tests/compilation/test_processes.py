@@ -135,7 +135,7 @@ def test_a_forked_process_is_computed_by_paddle() -> None:
     if child == 0:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            same = (tiny.run_unet(model) == expected).all()
+            same = difference(tiny.run_unet(model), expected) <= 1e-4
         os._exit(0 if same and any("forked" in str(each.message) for each in caught) else 1)
     release.set()
     thread.join()
