@@ -233,8 +233,7 @@ def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_settings_that_depend_on_the_step_are_refused(settings: dict[str, Any]) -> None:
     model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5)), apply_tome(tiny.small_unet(), 0.5)
-    with warnings.catch_warnings(), pytest.raises(ToMeValueError, match="do not go together with"):
-        warnings.filterwarnings("ignore", message="ToMe: cache")
+    with pytest.raises(ToMeValueError, match="do not go together with"):
         apply_tome(model, **settings)
     check_same(model, plain)
 
