@@ -17,10 +17,11 @@ from ppdiffusers.models.attention import BasicTransformerBlock
 from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
-from compilation.compiled import BY_PADDLE, Counted, check_same, compiled, needs_openvino, programs_alone
+from compilation.compiled import BY_PADDLE, Counted, check_same, compiled, difference, needs_openvino, programs_alone
 from patching.test_processors import load_ip_adapter, load_lora, math_attention, set_counting, set_sliced, set_xformers
 from ppdiffusers_tome import (
     ToMeTypeError,
+    ToMeValueError,
     apply_tome,
     compile_cpu,
     disable_cpu_kernels,
@@ -185,7 +186,7 @@ def test_a_processor_that_keeps_something_of_every_call(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="keeps something"):
         found = [tiny.run_unet(model, timestep=each) for each in (500, 40)]
     expected = [tiny.run_unet(plain, timestep=each) for each in (500, 40)]
-    assert (np.array(found) == np.array(expected)).all()
+    assert difference(np.array(found), np.array(expected)) <= 1e-4
 
 
 def test_code_that_counts_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +202,7 @@ def test_code_that_counts_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     model, plain = compiled(), tiny.small_unet()
     with pytest.warns(UserWarning, match="sets its count in every call"):
         found = [tiny.run_unet(model) for _ in range(3)]
-    assert (np.array(found) == np.array([tiny.run_unet(plain) for _ in range(3)])).all()
+    assert difference(np.array(found), np.array([tiny.run_unet(plain) for _ in range(3)])) <= 1e-4
 
 
 def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,13 +231,11 @@ def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     [dict(ratio=0.5, cache=0.5), dict(ratio=0.5, reuse_steps=2), dict(ratio=(0.6, 0.2)), dict(ratio=0.5, end=0.5)],
     ids=str,
 )
-def test_settings_that_depend_on_the_step_are_paddles(settings: dict[str, Any]) -> None:
-    pipe, plain = compile_cpu(tiny.pipeline(unet=tiny.small_unet())), tiny.pipeline(unet=tiny.small_unet())
-    apply_tome(pipe, **settings)
-    apply_tome(plain, **settings)
-    with pytest.warns(UserWarning, match="do not go together with"):
-        found = tiny.run_pipeline(pipe, steps=4)
-    assert (found == tiny.run_pipeline(plain, steps=4)).all()
+def test_settings_that_depend_on_the_step_are_refused(settings: dict[str, Any]) -> None:
+    model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5)), apply_tome(tiny.small_unet(), 0.5)
+    with pytest.raises(ToMeValueError, match="do not go together with"):
+        apply_tome(model, **settings)
+    check_same(model, plain)
 
 
 def test_gradients_and_training() -> None:
@@ -249,7 +248,7 @@ def test_gradients_and_training() -> None:
             latent.stop_gradient = False
             each(latent, 500, tiny.text()).sample.square().mean().backward()
             gradients.append(latent.grad.numpy())
-    assert (gradients[0] == gradients[1]).all()
+    assert difference(gradients[0], gradients[1]) <= 1e-4
     model.train()
     with pytest.warns(UserWarning, match="training mode"):
         tiny.run_unet(model)

@@ -135,7 +135,7 @@ def test_a_forked_process_is_computed_by_paddle() -> None:
     if child == 0:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            same = (tiny.run_unet(model) == expected).all()
+            same = difference(tiny.run_unet(model), expected) <= 1e-4
         os._exit(0 if same and any("forked" in str(each.message) for each in caught) else 1)
     release.set()
     thread.join()
@@ -168,9 +168,10 @@ def test_nothing_is_left_of_a_model() -> None:
 
 
 def test_programs_of_many_sizes_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppdiffusers_tome.compilation.model._MOST_BYTES", 0)
     counted = Counted(monkeypatch)
     model, plain = compiled(), tiny.small_unet()
-    for width in (8, 12, 16, 20, 24):
+    for width in (8, 12, 16, 8):
         check_same(model, plain, width=width)
         assert counted.during(lambda width=width: tiny.run_unet(model, width=width)) == 0
-    assert len(model._ppdiffusers_tome_compiled._programs) == 4
+    assert len(model._ppdiffusers_tome_compiled._programs) == 2
