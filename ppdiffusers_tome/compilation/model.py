@@ -107,6 +107,7 @@ class CompiledModel:
             program = self._by_kind[kind]
             if program is None:
                 return run_paddle(*args, **kwargs)
+            self._programs.move_to_end(program.digest)
             for frame in CALL_STACK.frames:
                 if frame.call.denoiser is layer:  # whose blocks are in the program
                     frame.call.state.has_run_blocks = True
@@ -162,7 +163,6 @@ class CompiledModel:
             if contents.is_outdated(layer):  # as attention maps, which a program would not keep
                 raise UncompilableError("an attention processor keeps something of every call")
             if trace.digest in self._programs:  # the model changed back
-                self._programs.move_to_end(trace.digest)
                 return self._programs[trace.digest]
             show_progress(f"{name} for {' '.join(str(x.shape) for x in tensors[:1])} is being compiled ...")
             program = Program(trace, self.precision, self.threads)

@@ -29,7 +29,7 @@ class Program:
         settings = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "INFERENCE_NUM_THREADS": threads}
         # A request is for one call at a time.
         self._request = openvino.Core().compile_model(trace.model, "CPU", settings).create_infer_request()
-        self._output = trace.output
+        self._output, self.digest = trace.output, trace.digest
 
     def run(self, tensors: Sequence[paddle.Tensor]) -> Any:
         """Return what the call returns for the tensors in its arguments."""
