@@ -75,7 +75,7 @@ class Contents:
 
 def _sample(x: paddle.Tensor) -> np.ndarray:
     """Return an array of some numbers on the memory of a weight."""
-    numbers = share_memory(x).reshape(-1)
+    numbers = share_memory(x)[0].reshape(-1)
     return numbers[:: max(1, numbers.size // _SAMPLES)][:_SAMPLES]
 
 

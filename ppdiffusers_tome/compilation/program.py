@@ -33,7 +33,7 @@ class Program:
 
     def run(self, tensors: Sequence[paddle.Tensor]) -> Any:
         """Return what the call returns for the tensors in its arguments."""
-        self._request.infer([share_memory(each.contiguous()) for each in tensors], share_inputs=True)
+        self._request.infer(share_memory(*tensors), share_inputs=True)
         outputs = [paddle.to_tensor(each.data, place=paddle.CPUPlace()) for each in self._request.output_tensors]
         return put_tensors(self._output, outputs)
 

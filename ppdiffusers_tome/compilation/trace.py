@@ -63,7 +63,7 @@ def trace_call(layer: Layer, arguments: Structure, tensors: Sequence[paddle.Tens
     parameters = [opset15.parameter(x.shape, find_dtype(x.dtype), name) for name, x in inputs.items()]
     known = dict(zip(inputs, parameters, strict=True))
     for name, weight in weights.items():
-        known[name] = opset15.constant(share_memory(weight), shared_memory=True)
+        known[name] = opset15.constant(share_memory(weight)[0], shared_memory=True)
     nodes, digest = _write_operators(program, known, outputs)
     digest.update(repr(output).encode())
     return Trace(openvino.Model([*map(opset15.result, nodes)], parameters), output, digest.hexdigest())

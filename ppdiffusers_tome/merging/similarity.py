@@ -94,8 +94,7 @@ def find_nearest_on_cpu(
     (batch, _, channels), num_src, num_dst = x.shape, sources.shape[0] // num_tiles, destinations.shape[0] // num_tiles
     cosine = paddle.zeros([batch, num_tiles * num_src], dtype=wide.dtype)
     best = paddle.zeros([batch, num_tiles * num_src], dtype="int64")
-    tokens, src_index, dst_index = (share_memory(each.contiguous()) for each in (wide, sources, destinations))
-    cosine_out, best_out = share_memory(cosine), share_memory(best)
+    tokens, src_index, dst_index, cosine_out, best_out = share_memory(wide, sources, destinations, cosine, best)
     src_index, dst_index = src_index.reshape(num_tiles, num_src), dst_index.reshape(num_tiles, num_dst)
     cosine_out = cosine_out.reshape(batch, num_tiles, num_src)
     best_out = best_out.reshape(batch, num_tiles, num_src)

@@ -87,7 +87,7 @@ def compare_images(args: argparse.Namespace, folder: Path) -> list[dict[str, str
     rows = []
     for setting in args.settings:
         for model in models.values():
-            model.apply(make_variant(setting, SCHEDULER))
+            model.apply(make_variant(setting))
             generate(model, 0, GUIDANCES[0], args)  # which compiles
         for guidance in GUIDANCES:
             images = [compare_image(models, number, guidance, args) for number in range(args.images)]
@@ -149,7 +149,7 @@ def measure_first(args: argparse.Namespace, setting: str, engine: str, folder: P
     use_notes(folder)
     times = [read_clock()]
     model = load_model(args.model, engine)
-    model.apply(make_variant(setting, SCHEDULER))
+    model.apply(make_variant(setting))
     times.append(read_clock())
     for _ in range(2):
         generate(model, 0, GUIDANCES[0], args)

@@ -34,7 +34,7 @@ from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
-from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 
@@ -232,7 +232,7 @@ def _measure_rounds(
                         fresh = fresh - {variant} if paddle.get_device() != "cpu" else set()
                     seconds[labels[variant]] = measure_seconds(lambda: run(case.steps)) / case.steps
             except Exception as error:
-                if not is_out_of_memory(error):
+                if explain_shortage(error) is None:
                     raise
                 fitting.remove(variant)
             if variant not in fitting:  # here its tensors are no longer held by the error

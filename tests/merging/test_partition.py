@@ -61,7 +61,7 @@ def test_random_destinations_are_the_same_for_every_form_of_a_timestep(timestep:
 def test_random_destinations_are_these_on_every_paddle() -> None:
     """Pinned: Paddle 2.6 rounds large Python numbers to float32, which once gave it other ones."""
     found = random_partition(Grid(4, 8), 2, 2, seed=7, timestep=paddle.to_tensor(981))
-    assert found.destinations.tolist() == [1, 3, 4, 6, 17, 27, 28, 30]
+    assert found.destinations.tolist() == [8, 10, 5, 6, 25, 27, 29, 22]
 
 
 def test_timestep_gives_other_destinations() -> None:

@@ -224,8 +224,8 @@ CASES: dict[str, Callable[[], Made]] = {
     "unclip": unclip,
     "ddpm": lambda: (free("DDPMPipeline", "DDPMScheduler"), ARRAYS),
     "pndm": lambda: (free("PNDMPipeline", "PNDMScheduler"), dict(ARRAYS, num_inference_steps=4)),
-    "karras_ve": lambda: (free("KarrasVePipeline", "KarrasVeScheduler"), ARRAYS),
     # With a real sigma_max, two steps leave nothing but black and white.
+    "karras_ve": lambda: (free("KarrasVePipeline", "KarrasVeScheduler", sigma_max=2.0), ARRAYS),
     "score_sde_ve": lambda: (
         free("ScoreSdeVePipeline", "ScoreSdeVeScheduler", score_sde.SPECIMEN.build(), sigma_max=0.5, snr=0.05), ARRAYS
     ),
