@@ -24,7 +24,7 @@ BIN := $(VENV)/bin
 # the rest, which test-all runs.
 CHOSEN := tests
 ifneq ($(filter 2.6.%,$(PADDLE)),)
-CHOSEN := $(addprefix tests/,api patching denoisers merging future_models pipelines tuning) \
+CHOSEN := $(addprefix tests/,api compilation patching denoisers merging future_models pipelines tuning) \
 	tests/tools/test_small_models.py -m "not sweep and not once"
 endif
 

@@ -36,10 +36,9 @@ class Contents:
         self.weights = list({id(x): x for x in tensors if x is not None}.values())
         self.num_bytes = sum(x.size * x.element_size() for x in self.weights)
         self._addresses = self._find_addresses()
-        # Numpy does not know bfloat16.
-        self._views = [_sample(x) for x in self.weights if x.place.is_cpu_place() and x.dtype != paddle.bfloat16]
-        self.samples = self._read_samples()
         self.obstacle = self._find_obstacle()
+        self._views = [] if self.obstacle else [_sample(x) for x in self.weights]  # of others numpy may have no view
+        self.samples = self._read_samples()
 
     def is_outdated(self, layer: Layer) -> bool:
         """Return whether a layer, an attribute or a weight changed since."""
