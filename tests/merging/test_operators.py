@@ -51,9 +51,9 @@ def list_operators(settings: dict[str, Any], dtype: str = "float32") -> dict[str
 
 # Upper bounds of each stage, for both versions of Paddle. Where fewer do, lower them here.
 BOUNDS = {
-    "tome": (dict(ratio=0.5), (16, 35, 4)),
-    "tome in tiles": (dict(ratio=0.5, tile=8), (18, 37, 4)),
-    "keys": (dict(ratio=0.5, method="keys"), (16, 35, 3)),
+    "tome": (dict(ratio=0.5), (16, 33, 4)),
+    "tome in tiles": (dict(ratio=0.5, tile=8), (18, 35, 4)),
+    "keys": (dict(ratio=0.5, method="keys"), (16, 33, 3)),
     "todo": (dict(ratio=0.7, method="todo"), (18, 0, 1)),
 }
 
@@ -68,9 +68,9 @@ def test_operators_do_not_grow(name: str) -> None:
 @pytest.mark.skipif(not PADDLE_2, reason="Paddle 3 traces only what a CPU could run")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_operators_do_not_grow_in_half_precision(dtype: str) -> None:
-    """Where products were in bfloat16 it took 39 to match, in float16 41."""
+    """A program has the maximum in one operator; outside of one it is read in three."""
     stages = list_operators(dict(ratio=0.5), dtype)
-    assert [len(operators) for operators in stages.values()] == [16, 35, 6], stages
+    assert [len(operators) for operators in stages.values()] == [16, 33, 6], stages
 
 
 @pytest.mark.skipif(PADDLE_2, reason="programs of Paddle 2.6 are cast afterwards")
