@@ -56,10 +56,8 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
             "give precision='float32'"
         )
     for name, layer in layers:
-        label, obstacle = (
-            name or type(layer).__name__,
-            Contents(layer).obstacle or find_conflict(list_contents(layer)[1]),
-        )
+        attributes, settings = list_contents(layer)
+        label, obstacle = name or type(layer).__name__, Contents(attributes).obstacle or find_conflict(settings)
         if obstacle is not None:
             raise ToMeValueError(f"{label} cannot be compiled: {obstacle}")
         if not is_replaceable(layer):

@@ -22,6 +22,9 @@ class Contents:
     Of each weight some numbers are read: whatever changes a weight (a LoRA that is fused, training, another state)
     changes all of it.
 
+    Args:
+        attributes: of ``list_contents``.
+
     Attributes:
         weights: parameters and buffers.
         num_bytes: of the weights.
@@ -29,8 +32,8 @@ class Contents:
         obstacle: why no call of the model can become a program, or None.
     """
 
-    def __init__(self, layer: Layer) -> None:
-        self._attributes, _ = list_contents(layer)
+    def __init__(self, attributes: list[Any]) -> None:
+        self._attributes = attributes
         layers = [each for each in self._attributes if isinstance(each, Layer)]
         tensors = (x for each in layers for held in (each._parameters, each._buffers) for x in held.values())
         self.weights = list({id(x): x for x in tensors if x is not None}.values())
@@ -40,13 +43,13 @@ class Contents:
         self._views = [] if self.obstacle else [_sample(x) for x in self.weights]  # of others numpy may have no view
         self.samples = self._read_samples()
 
-    def is_outdated(self, layer: Layer) -> bool:
+    def is_outdated(self, attributes: list[Any]) -> bool:
         """Return whether a layer, an attribute or a weight changed since."""
         try:
             return (
                 self._find_addresses() != self._addresses
                 or self._read_samples() != self.samples
-                or list_contents(layer)[0] != self._attributes  # the same objects, or equal ones
+                or attributes != self._attributes  # the same objects, or equal ones
             )
         except Exception:  # of attributes that cannot be compared, such as arrays
             return True
@@ -80,7 +83,7 @@ def _sample(x: paddle.Tensor) -> np.ndarray:
 
 def find_conflict(settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
     """Return why no call with these settings of ToMe can become a program, or None."""
-    if any(config.shares_steps or config.uses_progress for _, config in settings):
+    if any(config.differs_by_step for _, config in settings):
         return (
             "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
             "compile_cpu, whose programs do the same in every step; apply_tome with one ratio and without them"

@@ -89,8 +89,8 @@ class CompiledModel:
             try:
                 tensors: list[paddle.Tensor] = []
                 arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
-                contents = self._update_contents(layer)
-                settings = list_contents(layer)[1]
+                attributes, settings = list_contents(layer)
+                contents = self._update_contents(attributes)
                 self._require_compilable(contents, settings, tensors)
                 kind = (arguments, settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))
                 if kind not in self._by_kind:
@@ -113,11 +113,11 @@ class CompiledModel:
                     frame.call.state.has_run_blocks = True
             return program.run(tensors)
 
-    def _update_contents(self, layer: Layer) -> Contents:
+    def _update_contents(self, attributes: list[Any]) -> Contents:
         """Return the model's contents; drop programs of other ones."""
         contents = self._contents
-        if contents is None or contents.is_outdated(layer):
-            self._contents = Contents(layer)
+        if contents is None or contents.is_outdated(attributes):
+            self._contents = Contents(attributes)
             self._by_kind.clear()
             if contents is not None and contents.samples != self._contents.samples:
                 self._programs.clear()
@@ -160,7 +160,7 @@ class CompiledModel:
         begin, name = time.perf_counter(), type(layer).__name__
         try:
             trace = trace_call(layer, arguments, tensors)
-            if contents.is_outdated(layer):  # as attention maps, which a program would not keep
+            if contents.is_outdated(list_contents(layer)[0]):  # as attention maps, which a program would not keep
                 raise UncompilableError("an attention processor keeps something of every call")
             if trace.digest in self._programs:  # the model changed back
                 return self._programs[trace.digest]

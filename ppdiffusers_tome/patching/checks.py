@@ -64,7 +64,7 @@ def require_no_program(model_or_pipe: Any, config: ToMeConfig) -> None:
     Raises:
         ToMeValueError: they do, and it is compiled.
     """
-    if (config.shares_steps or config.uses_progress) and is_compiled(model_or_pipe):
+    if config.differs_by_step and is_compiled(model_or_pipe):
         raise ToMeValueError(
             "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
             "compile_cpu, whose programs do the same in every step; give one ratio without them, or uncompile_cpu"

@@ -138,6 +138,11 @@ class ToMeConfig:
         return self.reuse_steps > 1 or bool(self.cache)
 
     @property
+    def differs_by_step(self) -> bool:
+        """True where not all steps of the denoising compute the same."""
+        return self.shares_steps or self.uses_progress
+
+    @property
     def without_cache(self) -> ToMeConfig:
         """The same settings with every step computed."""
         return replace(self, cache=0.0)

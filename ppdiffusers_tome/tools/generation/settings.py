@@ -182,7 +182,7 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
 
 def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
     """Refuse options of merging where no settings merge, and settings that cannot be compiled."""
-    if args.compile is not None and any(config.shares_steps or config.uses_progress for config in configs):
+    if args.compile is not None and any(config.differs_by_step for config in configs):
         raise UserError(
             "--compile makes programs that do the same in every step; omit it, or --cache, --reuse-steps, --start, "
             "--end and ratios that change"
