@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-PRIME = 2**31 - 1
+PRIME = 2039
 TINY = 1e-12
 SLOPE = 0.75  # the share of the slope that a skipped step follows
 
