@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
 # mean square of the difference over that of the result.
-BOUNDS = {"float32": 0.01, "bfloat16": 0.1}
+BOUNDS = {"float32": 0.001, "bfloat16": 0.1}
 # Each program has the model's weights once more, in the order in which the processor reads them. So many bytes of them
 # are kept of a model, and at least two programs.
 _MOST_BYTES = 12 * 2**30
