@@ -241,7 +241,7 @@ def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, A
 
     def convert(name: str, value: Any) -> Any:
         is_whole = name in TIMESTEPS and isinstance(value, (int, float)) and value == value // 1
-        return paddle.to_tensor([int(value)], dtype="int64") if is_whole else value
+        return paddle.to_tensor([int(value)], "int64", paddle.CPUPlace()) if is_whole else value
 
     names = [*list_parameters(layer), *[""] * len(args)]
     return (
