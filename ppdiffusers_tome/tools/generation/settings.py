@@ -27,7 +27,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another enco
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
     """Return settings for a warm-up of one step without warnings."""
-    warm_up = tome and replace(tome.without_cache, start=0.0, end=1.0)
+    warm_up = tome and replace(tome, cache=0.0, start=0.0, end=1.0)
     return None if warm_up is None or changes_nothing(warm_up) else warm_up
 
 
