@@ -107,7 +107,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
             nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
             raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
-    model = find_model(args.model, trusts_code=args.trust_model_code)
+    model = find_model(args.model)
     steps = args.steps if args.steps is not None else model.steps
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
