@@ -58,10 +58,8 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a ControlNet and the edges that guide it."""
     group = parser.add_argument_group("ControlNet")
     add_controlnet_argument(group)
-    group.add_argument("--image", type=Path, metavar="FILE", help="its edges guide (--canny-low 100 --canny-high 200)")
+    group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
     group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
-    group.add_argument("--canny-low", type=float, default=100, help=argparse.SUPPRESS)
-    group.add_argument("--canny-high", type=float, default=200, help=argparse.SUPPRESS)
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X", help="strength (default: 1)")
 
 

@@ -79,7 +79,7 @@ class Settings:
         edges = None if self.edges is None else self.edges.to_dict()
         return {"model": self.controlnet.label, "scale": self.controlnet_scale, "edges": edges}
 
-    def guide(self, photo: Path | None, edges: Path | None, low: float, high: float) -> Settings:
+    def guide(self, photo: Path | None, edges: Path | None) -> Settings:
         """Add the edges of a photo, or edges, and a ControlNet."""
         if photo is not None and edges is not None:
             raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
@@ -92,7 +92,7 @@ class Settings:
                 "pipeline of Stable Diffusion or SDXL and no other, such as a DiTPipeline"
             )
         controlnet = self.controlnet or find_controlnet(str(self.model.controlnet))
-        return replace(self, controlnet=controlnet, edges=EdgeSource(path, option, low, high))
+        return replace(self, controlnet=controlnet, edges=EdgeSource(path, option))
 
 
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> Settings:
@@ -123,23 +123,15 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     tome = parse_tome_config(args) if hasattr(args, "ratio") else ToMeConfig(0.0)
     found = {"model": model, "controlnet": controlnet, "tome": tome, "steps": steps}
     settings = Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
-    settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
+    settings = settings.guide(args.image, args.control_image)
     if settings.edges is not None:
         settings.edges.check()
     if hasattr(args, "ratio"):
         refuse_conflicts(args, [tome])
-    if not provides_edges:
-        _refuse_without_edges(args, settings.edges)
-    return settings
-
-
-def _refuse_without_edges(args: argparse.Namespace, edges: EdgeSource | None) -> None:
-    """Refuse options of a ControlNet that would have no effect."""
-    if edges is None:
+    if settings.edges is None and not provides_edges:
         needs = "needs edges; give a photo with --image, or edges with --control-image"
         refuse_options(args, ("--controlnet", "--controlnet-scale"), needs)
-    if edges is None or not edges.is_photo:
-        refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
+    return settings
 
 
 def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     add_controlnet_argument(parser.add_argument_group("ControlNet"))
     # The user uploads a photo to the page.
-    parser.set_defaults(image=None, control_image=None, canny_low=100, canny_high=200, controlnet_scale=1.0)
+    parser.set_defaults(image=None, control_image=None, controlnet_scale=1.0)
 
 
 def run(args: argparse.Namespace) -> None:
