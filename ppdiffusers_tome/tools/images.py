@@ -72,13 +72,12 @@ def slugify(text: str) -> str:
     return words.strip("-") or "image"
 
 
-def write_image(path: Path, image: Image.Image, settings: Mapping[str, Any] | None = None) -> None:
+def write_image(path: Path, image: Image.Image, settings: Mapping[str, Any]) -> None:
     """Write a whole PNG with its settings inside, for ``read_settings``."""
     from PIL.PngImagePlugin import PngInfo
 
     chunks = PngInfo()
-    if settings is not None:
-        chunks.add_text(SETTINGS_KEY, json.dumps(settings, sort_keys=True))
+    chunks.add_text(SETTINGS_KEY, json.dumps(settings, sort_keys=True))
     write_atomically(path, lambda file: image.save(file, format="PNG", pnginfo=chunks))
 
 
