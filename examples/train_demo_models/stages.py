@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from ppdiffusers_tome.files import write_atomically
+from ppdiffusers_tome.tools.files import write_text
 
 
 @cache
@@ -36,13 +36,9 @@ def read_finished_stages(output: Path) -> dict[str, Any]:
 def record_finished_stage(output: Path, stage: str, results: Mapping[str, Any]) -> None:
     """Add a finished stage to the folder's ``stages.json``."""
     stages = read_finished_stages(output) | {stage: dict(results)}
-    _write(output / "stages.json", json.dumps(stages, indent=2) + "\n")
+    write_text(output / "stages.json", json.dumps(stages, indent=2) + "\n")
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Replace a loss curve as a whole, one line per row."""
-    _write(path, "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def _write(path: Path, text: str) -> None:
-    write_atomically(path, lambda file: file.write(text.encode()), overwrite=True)
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))

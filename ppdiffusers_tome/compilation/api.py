@@ -23,9 +23,9 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
 
     The denoisers (UNets, ControlNets, transformers) and the VAE's decoder run as programs that OpenVINO compiles, one
     for each kind of call (size, batch, length of the text, settings of ToMe), made in seconds when it is first met. The
-    first result of each is compared with Paddle's own: beyond 1% in float32 or 10% in bfloat16 (root mean square) it is
-    not used. Weights, layers and settings may change afterwards: other programs are made. What cannot become a program
-    (gradients, training, models that OpenVINO cannot take) is computed by Paddle, which a warning tells.
+    first result of each is compared with Paddle's own: beyond 0.1% in float32 or 10% in bfloat16 (root mean square) it
+    is not used. Weights, layers and settings may change afterwards: other programs are made. What cannot become a
+    program (gradients, training, models that OpenVINO cannot take) is computed by Paddle, which a warning tells.
 
     Args:
         model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.

@@ -33,10 +33,7 @@ def hash_comparison(*parts: str | bytes) -> str:
 
 def has_compared(name: str) -> bool:
     """Return whether a comparison is noted."""
-    try:
-        return (find_folder() / name).is_file()
-    except OSError:
-        return False
+    return os.path.isfile(find_folder() / name)  # False too where Path raises, as in a folder without permission
 
 
 def note_compared(name: str) -> None:

@@ -221,58 +221,27 @@ def _dropout(op: Operator) -> Any:
     return op.x
 
 
-def _pair(function: Callable[..., Any]) -> Callable[[Operator], Any]:
-    return lambda op: function(op.x, op.inputs[1])
+def _call(function: Callable[..., Any]) -> Callable[[Operator], Any]:
+    return lambda op: function(*op.inputs)
 
 
-def _single(function: Callable[..., Any]) -> Callable[[Operator], Any]:
-    return lambda op: function(op.x)
-
-
+# Those that OpenVINO calls by the same names.
+_NAMESAKES = (
+    "abs", "add", "ceil", "cos", "divide", "equal", "erf", "exp", "floor", "log", "logical_and", "logical_not",
+    "logical_or", "maximum", "minimum", "multiply", "not_equal", "relu", "sigmoid", "sin", "sqrt", "subtract", "tanh",
+)  # fmt: skip
 # By the name without the underscore of those that work in place. A result is a node, a constant array, or a list of
 # outputs; results that it lacks are never read.
 OPERATORS: dict[str, Callable[[Operator], Any]] = {
-    **{
-        name: _pair(getattr(ov, name))
-        for name in (
-            "add",
-            "subtract",
-            "multiply",
-            "divide",
-            "maximum",
-            "minimum",
-            "equal",
-            "not_equal",
-            "logical_and",
-            "logical_or",
-        )
-    },
-    "elementwise_pow": _pair(ov.power),
-    "remainder": _pair(ov.floor_mod),
-    "less_than": _pair(ov.less),
-    "less_equal": _pair(ov.less_equal),
-    "greater_than": _pair(ov.greater),
-    "greater_equal": _pair(ov.greater_equal),
-    **{
-        name: _single(getattr(ov, name))
-        for name in (
-            "abs",
-            "ceil",
-            "cos",
-            "erf",
-            "exp",
-            "floor",
-            "log",
-            "logical_not",
-            "relu",
-            "sigmoid",
-            "sin",
-            "sqrt",
-            "tanh",
-        )
-    },
-    "silu": _single(ov.swish),
-    "swish": _single(ov.swish),
+    **{name: _call(getattr(ov, name)) for name in _NAMESAKES},
+    "elementwise_pow": _call(ov.power),
+    "remainder": _call(ov.floor_mod),
+    "less_than": _call(ov.less),
+    "less_equal": _call(ov.less_equal),
+    "greater_than": _call(ov.greater),
+    "greater_equal": _call(ov.greater_equal),
+    "silu": _call(ov.swish),
+    "swish": _call(ov.swish),
     "leaky_relu": lambda op: ov.prelu(op.x, np.array([op["negative_slope"]], op.dtype)),
     "gelu": lambda op: ov.gelu(op.x, "tanh" if op["approximate"] else "erf"),
     "square": lambda op: ov.multiply(op.x, op.x),
@@ -285,7 +254,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "assign": lambda op: op.x,
     "share_data": lambda op: op.x,
     "dropout": _dropout,
-    "where": lambda op: ov.select(*op.inputs),
+    "where": _call(ov.select),
     "softmax": lambda op: ov.softmax(op.x, op["axis"]),
     "matmul": lambda op: ov.matmul(op.x, op.inputs[1], op["transpose_x"], op["transpose_y"]),
     "einsum": lambda op: ov.einsum(op.x, op["equation"]),

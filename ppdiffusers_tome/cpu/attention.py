@@ -121,7 +121,7 @@ def _append_mask_channel(
     # The lowest float32 would become infinite.
     bias = paddle.clip(mask, -1e30, 1e30).transpose([0, 3, 1, 2]) / scale
     query, key = (x.reshape([*x.shape[:2], heads, -1]) for x in (query, key))
-    query = paddle.concat([query, paddle.ones([*query.shape[:3], 1])], axis=-1)
+    query = paddle.concat([query, paddle.ones_like(query[..., :1])], axis=-1)
     return query.flatten(2), paddle.concat([key, bias], axis=-1).flatten(2)
 
 

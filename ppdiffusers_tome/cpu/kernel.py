@@ -134,37 +134,12 @@ def _advise(reason: str) -> None:
 
 
 def _write_model(operator: str, inputs: list[str], attributes: tuple[tuple[str, _Attribute], ...]) -> bytes:
-    """Write a model of one operator, as onnx.proto describes it."""
+    """Write a model of one operator on float32 tensors of any shape."""
+    from onnx import TensorProto, helper  # which paddlenlp requires
+
     domain, _, name = operator.rpartition(".")
-    node = b"".join([
-        *(_field(1, each) for each in inputs), _field(2, "output"), _field(4, name), _field(7, domain),
-        *(_field(5, _write_attribute(*attribute)) for attribute in attributes),
-    ])  # fmt: skip
-    of_floats = _field(2, _field(1, _field(1, 1)))  # a tensor of float32, of any shape
-    graph = b"".join([
-        _field(1, node), _field(2, name), *(_field(11, _field(1, each) + of_floats) for each in inputs),
-        _field(12, _field(1, "output") + of_floats),
-    ])  # fmt: skip
-    versions = [("", 17), ("com.microsoft", 1)]  # of operators
-    return b"".join([
-        _field(1, 8), _field(7, graph), *(_field(8, _field(1, each) + _field(2, number)) for each, number in versions)
-    ])  # fmt: skip
-
-
-def _write_attribute(name: str, value: _Attribute) -> bytes:
-    number, kind = (8, 7) if isinstance(value, tuple) else (3, 2)  # its field and type in onnx.proto
-    values = value if isinstance(value, tuple) else (value,)
-    return _field(1, name) + b"".join(_field(number, each) for each in values) + _field(20, kind)
-
-
-def _field(number: int, value: int | str | bytes) -> bytes:
-    """Write a field of a protocol buffer: number, kind and value."""
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    value = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(number: int) -> bytes:
-    """Write a whole number, seven bits a byte, the lowest first."""
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)
+    node = helper.make_node(name, inputs, ["output"], domain=domain, **dict(attributes))
+    *given, output = (helper.make_tensor_value_info(each, TensorProto.FLOAT, None) for each in (*inputs, "output"))
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], name, given, [output])
+    return helper.make_model(graph, opset_imports=versions, ir_version=8).SerializeToString()

@@ -24,7 +24,6 @@ class ChosenKeys:
     kept: paddle.Tensor  # int64 [left], tokens, the same in every image
     batch: int
     num_tokens: int
-    prefix: int = 0  # how many tokens precede the grid's; they come last in `kept`
     keeps_queries: bool = True
 
     @property

@@ -33,8 +33,11 @@ def match_tokens(
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
             x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])  # frames are images of their own
-        # The nearest destination of every source, an index in those of the partition.
-        find = find_nearest_on_cpu if paddle.in_dynamic_mode() and x.place.is_cpu_place() else find_nearest
+        # The nearest destination of every source, an index in those of the partition. These are on the default device,
+        # which may be a GPU though the model is kept on the CPU.
+        is_eager = paddle.in_dynamic_mode()
+        is_on_cpu = is_eager and x.place.is_cpu_place() and partition.sources.place.is_cpu_place()
+        find = find_nearest_on_cpu if is_on_cpu else find_nearest
         if tiles is None:
             sources = partition.sources
             similarity, nearest = find(x, sources, partition.destinations)

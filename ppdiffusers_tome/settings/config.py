@@ -6,7 +6,7 @@ import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -141,11 +141,6 @@ class ToMeConfig:
     def differs_by_step(self) -> bool:
         """True where not all steps of the denoising compute the same."""
         return self.shares_steps or self.uses_progress
-
-    @property
-    def without_cache(self) -> ToMeConfig:
-        """The same settings with every step computed."""
-        return replace(self, cache=0.0)
 
     @property
     def summary(self) -> str:

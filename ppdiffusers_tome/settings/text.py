@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 _MAX_CHARACTERS = 200  # of a value in an error; a long array would hide the sentence
@@ -31,12 +31,6 @@ def describe_type(value: Any) -> str:
 def format_count(number: int, what: str) -> str:
     """Return ``1 step``, ``2 steps``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def format_settings(settings: Mapping[str, Any]) -> str:
-    """Return ``sx=2, sy=2 and ratio=0.5``."""
-    *first, last = (f"{name}={shorten_repr(value)}" for name, value in settings.items())
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def format_setting(value: Any) -> str:

@@ -13,7 +13,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.bounds import check_type, to_python
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.text import did_you_mean, format_settings, shorten_repr
+from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 _FRACTION = f"a number, the fraction of tokens to merge, such as 0.5, or the name of a preset ({', '.join(PRESETS)})"
 
@@ -30,24 +30,23 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
         if "bounds" in each.metadata:
             values[each.name] = each.metadata["bounds"].check(each.name, values[each.name])
     _check_conflicts(values)
-    for other, names, reason in _list_unused(values):
-        defaults = {each.name: each.default for each in settings if each.name in names}
-        if unused := {name: values[name] for name in names if values[name] != defaults[name]}:
+    defaults = {each.name: each.default for each in settings}
+    for other, name, reason in _list_unused(values):
+        if values[name] != defaults[name]:
             raise ToMeValueError(
-                f"{format_settings(unused)} {'has' if len(unused) == 1 else 'have'} no effect with {other}="
-                f"{shorten_repr(values[other])}, as {reason}; leave "
-                f"{format_settings({name: defaults[name] for name in unused})}, or change {other}"
+                f"{name}={values[name]!r} has no effect with {other}={values[other]!r}, as {reason}; leave "
+                f"{name}={defaults[name]!r}, or change {other}"
             )
     values["ratio"] = _check_ratio(values["ratio"], values)
     return values
 
 
-def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], str]]:
-    """Yield each setting that leaves others without effect, these, and why."""
+def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each setting that leaves another without effect, this one, and why."""
     for name, reason in METHODS[values["method"]].unsupported_settings.items():
-        yield "method", [name], reason
+        yield "method", name, reason
     if not values["use_rand"]:
-        yield "use_rand", ["seed"], "nothing is chosen at random"
+        yield "use_rand", "seed", "nothing is chosen at random"
 
 
 def _check_conflicts(values: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
-from ppdiffusers_tome.files import write_atomically
+from ppdiffusers_tome.tools.files import write_atomically
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -72,16 +72,13 @@ def slugify(text: str) -> str:
     return words.strip("-") or "image"
 
 
-def write_image(
-    path: Path, image: Image.Image, settings: Mapping[str, Any] | None = None, *, overwrite: bool = False
-) -> None:
+def write_image(path: Path, image: Image.Image, settings: Mapping[str, Any]) -> None:
     """Write a whole PNG with its settings inside, for ``read_settings``."""
     from PIL.PngImagePlugin import PngInfo
 
     chunks = PngInfo()
-    if settings is not None:
-        chunks.add_text(SETTINGS_KEY, json.dumps(settings, sort_keys=True))
-    write_atomically(path, lambda file: image.save(file, format="PNG", pnginfo=chunks), overwrite=overwrite)
+    chunks.add_text(SETTINGS_KEY, json.dumps(settings, sort_keys=True))
+    write_atomically(path, lambda file: image.save(file, format="PNG", pnginfo=chunks))
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tuning.images import compute_psnr
 from ppdiffusers_tome.tuning.results import UNMERGED, Trial
 
-_NUM_BESIDE = 8  # candidates that are compared with the same unmerged calls, as machines change their speed
-
 
 class Run(NamedTuple):
     """All calls: their seconds, and their images, uint8 ``[height, width, 3]``."""
@@ -39,12 +37,9 @@ def try_candidates(
     try:
         remove_tome(pipe)
         warm_up()
-        for number, config in enumerate(candidates):
-            if number % _NUM_BESIDE == 0:
-                remove_tome(pipe)
-                unmerged = run_calls()
-                if number == 0:
-                    yield Trial(UNMERGED, unmerged.seconds, 1.0, math.inf)
+        unmerged = run_calls()
+        yield Trial(UNMERGED, unmerged.seconds, 1.0, math.inf)
+        for config in candidates:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="ToMe")  # advice about settings that nobody chose
                 try:

@@ -258,7 +258,7 @@ def count_kinds(variant: Variant, model: str) -> dict[str, int]:
             steps, config.cache, FAMILIES[model], predicts_noise=model.startswith("emoji")
         )
     merged = sum(config.ratio_at(step / steps) > 0 for step in computed)
-    tokens = replace(config.without_cache, start=0.0, end=1.0).summary
+    tokens = replace(config, cache=0.0, start=0.0, end=1.0).summary
     kinds = {"whole": len(computed) - merged, tokens: merged, "skipped": steps - len(computed)}
     return {kind: count for kind, count in kinds.items() if count}
 

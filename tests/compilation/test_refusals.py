@@ -14,7 +14,7 @@ import paddle
 import pytest
 
 import tiny
-from compilation.compiled import BY_PADDLE, Counted, check_same, compiled, difference, needs_openvino, programs_alone
+from compilation.compiled import BY_PADDLE, check_same, compiled, difference, needs_openvino, programs_alone
 from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, apply_tome, compile_cpu, uncompile_cpu
 from ppdiffusers_tome.compilation import api
 
@@ -135,9 +135,9 @@ class TestWithPrograms:
         from ppdiffusers_tome.compilation import operators
 
         silu = operators.OPERATORS["silu"]
-        monkeypatch.setitem(operators.OPERATORS, "silu", lambda op: operators.ov.multiply(silu(op), np.float32(1.1)))
+        monkeypatch.setitem(operators.OPERATORS, "silu", lambda op: operators.ov.multiply(silu(op), np.float32(1.003)))
         model, expected = compiled(), tiny.run_unet(tiny.small_unet())
-        with pytest.warns(UserWarning, match="differs from Paddle's by 0.*, more than 0.01"):
+        with pytest.warns(UserWarning, match=r"differs from Paddle's by 0\.00\d+, more than 0\.001"):
             assert difference(tiny.run_unet(model), expected) <= 1e-4
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # the same is said once
@@ -184,30 +184,6 @@ class TestWithPrograms:
         assert paddle.in_dynamic_mode()
         assert tiny.snapshot(model) == before
         check_same(model, tiny.small_unet())
-
-    def test_a_number_that_differs_in_every_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is a constant of a program, which are not made for ever."""
-        counted = Counted(monkeypatch)
-        model = compiled()
-        with pytest.warns(UserWarning, match="none ran a second time"):  # noqa: PT031
-            for number in range(10):
-                tiny.run_unet(model, timestep=number + 0.5)
-        assert counted.calls == 10
-        compile_cpu(model)
-        check_same(model, tiny.small_unet())
-
-    def test_calls_that_cannot_be_traced_are_not_traced_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ppdiffusers_tome.compilation import trace
-
-        traced = []
-        model = compiled()
-        write = trace._write_operators
-        monkeypatch.setattr(trace, "_write_operators", lambda *args: traced.append(1) or write(*args))
-        monkeypatch.setattr(trace, "OPERATORS", {})
-        with warnings.catch_warnings(record=True):
-            for number in range(10):
-                tiny.run_unet(model, timestep=number + 0.5)
-        assert len(traced) == 8
 
     def test_objects_and_types_that_no_program_takes(self) -> None:
         model, plain = compiled(), tiny.small_unet()

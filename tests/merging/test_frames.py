@@ -41,5 +41,5 @@ def test_the_same_tokens_of_every_frame_give_keys() -> None:
 
 def test_the_positions_of_keys_are_those_of_their_tokens() -> None:
     kept = select_key_tokens(regular_partition(FRAME, 2, 2).shift(5), 18)
-    downsampling = ChosenKeys(kept, batch=2, num_tokens=29, prefix=5)
+    downsampling = ChosenKeys(kept, batch=2, num_tokens=29)
     assert downsampling.positions.tolist() == [[5, 7, 9, 17, 19, 21, 0, 1, 2, 3, 4]]

@@ -45,7 +45,7 @@ def build_reducer(
         partition = partition.shift(layout.prefix)
     if not method.compares:
         kept = select_key_tokens(partition, num_merged, step_constants, frames=frames)
-        return partial(_make_chosen_keys, kept, layout.prefix)
+        return partial(_make_chosen_keys, kept)
     tiles = split_by_tile(partition, grid, config.tile, stride, constants)
     return partial(
         match_tokens, partition=partition, num_merged=num_merged, tiles=tiles, frames=frames,
@@ -57,5 +57,5 @@ def build_reducer(
 # traces a program.
 
 
-def _make_chosen_keys(kept: paddle.Tensor, prefix: int, tokens: paddle.Tensor) -> ChosenKeys:
-    return ChosenKeys(kept, tokens.shape[0], tokens.shape[1], prefix)
+def _make_chosen_keys(kept: paddle.Tensor, tokens: paddle.Tensor) -> ChosenKeys:
+    return ChosenKeys(kept, tokens.shape[0], tokens.shape[1])

@@ -24,8 +24,6 @@ from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
 OK, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
-# Arguments in errors of Python functions, as options.
-_OPTIONS = {"overwrite=True": "--overwrite", "another folder": "another --output"}
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
@@ -65,8 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = _explain(error, args)
         if message is None:
             raise
-        for argument, option in _OPTIONS.items():
-            message = message.replace(argument, option)
         with suppress(OSError):  # standard error may be what is full
             print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr)
         return BAD_INPUT

@@ -110,7 +110,7 @@ class Report:
     def write(self, paths: Sequence[Path], edges: Image.Image | None) -> None:
         """Write sheet, table and numbers to the paths, and print the table."""
         made_with = {"run": self.run, "on": self.machine}
-        write_image(paths[0], self._make_sheet(paths[0].parent, edges), made_with, overwrite=True)
+        write_image(paths[0], self._make_sheet(paths[0].parent, edges), made_with)
         content = {**made_with, "intervals": METHOD, "configurations": [row.to_dict() for row in self.rows]}
         Page("Token merging", self.notes, [self.make_table()]).write(paths, content)
 

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.tools.compare.configurations import Configuration
 from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.output import print_line
+from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.images import write_image
@@ -99,7 +99,7 @@ class Comparison:
             path = case.locate(self.folder, each.name)
             prepare_folder(path.parent, [path.name], overwrite=True)
             settings = {"configuration": each.name, "prompt": case.prompt, "seed": case.seed}
-            write_image(path, generated.image, settings, overwrite=True)
+            write_image(path, generated.image, settings)
             yield each.name, Sample(
                 case.prompt, case.seed, generated.seconds, unmerged.seconds, generated.denoising_peak_bytes,
                 generated.peak_bytes, **(generated.similarity.to_dict() if generated.similarity else {}),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.files import write_json, write_text
 from ppdiffusers_tome.tools.console.output import print_line
+from ppdiffusers_tome.tools.files import write_text
 
 
 class Table:
@@ -52,8 +53,8 @@ class Page:
         """Write Markdown and JSON to the last two paths; print everything."""
         notes = "\n".join(f"- {note}" for note in self.notes)
         markdown = "\n".join([f"# {self.title}\n", f"{notes}\n", *(table.markdown() for table in self.tables)])
-        write_text(paths[-2], markdown, overwrite=True)
-        write_json(paths[-1], content, overwrite=True)
+        write_text(paths[-2], markdown)
+        write_text(paths[-1], json.dumps(content, indent=2, allow_nan=False) + "\n")
         print_line("\n".join([self.title, "", *self.notes]))
         for table in self.tables:
             print_line("")

@@ -35,7 +35,6 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, 
         group.add_argument("--prompts", type=Path, metavar="FILE", help="a text with a prompt on each line")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
     group.add_argument("--model", metavar="MODEL", help=f"folder, hub name; in a clone {PHOTOGRAPHS}, dit or emoji")
-    group.add_argument("--trust-model-code", action="store_true", help="run Python files that the model's index names")
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs, dit: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X",
                        help="default: 7.5; classes 4; photographs, dit: 1.5")
@@ -59,10 +58,8 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a ControlNet and the edges that guide it."""
     group = parser.add_argument_group("ControlNet")
     add_controlnet_argument(group)
-    group.add_argument("--image", type=Path, metavar="FILE", help="its edges guide (--canny-low 100 --canny-high 200)")
+    group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
     group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
-    group.add_argument("--canny-low", type=float, default=100, help=argparse.SUPPRESS)
-    group.add_argument("--canny-high", type=float, default=200, help=argparse.SUPPRESS)
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X", help="strength (default: 1)")
 
 

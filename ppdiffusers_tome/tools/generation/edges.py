@@ -6,7 +6,7 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.settings.bounds import check_type
@@ -23,8 +23,6 @@ class EdgeSource:
 
     path: Path
     option: str = "--image"  # for a photo; --control-image for edges
-    low: float = 100  # thresholds of Canny
-    high: float = 200
 
     @property
     def is_photo(self) -> bool:
@@ -32,15 +30,14 @@ class EdgeSource:
         return self.option == "--image"
 
     def check(self) -> None:
-        """Check the thresholds, and that the file is a complete image."""
+        """Check that the file is a complete image."""
         self._read()
-        _check_thresholds(self.low, self.high, "--canny-low {:g} and --canny-high {:g}")
 
     def load(self, height: int, width: int) -> Image.Image:
         """Return the edges as an image of that size, white on black."""
         image = fit_image(self._read(), height, width)
         if self.is_photo:
-            return detect_edges(image, self.low, self.high, name=f"{self.option} {self.path.name}")
+            return detect_edges(image, name=f"{self.option} {self.path.name}")
         dark = image.convert("L").histogram()[:26]
         if not 0.5 < sum(dark) / (height * width) < 1:
             warnings.warn(
@@ -49,10 +46,9 @@ class EdgeSource:
             )  # fmt: skip
         return image
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, str]:
         """Return plain values, with the name of the file alone."""
-        thresholds = {"canny_low": self.low, "canny_high": self.high} if self.is_photo else {}
-        return {"option": self.option, "file": self.path.name, **thresholds}
+        return {"option": self.option, "file": self.path.name}
 
     def _read(self) -> Image.Image:
         """Read the file; all its faults are a ``UserError``."""
@@ -91,16 +87,12 @@ def detect_edges(
     from PIL import Image
 
     check_type(image, Image.Image | np.ndarray, "an image; read_image(path) reads a file", "image=")
-    _check_thresholds(low, high, "low={:g} and high={:g}")
+    if not 0 <= low <= high:
+        raise ToMeValueError(f"low={low:g} and high={high:g} must be 0 or more, low not above high; try 100 and 200")
     edges = cv2.Canny(np.asarray(image), low, high)
     if not edges.any():
         warnings.warn(
             f"{name} has no edges with the thresholds {low:g} and {high:g}, so it guides nothing; give an image with "
-            "more contrast, or lower thresholds (--canny-low, --canny-high)", stacklevel=2,
+            "more contrast, or in Python lower thresholds", stacklevel=2,
         )  # fmt: skip
     return Image.fromarray(edges).convert("RGB")
-
-
-def _check_thresholds(low: float, high: float, names: str) -> None:
-    if not 0 <= low <= high:
-        raise ToMeValueError(f"{names.format(low, high)} must be 0 or more, low not above high; 100 and 200 are usual")

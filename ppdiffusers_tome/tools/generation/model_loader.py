@@ -47,13 +47,12 @@ def load_pipeline(
         if not isinstance(index, dict):
             raise ValueError("model_index.json holds no object")
     code = find_code(index, model.folder, ppdiffusers.pipelines)
-    if code is not None and not model.trusts_code:
+    if code is not None:
         raise UserError(
-            f"--model {model.name}: its model_index.json names Python code, {code}, which would run as you; read it, "
-            "and give --trust-model-code if you trust it"
+            f"--model {model.name}: its model_index.json names Python code, {code}, which would run as you; if you "
+            "trust it, load the model in Python and call apply_tome"
         )
-    kind = index.get("_class_name")
-    kind = str(kind[-1] if isinstance(kind, list) else kind)  # a list names a file and its class
+    kind = str(index.get("_class_name"))
     # A part is a library and a class of it; without either, the pipeline lacks it.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
     is_usable = kind == PIPELINE or (
@@ -127,7 +126,7 @@ def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
     import ppdiffusers
 
     cls = getattr(ppdiffusers, kind, None)
-    if cls is None:  # of the model's own code, or unknown, on which loading has its say
+    if cls is None:  # unknown, on which loading has its say
         return True
     takes = inspect.signature(cls.__call__).parameters.keys()
     return takes >= _ARGUMENTS and (guided or "image" not in takes)

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ class ModelSource:
 
     name: str  # as the user called it; ``label`` is for what others may see
     folder: Path | None = None  # None for a hub's model, which is downloaded
-    trusts_code: bool = False  # run the Python files that its index names
     prompts: tuple[str, ...] = ()  # all that a small model was taught; the others have no such list
     steps: int = 20
     guidance_scale: float | None = None  # None for the default of the pipeline's class
@@ -52,13 +51,12 @@ class ModelSource:
         return self.name if self.folder is None else Path(os.path.abspath(self.folder)).name
 
 
-def find_model(name: str | None, *, trusts_code: bool = False) -> ModelSource:
+def find_model(name: str | None) -> ModelSource:
     """Find a pipeline; in a clone None is the model of photographs."""
     owner, index = "a pipeline's", "model_index.json"
     if name is None and not list_small_models():
         raise UserError(f"--model is missing; give {owner} folder, a hub name or {describe_small_models(index)}")
-    source = _find(name or PHOTOGRAPHS, "--model", owner, index)
-    return replace(source, trusts_code=trusts_code)
+    return _find(name or PHOTOGRAPHS, "--model", owner, index)
 
 
 def find_controlnet(name: str) -> ModelSource:

@@ -27,7 +27,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another enco
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
     """Return settings for a warm-up of one step without warnings."""
-    warm_up = tome and replace(tome.without_cache, start=0.0, end=1.0)
+    warm_up = tome and replace(tome, cache=0.0, start=0.0, end=1.0)
     return None if warm_up is None or changes_nothing(warm_up) else warm_up
 
 
@@ -79,7 +79,7 @@ class Settings:
         edges = None if self.edges is None else self.edges.to_dict()
         return {"model": self.controlnet.label, "scale": self.controlnet_scale, "edges": edges}
 
-    def guide(self, photo: Path | None, edges: Path | None, low: float, high: float) -> Settings:
+    def guide(self, photo: Path | None, edges: Path | None) -> Settings:
         """Add the edges of a photo, or edges, and a ControlNet."""
         if photo is not None and edges is not None:
             raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
@@ -92,7 +92,7 @@ class Settings:
                 "pipeline of Stable Diffusion or SDXL and no other, such as a DiTPipeline"
             )
         controlnet = self.controlnet or find_controlnet(str(self.model.controlnet))
-        return replace(self, controlnet=controlnet, edges=EdgeSource(path, option, low, high))
+        return replace(self, controlnet=controlnet, edges=EdgeSource(path, option))
 
 
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> Settings:
@@ -107,7 +107,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
             nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
             raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
-    model = find_model(args.model, trusts_code=args.trust_model_code)
+    model = find_model(args.model)
     steps = args.steps if args.steps is not None else model.steps
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
@@ -123,23 +123,15 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     tome = parse_tome_config(args) if hasattr(args, "ratio") else ToMeConfig(0.0)
     found = {"model": model, "controlnet": controlnet, "tome": tome, "steps": steps}
     settings = Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
-    settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
+    settings = settings.guide(args.image, args.control_image)
     if settings.edges is not None:
         settings.edges.check()
     if hasattr(args, "ratio"):
         refuse_conflicts(args, [tome])
-    if not provides_edges:
-        _refuse_without_edges(args, settings.edges)
-    return settings
-
-
-def _refuse_without_edges(args: argparse.Namespace, edges: EdgeSource | None) -> None:
-    """Refuse options of a ControlNet that would have no effect."""
-    if edges is None:
+    if settings.edges is None and not provides_edges:
         needs = "needs edges; give a photo with --image, or edges with --control-image"
         refuse_options(args, ("--controlnet", "--controlnet-scale"), needs)
-    if edges is None or not edges.is_photo:
-        refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
+    return settings
 
 
 def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:

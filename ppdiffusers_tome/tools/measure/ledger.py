@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.files import prepare_folder, write_text
+from ppdiffusers_tome.tools.files import prepare_folder, write_text
 
 _MAX_CHARACTERS = 60  # of two values in an error
 
@@ -64,7 +64,7 @@ class Ledger:
         self._results[json.dumps(key)] = result
         lines = [{"identity": self._identity}]
         lines += [{"key": json.loads(key), "result": result} for key, result in self._results.items()]
-        write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in lines), overwrite=True)
+        write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def prepare_results(args: argparse.Namespace, name: str, *files: str) -> list[Path]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.cpu.process import count_usable_cores, keeps_freed_memory
+from ppdiffusers_tome.cpu.process import count_usable_cores, find_processor_name, keeps_freed_memory
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.version import __version__
 
@@ -42,10 +39,7 @@ def get_device_name() -> str:
 
 def describe_processor() -> dict[str, Any]:
     """Return the processor's name and the usable number of cores."""
-    name = None
-    with suppress(OSError):  # on Linux alone
-        name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    processor = name[1].strip() if name else platform.processor() or platform.machine()
+    processor = find_processor_name() or platform.processor() or platform.machine()
     return {"processor": processor, "cores": count_usable_cores()}
 
 

@@ -55,8 +55,6 @@ play --port 70000 | --port 70000 cannot be used
 play --prompt a --prompt b | 2 prompts were given
 play --steps 201 | --steps 201 exceeds
 doctor --model photographs | '--model' is not an argument of doctor
-generate --prompts FILE --canny-low 50 | --canny-low is for a photo
-generate --prompts FILE --control-image PHOTO --canny-low 50 | --canny-low is for a photo
 generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs edges
 compare --ratios | nothing is to be compared with the unmerged pipeline
 compare --configs nowhere.json | --configs nowhere.json cannot be read

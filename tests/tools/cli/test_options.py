@@ -27,7 +27,7 @@ from tools.cli.conftest import PROMPT
 CASES = {
     f"generate --prompt {PROMPT!r}": (),
     f"generate --prompt {PROMPT!r} --image PHOTO": (),
-    f"generate --prompt {PROMPT!r} --control-image PHOTO": ("--canny-low", "--controlnet-scale"),
+    f"generate --prompt {PROMPT!r} --control-image PHOTO": ("--controlnet-scale",),
     "generate --prompts FILE": (),
     "compare": (),
     "compare --configs balanced": (),
@@ -50,7 +50,7 @@ VALUES = {
     "--cache": "0.3", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
     "--sx": "4", "--sy": "4", "--reuse-steps": "2",
     "--seeds": "3", "--max-downsample": "2", "--fewer-steps": "2", "--scheduler": "euler",
-    "--guidance-scale": "2.5", "--canny-low": "50", "--canny-high": "150", "--controlnet-scale": "0.5",
+    "--guidance-scale": "2.5", "--controlnet-scale": "0.5",
 }  # fmt: skip
 SKIPPED = ("args", "parser", "stack", "frame", "context", "parent")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         print_line(f"kept: {images} of {args.output}; --overwrite generates all again")
     if missing:
         with quiet_libraries():
-            _generate(settings, {paths[number]: (prompts[number], number) for number in missing}, args.overwrite)
+            _generate(settings, {paths[number]: (prompts[number], number) for number in missing})
 
 
 def _is_finished(path: Path, wanted: Mapping[str, Any]) -> bool:
@@ -78,7 +78,7 @@ def _is_finished(path: Path, wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]], overwrite: bool) -> None:
+def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]]) -> None:
     """Generate and write images; each has a prompt and a number."""
     from tqdm import tqdm
 
@@ -87,7 +87,7 @@ def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]], overwr
     edges, done = loaded.load_edges(settings.edges), []
     for path, (prompt, number) in tqdm(images.items(), desc="images", position=0, disable=None):
         generated = loaded.generate(prompt, number, edges)
-        write_image(path, generated.image, loaded.describe(prompt, number), overwrite=overwrite)
+        write_image(path, generated.image, loaded.describe(prompt, number))
         print_line(f"{path}  {generated.seconds:.2f} s")
         done.append(generated)
     denoising = format_bytes(find_highest_peak(each.denoising_peak_bytes for each in done))

@@ -6,8 +6,6 @@ import argparse
 import ipaddress
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from ppdiffusers_tome.errors import UserError
@@ -41,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     add_controlnet_argument(parser.add_argument_group("ControlNet"))
     # The user uploads a photo to the page.
-    parser.set_defaults(image=None, control_image=None, canny_low=100, canny_high=200, controlnet_scale=1.0)
+    parser.set_defaults(image=None, control_image=None, controlnet_scale=1.0)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -53,14 +51,17 @@ def run(args: argparse.Namespace) -> None:
         tempfile.TemporaryDirectory(prefix="ppdiffusers-tome-play-") as uploads,
         quiet_libraries(),
     ):
-        # Read as Gradio is imported: its uploads, and that it must not call anybody.
-        os.environ.update(GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
-        with _hide_proxies():
-            from ppdiffusers_tome.tools.play.page import Page
-        from ppdiffusers_tome.tools.play.server import make_server
         from ppdiffusers_tome.tools.play.studio import Studio
 
         studio = Studio(settings, prompts, default=args.prompt is None)
+        # Read as Gradio is imported: its uploads, that it must not call anybody, and that there is no proxy, as Gradio
+        # fails on those of SOCKS. The model has come through them by now.
+        os.environ.update(
+            GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1", no_proxy="*"
+        )
+        from ppdiffusers_tome.tools.play.page import Page
+        from ppdiffusers_tome.tools.play.server import make_server
+
         server = make_server(Page(studio, args.language).blocks, listening, args.host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -72,23 +73,6 @@ def run(args: argparse.Namespace) -> None:
             server.run(sockets=[listening])
         finally:
             studio.close()
-
-
-@contextmanager
-def _hide_proxies() -> Iterator[None]:
-    """Hide proxies from Gradio, which fails on those of SOCKS as it is imported.
-
-    A model may be downloaded through them later.
-    """
-    before = os.environ.get("no_proxy")
-    os.environ["no_proxy"] = "*"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["no_proxy"]
-        else:
-            os.environ["no_proxy"] = before
 
 
 def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:

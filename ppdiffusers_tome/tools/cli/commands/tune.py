@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.files import prepare_folder, write_text
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries, report_regularly
 from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.files import prepare_folder, write_text
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -123,7 +123,7 @@ def _try_settings(
 def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
     """Write and show the trials, and the settings if any are to be used."""
     if tuned.best is not None:
-        write_text(paths[0], tuned.config.to_json(), overwrite=True)
+        write_text(paths[0], tuned.config.to_json())
     else:
         paths[0].unlink(missing_ok=True)  # of an earlier run
         paths = paths[1:]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.files import prepare_folder
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -67,5 +67,5 @@ def run(args: argparse.Namespace) -> None:
             raise UserError("no block merged tokens into groups, so there is nothing to show; generate a larger image")
         run, num_calls = loaded.describe(prompt, 0), loaded.count_calls()
         sheet = make_groups_sheet(image, by_block, num_calls, run, settings.tome.summary)
-        write_image(path, sheet, run, overwrite=True)
+        write_image(path, sheet, run)
         print_line(f"{loaded.describe_merging()}\n{path}")

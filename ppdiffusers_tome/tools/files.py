@@ -1,0 +1,63 @@
+"""Files that are replaced on demand, and written whole. Imports no Paddle."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ppdiffusers_tome.errors import UserError
+
+
+def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) -> list[Path]:
+    """Make a folder, and check that files can be written there.
+
+    Args:
+        folder: it is made where it does not exist.
+        names: of the files.
+        overwrite: replace existing files.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        UserError: the folder cannot be written, or it holds something that must not be replaced.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}); choose another --output") from error
+    paths = [folder / name for name in names]
+    for path in paths:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
+        if os.path.lexists(path) and not overwrite:
+            raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
+    return paths
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Write a file beside its place, and rename it when complete."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        # A file of a killed process with the same number; or a link, which would lead out of the folder.
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path} cannot be written ({reason}); make room or choose another --output") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as ``write_atomically`` does."""
+    write_atomically(path, lambda file: file.write(text.encode()))
