@@ -8,6 +8,7 @@ import json
 import weakref
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.state import step_memory
-from ppdiffusers_tome.patching.state.step_cache import predicts_noise
-from ppdiffusers_tome.patching.state.step_memory import SLOPE, History, count_bytes
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising, SharedValues
+from ppdiffusers_tome.patching.step_cache import cached_call
+from ppdiffusers_tome.patching.step_cache.cached_call import SLOPE, History
+from ppdiffusers_tome.patching.step_cache.skipped_steps import predicts_noise
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
     FAMILIES,
@@ -132,11 +135,19 @@ class TestHistory:
     def test_a_share_of_the_slope_is_followed(self, has_slope: bool) -> None:
         history = History()
         for step in (0, 1, 4):
-            history.add(step if has_slope else None, (paddle.full([2], 3.0 * step), None))
+            history = history.add(step if has_slope else None, (paddle.full([2], 3.0 * step), None))
         value, nothing = history.predict(6)
         assert nothing is None
         assert value.tolist() == [12.0 + 6.0 * SLOPE * has_slope] * 2
-        assert count_bytes([history, history]) == (16 if has_slope else 8)
+
+
+def test_the_memory_of_the_cache_counts_each_tensor_once() -> None:
+    state, x = DenoiserState(ToMeConfig(0, cache=0.2)), paddle.zeros([2])
+    denoising = Denoising(SimpleNamespace(scheduler=tiny.scheduler()), "", state)
+    step = denoising.find_step(999.0)
+    denoising.share_values(step, (1, 4, 8, 8), []).histories.update(one=History(value=x), other=History(value=(x, [x])))
+    denoising.end(is_complete=False)
+    assert state.last_image.cache_bytes == 8
 
 
 class TestSteps:
@@ -258,7 +269,7 @@ class TestRuns:
         plain = pipe(call_with_tensor, **settings)
         apply_tome(pipe, ratio=0, cache=0.5)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(step_memory, "SLOPE", slope)
+            patch.setattr(cached_call, "SLOPE", slope)
             cached = pipe(call_with_tensor, **settings)
         return [float(np.abs(a - b).max()) for a, b in zip(plain, cached, strict=True)], pipe.tome.entries[0].last_image
 
@@ -286,7 +297,7 @@ class TestRuns:
     ) -> None:
         outputs = []
         for slope in (0.0, 0.5):
-            monkeypatch.setattr(step_memory, "SLOPE", slope)
+            monkeypatch.setattr(cached_call, "SLOPE", slope)
             pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())
             apply_tome(pipe, 0, cache=0.05)
             outputs.append(pipe(call_with_tensor))
@@ -488,7 +499,7 @@ class TestOnPipelines:
         seen: list[Any] = []
 
         def stop(step: int, *_: Any) -> None:
-            seen.extend(weakref.ref(item) for item in gc.get_objects() if isinstance(item, History))
+            seen.extend(weakref.ref(item) for item in gc.get_objects() if isinstance(item, SharedValues))
             if step == 6:
                 raise KeyboardInterrupt
 
