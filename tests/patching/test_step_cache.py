@@ -172,6 +172,7 @@ class TestSteps:
         apply_tome(pipe, ratio=0, cache=0.4)
         expected = sorted(choose_computed_steps(12, 0.4, predicts_noise=True))
         assert equal_steps(plain, pipe(call, 24, begin=12)) == expected
+        assert pipe.tome.entries[0].last_image.computed_steps == tuple(12 + step for step in expected)
 
     @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
     def test_steps_depend_on_what_the_scheduler_takes_the_output_for(self, prediction: str) -> None:
@@ -331,6 +332,7 @@ class TestRuns:
         assert np.array_equal(tiny.to_numpy(pipe.apply_tome(0, cache=0.5)(**given).images), plain)
         report = pipe.tome.entries[0].last_image
         assert (report.num_computed, report.num_skipped) == (2 * STEPS, 0)
+        assert report.computed_steps == tuple(range(STEPS))
 
     def test_the_end_of_a_list_that_the_pipeline_cuts_is_computed(self) -> None:
         class Cut(tiny.Sampler):

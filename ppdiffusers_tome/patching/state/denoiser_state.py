@@ -21,8 +21,7 @@ class StepReport:
     Attributes:
         num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
         cache_bytes: the memory of the cache over steps at the end of the image.
-        computed_steps: the steps that ran all layers, by number in their run of steps, where the pipeline's scheduler
-            tells them.
+        computed_steps: the steps that ran all layers, by place in the scheduler's list of timesteps.
     """
 
     num_computed: int = 0

@@ -14,6 +14,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.chosen_keys import TokenReduction
+from ppdiffusers_tome.patching.blocks import is_a
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState, StepReport
 from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
@@ -84,8 +85,7 @@ class Denoising:
         if id(source) not in self._schedules:
             array = source.astype("float64").numpy() if hasattr(source, "numpy") else np.asarray(source, "float64")
             numbers = array.reshape(-1).tolist()
-            lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
-            self._schedules[id(source)] = Schedule(source, numbers[:-1] if lists_the_end else numbers)
+            self._schedules[id(source)] = Schedule(source, numbers[:-1] if is_a(scheduler, *_END_IN_LIST) else numbers)
         return self._schedules[id(source)]
 
     def share_values(self, step: Step, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> SharedValues:
@@ -108,7 +108,7 @@ class Denoising:
 
     def count_call(self, step: Step | None, *, is_skipped: bool) -> None:
         """Count a call that ended."""
-        steps = () if step is None or is_skipped else (step.number,)
+        steps = () if step is None or is_skipped else (step.place,)
         self._report += StepReport(int(not is_skipped), int(is_skipped), computed_steps=steps)
 
     def end(self, *, is_complete: bool) -> None:
