@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import re
+import warnings
 import weakref
 from itertools import pairwise
 from pathlib import Path
@@ -518,7 +520,7 @@ class TestOnPipelines:
     @pytest.mark.parametrize(
         ("cache", "steps", "words"),
         [
-            (0.9, 6, "cache=0.9 leaves nothing to skip in .* of 6 steps, .*; a cache needs 9 steps or more"),
+            (0.9, 8, "cache=0.9 leaves nothing to skip in .* of 8 steps, .*; a cache needs 9 steps or more"),
             (0.04, 10, "nothing to skip in a denoising of 10 steps, .*; give a greater fraction"),
         ],
         ids=["few steps", "small share"],
@@ -530,6 +532,18 @@ class TestOnPipelines:
         with pytest.warns(UserWarning, match=words):
             assert np.array_equal(tiny.run_pipeline(pipe, steps=steps), plain)
         assert pipe.tome.entries[0].last_image.cache_bytes == 0
+
+    @pytest.mark.parametrize("name", ["PNDMScheduler", "LMSDiscreteScheduler", "DDIMScheduler"])
+    def test_a_scheduler_that_keeps_a_history_of_noise_has_one_warning_with_the_line_to_write(self, name: str) -> None:
+        pipe = apply_tome(sampler(scheduler=getattr(ppdiffusers, name)()), ratio=0, cache=0.2)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for steps in (STEPS, STEPS + 1):
+                pipe(call_with_tensor, steps)
+        line = "pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)"
+        found = [str(each.message) for each in caught if line in str(each.message)]
+        assert len(found) == (name in ("PNDMScheduler", "LMSDiscreteScheduler"))
+        assert all(re.search(f"{name} goes on with the noise .* another image than without", each) for each in found)
 
     def test_a_layer_that_runs_several_times_in_a_call_is_computed(self) -> None:
         dit = tiny.dit(num_layers=1)
