@@ -78,6 +78,6 @@ def _forget_refused_programs() -> Iterator[None]:
 def _forget_watchers() -> Iterator[None]:
     """Forget what a test watches merging with."""
     yield
-    calls = sys.modules.get("ppdiffusers_tome.patching.state.block_call")
+    calls = sys.modules.get("ppdiffusers_tome.patching.state.calls")
     if calls is not None:
         calls.WATCHERS.clear()

@@ -32,7 +32,7 @@ from ppdiffusers_tome.patching.models import COMPILED
 from ppdiffusers_tome.patching.override import find_inside, replace_inside
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
-from ppdiffusers_tome.patching.state.block_call import WATCHERS
+from ppdiffusers_tome.patching.state.calls import WATCHERS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.version import __version__
 

@@ -24,8 +24,7 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
 from ppdiffusers_tome.patching.paddle_compat import require_untraced
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.step_memory import StepReport
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState, StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 T = TypeVar("T")

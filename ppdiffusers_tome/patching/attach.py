@@ -27,10 +27,16 @@ from ppdiffusers_tome.patching.overrides.merge import (
     PointOverride,
     ProjectionOverride,
 )
-from ppdiffusers_tome.patching.overrides.stacks import attach_step_cache
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.step_cache.stacks import CoarseOverride, StackOverride, create_cache_overrides
 from ppdiffusers_tome.settings.config import ToMeConfig
+
+# Where one layer has several overrides, as where it is a block, its parent and the denoiser, from the outermost in.
+ORDER: tuple[type[Override], ...] = (
+    DenoiserOverride, TimestepOverride, CoarseOverride, StackOverride, GridOverride, BlockOverride, PointOverride,
+    MaskOverride, ProjectionOverride, OutputOverride, NormOverride,
+)  # fmt: skip
 
 
 def attach(blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
@@ -82,6 +88,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     denoiser = blocks[0].denoiser
     state = DenoiserState(config, max_timestep=blocks[0].adapter.max_timestep)
     grids: dict[tuple[int, str], GridOverride] = {}  # one for all blocks of a class in a parent
+    overrides: list[Override] = create_cache_overrides(state, denoiser) if config.cache else []
     for block in blocks:
         key = (id(block.parent), block.adapter.block_class)
         grid = grids[key] = grids.get(key) or GridOverride(state, block)
@@ -89,23 +96,19 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             override for role, point in block.list_points(config)
             for override in _create_overrides(state, block, role, point)
         ]  # fmt: skip
-        for _, override in inner:
-            override.put()
-        BlockOverride(state, block, grid, inner).put()
-    # The outermost override is stored last, also where one layer is a block, its parent and the denoiser.
-    for grid in grids.values():
-        grid.put()
-    if config.cache:
-        attach_step_cache(state, denoiser)
+        overrides += [BlockOverride(state, block, grid, inner), *(override for _, override in inner)]
+    overrides += grids.values()
     timestep_layer = find_timestep_layer(denoiser)
     if timestep_layer is not None:
-        TimestepOverride(state, timestep_layer).put()
+        overrides.append(TimestepOverride(state, timestep_layer))
     # A DiT embeds it inside its first block, too late for a cache over steps.
     embeds_in_block = bool(config.cache) and any(
         layer is timestep_layer for block in blocks for layer in block.block.sublayers()
     )
     reads_timestep = embeds_in_block or (timestep_layer is None and is_a(denoiser, "ModelMixin"))
-    DenoiserOverride(state, denoiser, blocks, reads_timestep=reads_timestep).put()
+    overrides.append(DenoiserOverride(state, denoiser, blocks, reads_timestep=reads_timestep))
+    for override in sorted(overrides, key=lambda each: ORDER.index(type(each)), reverse=True):
+        override.put()
 
 
 def _create_overrides(

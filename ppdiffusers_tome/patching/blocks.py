@@ -56,9 +56,9 @@ def find_layer(layer: Layer, path: str) -> Any:
     return found
 
 
-def is_a(layer: object, *class_names: str) -> bool:
-    """Return whether a layer's classes have one of these names."""
-    return not _list_class_names(type(layer)).isdisjoint(class_names)  # type: ignore[arg-type]
+def is_a(value: object, *class_names: str) -> bool:
+    """Return whether an object's classes have one of these names."""
+    return not _list_class_names(type(value)).isdisjoint(class_names)  # type: ignore[arg-type]
 
 
 # Mypy takes classes for unhashable, so calls of this and of ``_find_adapters`` need a comment for it.

@@ -5,12 +5,8 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall, PointCall
 from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
-
-# The places of the calls in a ``Frame``.
-DENOISER, BLOCK, POINT = range(3)
 
 
 class Frame(NamedTuple):

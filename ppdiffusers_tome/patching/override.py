@@ -21,7 +21,7 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, DENOISER
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_untraced
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -39,13 +39,14 @@ class Override:
 
     Attributes:
         method_name: of the method, ``forward`` but for masks.
-        runs_in: whose call ``run`` gets: of the ``DENOISER``, or of the ``BLOCK`` or merge ``POINT`` around the layer.
+        runs_in: which call of the ``Frame`` around the layer ``run`` gets: the denoiser's ``call``, ``block`` or
+            ``point``.
         state: of the denoiser.
         layer: the layer.
     """
 
     method_name: ClassVar[str] = "forward"
-    runs_in: ClassVar[int] = DENOISER
+    runs_in: ClassVar[str] = "call"
     # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
     follows_wrappers: ClassVar[bool] = False
 
@@ -60,7 +61,7 @@ class Override:
                         f"paddle.jit.to_static traces a layer inside of {type(frame.call.denoiser).__name__}, and its "
                         "tokens are matched outside of that program; trace the whole model, or remove_tome"
                     )
-                call = frame[self.runs_in]
+                call = getattr(frame, self.runs_in)
                 return original(*args, **kwargs) if call is None else self.run(call, original, *args, **kwargs)
         self.note_outside()
         return original(*args, **kwargs)

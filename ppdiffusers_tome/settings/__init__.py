@@ -1,1 +1,1 @@
-"""Settings of token merging and their presets. Needs no Paddle."""
+"""Settings of token merging and their presets. Needs no Paddle, but for ``reducer``."""

@@ -147,7 +147,7 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
     # Of one sampler, over and over; every n-th step makes its matchings.
     timesteps = list(range(5 * config.reuse_steps, 0, -1))
     scheduler = SimpleNamespace(timesteps=timesteps, set_timesteps=None)
-    denoising = Denoising(SimpleNamespace(scheduler=scheduler), "", paddle.nn.Layer(), state)
+    denoising = Denoising(SimpleNamespace(scheduler=scheduler), "", state)
     pipeline_call: Any = SimpleNamespace(find_denoising=lambda state, denoiser: denoising)
     tensors = itertools.cycle([paddle.to_tensor([value]) for value in timesteps])
 
@@ -165,13 +165,12 @@ def _run_blocks(
     import paddle
 
     from ppdiffusers_tome.merging.grid import Layout
-    from ppdiffusers_tome.patching.state.block_call import BlockCall
-    from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+    from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 
     call, layout = DenoiserCall(state, paddle.nn.Layer(), pipeline_call), Layout(case.grid)
     call.set_timestep(timestep)
     for number in range(case.blocks):
-        reduction: Any = BlockCall(call, number, layout, x).match()
+        reduction: Any = BlockCall(call, number, layout, x).reduction
         reduction.restore(reduction.reduce(x))
 
 

@@ -79,7 +79,7 @@ PARTS = {
 }  # fmt: skip
 SHARES = (0.2, 0.3, 0.5)
 UNMERGED, FEWER = "unmerged", "fewer steps"
-_CHOICE = "ppdiffusers_tome.patching.state.pipeline_call"  # which asks for the skipped steps of a denoising
+_CHOICE = "ppdiffusers_tome.patching.step_cache.cached_call"  # which asks for the skipped steps of a denoising
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from patching.contract import groups
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.patching.state.reducer import build_reducer
+from ppdiffusers_tome.settings.reducer import build_reducer
 
 TIMESTEP = 500
 

@@ -13,7 +13,7 @@ import paddle
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.patching.state.reducer import build_reducer
+from ppdiffusers_tome.settings.reducer import build_reducer
 
 
 def reduce_at(constants: Constants, side: int, method: str) -> None:

@@ -14,8 +14,7 @@ from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching, scatter_rows
 from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
-from ppdiffusers_tome.patching.state.block_call import BlockCall
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
@@ -68,7 +67,7 @@ def test_token_mismatch_warns_once_and_runs_unmerged() -> None:
     call = DenoiserCall(DenoiserState(ToMeConfig()), paddle.nn.Layer())
 
     def match(tokens: int) -> Matching | None:
-        return BlockCall(call, "block", Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
+        return BlockCall(call, "block", Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).reduction
 
     sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
     with pytest.warns(UserWarning, match=sentence) as caught:

@@ -15,7 +15,7 @@ from benchmarks.gpu_trace import trace_with_inplace
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.state.reducer import build_reducer
+from ppdiffusers_tome.settings.reducer import build_reducer
 
 GRID = Grid(16, 16)
 PADDLE_2 = paddle.__version__.startswith("2.")

@@ -23,9 +23,9 @@ from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import list_overrides
-from ppdiffusers_tome.patching.state import reducer
-from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
+from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.settings import reducer
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,10 +14,10 @@ import pytest
 
 import tiny
 from patching.contract import count_matchings
-from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.patching.state import reducer
-from ppdiffusers_tome.patching.state.step_memory import StepMemory
-from ppdiffusers_tome.patching.state.steps import Schedule, StepFinder
+from ppdiffusers_tome import ToMeConfig, apply_tome
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.settings import reducer
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
 # Two levels: three blocks on 16x16 and three on 8x8, and the middle one there.
@@ -44,13 +45,15 @@ class Calls:
     """The calls of a denoiser in its pipeline, and what they share."""
 
     def __init__(self, steps: int, timesteps: Sequence[float] = FALLING) -> None:
-        self.finder, self.schedule, self.reuse = StepFinder(), Schedule(timesteps, timesteps), StepMemory(steps)
+        pipe = SimpleNamespace(scheduler=SimpleNamespace(timesteps=timesteps, set_timesteps=None))
+        self.denoising = Denoising(pipe, "", DenoiserState(ToMeConfig(reuse_steps=steps)))
 
     def lookup(self, timestep: float, text: str = "a cat") -> dict:
-        step = self.finder.find_step([self.schedule], timestep)
-        if step.is_new_step:
-            self.reuse.begin_step(continues=step.continues)
-        return self.reuse.begin_call((1, 4, 8, 8), [encode(text)]).reductions
+        return self.share(timestep, [encode(text)])
+
+    def share(self, timestep: float, conditioning: list[paddle.Tensor], rows: int = 1) -> dict:
+        step = self.denoising.find_step(timestep)
+        return self.denoising.share_values(step, (rows, 4, 8, 8), conditioning).reductions
 
 
 @pytest.mark.parametrize(
@@ -107,24 +110,20 @@ class TestCallsOfAStep:
         assert self.start_run("a cat").lookup(700, "a dog") == {}
 
     def test_a_view_of_text_that_changed_in_place_is_another(self) -> None:
-        texts, reuse = paddle.ones([2, 3, 4]), StepMemory(10)
-        reuse.begin_step(continues=False)
-        reuse.begin_call((1,), [texts[1:]]).reductions["matching"] = 1
+        texts, calls = paddle.ones([2, 3, 4]), Calls(10)
+        calls.share(900, [texts[1:]])["matching"] = 1
         texts.multiply_(paddle.to_tensor(0.3))
-        reuse.begin_step(continues=True)
-        assert not reuse.begin_call((1,), [texts[1:]]).reductions
+        assert not calls.share(800, [texts[1:]])
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
         """As some pipelines do: other objects, equal values; or none. Latents of another shape are another's."""
-        reuse = StepMemory(10)
-        reuse.begin_step(continues=False)
-        reuse.begin_call((1,), [encode("a cat")]).reductions["made"] = True
-        reuse.begin_call((1,), []).reductions["made without"] = True
-        reuse.begin_step(continues=True)
-        assert reuse.begin_call((2,), [encode("a cat")]).reductions == {}
-        assert reuse.begin_call((1,), [encode("a cat"), encode("and more")]).reductions == {}
-        assert reuse.begin_call((1,), [encode("a cat")]).reductions == {"made": True}
-        assert reuse.begin_call((1,), []).reductions == {"made without": True}
+        calls = Calls(10)
+        calls.share(900, [encode("a cat")])["made"] = True
+        calls.share(900, [])["made without"] = True
+        assert calls.share(800, [encode("a cat")], rows=2) == {}
+        assert calls.share(800, [encode("a cat"), encode("and more")]) == {}
+        assert calls.share(800, [encode("a cat")]) == {"made": True}
+        assert calls.share(800, []) == {"made without": True}
 
 
 class TestSteps:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import re
+import warnings
 import weakref
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +24,11 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.state import step_memory
-from ppdiffusers_tome.patching.state.step_cache import predicts_noise
-from ppdiffusers_tome.patching.state.step_memory import SLOPE, History, count_bytes
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising, SharedValues
+from ppdiffusers_tome.patching.step_cache import cached_call
+from ppdiffusers_tome.patching.step_cache.cached_call import SLOPE, History
+from ppdiffusers_tome.patching.step_cache.skipped_steps import predicts_noise
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
     FAMILIES,
@@ -132,11 +137,19 @@ class TestHistory:
     def test_a_share_of_the_slope_is_followed(self, has_slope: bool) -> None:
         history = History()
         for step in (0, 1, 4):
-            history.add(step if has_slope else None, (paddle.full([2], 3.0 * step), None))
+            history = history.add(step if has_slope else None, (paddle.full([2], 3.0 * step), None))
         value, nothing = history.predict(6)
         assert nothing is None
         assert value.tolist() == [12.0 + 6.0 * SLOPE * has_slope] * 2
-        assert count_bytes([history, history]) == (16 if has_slope else 8)
+
+
+def test_the_memory_of_the_cache_counts_each_tensor_once() -> None:
+    state, x = DenoiserState(ToMeConfig(0, cache=0.2)), paddle.zeros([2])
+    denoising = Denoising(SimpleNamespace(scheduler=tiny.scheduler()), "", state)
+    step = denoising.find_step(999.0)
+    denoising.share_values(step, (1, 4, 8, 8), []).histories.update(one=History(value=x), other=History(value=(x, [x])))
+    denoising.end(is_complete=False)
+    assert state.last_image.cache_bytes == 8
 
 
 class TestSteps:
@@ -161,6 +174,7 @@ class TestSteps:
         apply_tome(pipe, ratio=0, cache=0.4)
         expected = sorted(choose_computed_steps(12, 0.4, predicts_noise=True))
         assert equal_steps(plain, pipe(call, 24, begin=12)) == expected
+        assert pipe.tome.entries[0].last_image.computed_steps == tuple(12 + step for step in expected)
 
     @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
     def test_steps_depend_on_what_the_scheduler_takes_the_output_for(self, prediction: str) -> None:
@@ -258,7 +272,7 @@ class TestRuns:
         plain = pipe(call_with_tensor, **settings)
         apply_tome(pipe, ratio=0, cache=0.5)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(step_memory, "SLOPE", slope)
+            patch.setattr(cached_call, "SLOPE", slope)
             cached = pipe(call_with_tensor, **settings)
         return [float(np.abs(a - b).max()) for a, b in zip(plain, cached, strict=True)], pipe.tome.entries[0].last_image
 
@@ -286,7 +300,7 @@ class TestRuns:
     ) -> None:
         outputs = []
         for slope in (0.0, 0.5):
-            monkeypatch.setattr(step_memory, "SLOPE", slope)
+            monkeypatch.setattr(cached_call, "SLOPE", slope)
             pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())
             apply_tome(pipe, 0, cache=0.05)
             outputs.append(pipe(call_with_tensor))
@@ -320,6 +334,7 @@ class TestRuns:
         assert np.array_equal(tiny.to_numpy(pipe.apply_tome(0, cache=0.5)(**given).images), plain)
         report = pipe.tome.entries[0].last_image
         assert (report.num_computed, report.num_skipped) == (2 * STEPS, 0)
+        assert report.computed_steps == tuple(range(STEPS))
 
     def test_the_end_of_a_list_that_the_pipeline_cuts_is_computed(self) -> None:
         class Cut(tiny.Sampler):
@@ -488,7 +503,7 @@ class TestOnPipelines:
         seen: list[Any] = []
 
         def stop(step: int, *_: Any) -> None:
-            seen.extend(weakref.ref(item) for item in gc.get_objects() if isinstance(item, History))
+            seen.extend(weakref.ref(item) for item in gc.get_objects() if isinstance(item, SharedValues))
             if step == 6:
                 raise KeyboardInterrupt
 
@@ -505,7 +520,7 @@ class TestOnPipelines:
     @pytest.mark.parametrize(
         ("cache", "steps", "words"),
         [
-            (0.9, 6, "cache=0.9 leaves nothing to skip in .* of 6 steps, .*; a cache needs 9 steps or more"),
+            (0.9, 8, "cache=0.9 leaves nothing to skip in .* of 8 steps, .*; a cache needs 9 steps or more"),
             (0.04, 10, "nothing to skip in a denoising of 10 steps, .*; give a greater fraction"),
         ],
         ids=["few steps", "small share"],
@@ -517,6 +532,18 @@ class TestOnPipelines:
         with pytest.warns(UserWarning, match=words):
             assert np.array_equal(tiny.run_pipeline(pipe, steps=steps), plain)
         assert pipe.tome.entries[0].last_image.cache_bytes == 0
+
+    @pytest.mark.parametrize("name", ["PNDMScheduler", "LMSDiscreteScheduler", "DDIMScheduler"])
+    def test_a_scheduler_that_keeps_a_history_of_noise_has_one_warning_with_the_line_to_write(self, name: str) -> None:
+        pipe = apply_tome(sampler(scheduler=getattr(ppdiffusers, name)()), ratio=0, cache=0.2)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for steps in (STEPS, STEPS + 1):
+                pipe(call_with_tensor, steps)
+        line = "pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)"
+        found = [str(each.message) for each in caught if line in str(each.message)]
+        assert len(found) == (name in ("PNDMScheduler", "LMSDiscreteScheduler"))
+        assert all(re.search(f"{name} goes on with the noise .* another image than without", each) for each in found)
 
     def test_a_layer_that_runs_several_times_in_a_call_is_computed(self) -> None:
         dit = tiny.dit(num_layers=1)

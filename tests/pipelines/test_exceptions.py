@@ -12,7 +12,7 @@ import pytest
 import tiny
 from patching.contract import StumbledError
 from pipelines.test_threads_and_sharing import SETTINGS, draw
-from ppdiffusers_tome.patching.state import reducer
+from ppdiffusers_tome.settings import reducer
 
 STEPS = 2
 # Of all layers and steps, every how many fail: primes, so that they fall in with no pattern of the layers.

@@ -13,8 +13,7 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import require_eager
-from ppdiffusers_tome.patching.state.block_call import BlockCall
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
@@ -32,12 +31,13 @@ class GridOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the call's layout, or warn that none exists; run the layer."""
-        call.layouts[self] = None
         inputs = find_arguments(self.layer, args, kwargs, self.adapter.grid_inputs)
         grid = None if inputs is None else self._find_grid(inputs)
         if inputs is not None and grid is not None:
             call.layouts[self] = Layout(grid, self.adapter.prefix(self.parent, *inputs))
-        elif inputs is not None:
+        else:
+            call.layouts.pop(self, None)  # of an earlier run in this call
+            self.state.has_run_blocks = True
             self.state.warn_once(
                 f"{' and '.join(map(str, self.adapter.grid_inputs))} of {type(self.parent).__name__} do not describe a "
                 "grid of tokens, row by row, so it runs unmerged"
@@ -70,8 +70,7 @@ class BlockOverride(Override):
         self, state: DenoiserState, block: MergeableBlock, grid: GridOverride, inner: Sequence[tuple[str, Override]],
     ) -> None:  # fmt: skip
         super().__init__(state, block.block)
-        self.grid = grid
-        self._inner = [([*filter(None, path.split("."))], override) for path, override in inner]
+        self.grid, self._inner = grid, inner
 
     def note_outside(self) -> None:
         """Warn of a block that runs outside of a call of its denoiser."""
@@ -87,17 +86,17 @@ class BlockOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
-        for names, override in self._inner:
-            layer: Any = self.layer
-            for name in names:
-                layer = getattr(layer, name, None)
+        for path, override in self._inner:
+            layer = find_layer(self.layer, path)
             if layer is not override.layer and layer is not None:
                 with CHANGES:  # another thread may find the new layer, too
                     override.follow(layer)
-        self.state.has_run_blocks |= self.grid in call.layouts
-        layout = call.layouts.get(self.grid)
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
-        block, outer = None if layout is None else BlockCall(call, self.layer, layout, tokens), CALL_STACK.frames
+        block: BlockCall | None = None
+        layout, tokens = call.layouts.get(self.grid), find_first_argument(self.layer, args, kwargs)
+        if layout is not None and tokens is not None:
+            block = BlockCall(call, self.layer, layout, tokens)
+            self.state.has_run_blocks = True
+        outer = CALL_STACK.frames
         try:
             CALL_STACK.frames = (*outer, Frame(call, block))
             return original(*args, **kwargs)

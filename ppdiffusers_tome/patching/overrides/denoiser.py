@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import paddle
@@ -14,8 +14,9 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.pipeline_call import list_tensors
 
 # Names of the argument for the timestep. UniDiffuser goes by that of its image.
 TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
@@ -77,14 +78,15 @@ class DenoiserOverride(Override):
         arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
         latents = arguments.pop(self.parameters[0], None) if self.parameters else None
         timesteps = [arguments.pop(name) for name in TIMESTEPS if name in arguments]
-        lasting = {name: value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)}
+        lasting = [value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)]
         call = DenoiserCall(
             self.state,
             self.layer,
             CALL_STACK.pipeline_call,
             is_recomputing=CALL_STACK.is_recomputing,
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
-            conditioning=list(_list_conditioning(lasting)) if self.state.config.shares_steps else (),
+            # What conditions the image (texts, class labels and the like) has no height and width.
+            conditioning=[x for x in list_tensors(lasting) if x.ndim <= 3] if self.state.config.shares_steps else (),
         )
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
         if isinstance(timestep, (int, float)):
@@ -106,15 +108,3 @@ class TimestepOverride(Override):
         if timestep is not None:
             call.set_timestep(timestep)
         return original(*args, **kwargs)
-
-
-def _list_conditioning(value: Any) -> Iterator[paddle.Tensor]:
-    """Yield the tensors in a call's arguments that condition the image.
-
-    These are the text, class labels and the like, without large tensors that have height and width.
-    """
-    if isinstance(value, paddle.Tensor) and value.ndim <= 3:
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _list_conditioning(item)

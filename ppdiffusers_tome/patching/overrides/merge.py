@@ -10,15 +10,14 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
-from ppdiffusers_tome.patching.call_stack import BLOCK, CALL_STACK, POINT, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_functions
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
-from ppdiffusers_tome.patching.state.block_call import BlockCall, PointCall, UnmergeableError
+from ppdiffusers_tome.patching.state.calls import BlockCall, PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
@@ -28,7 +27,7 @@ NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 class PointOverride(Override):
     """The override of the attention or feed-forward layer of a merge point."""
 
-    runs_in = BLOCK
+    runs_in = "block"
 
     def __init__(self, state: DenoiserState, layer: Layer, merge_point: MergePoint, role: str) -> None:
         super().__init__(state, layer)
@@ -39,7 +38,7 @@ class PointOverride(Override):
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or unmerged."""
         is_bypassed = self.bypassing_processor is not None and self.bypassing_processor is find_processor(self.layer)
-        reduction = None if is_bypassed else block.match()
+        reduction = None if is_bypassed else block.reduction
         if reduction is None:
             return original(*args, **kwargs)
         try:
@@ -58,13 +57,13 @@ class PointOverride(Override):
             raise UnmergeableError(
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = find_first_argument(self.layer, args, kwargs)
         if self.role == CROSS_ATTENTION:
             self._require_no_rows(kwargs, tokens, reduction.num_tokens)
         if not merge_point.merges_inside:
-            require_fit(self.layer, merge_point, reduction, tokens)
+            point.require_fit(self.layer, tokens)
         if reduction.keeps_queries:
-            point.required.add("to_k")
+            point.awaited.add("to_k")
         if kwargs.get(merge_point.rotary) is not None:
             kwargs = self._take_rotary(point, kwargs)
         if merge_point.mask:
@@ -78,14 +77,13 @@ class PointOverride(Override):
             output = original(*args, **kwargs)
         finally:
             CALL_STACK.frames = outer
-        missing = point.required - point.ran
-        if missing:  # the result has other keys, or lacks its positions
+        if point.awaited:  # the result has other keys, or lacks its positions
             # A function of the user inside may leave attention out in some calls only.
             self.bypassing_processor = processor if len(list_functions(self.layer)) == 1 else None
             raise UnmergeableError(
                 f"attention with {processor.__name__}, or a function in place of its forward, does not call "
-                f"{max(missing)}, where ToMe reduces keys or rotates merged tokens by their positions, so it runs "
-                "unmerged; method='tome' needs no such layer where positions are not rotary"
+                f"{max(point.awaited)}, where ToMe reduces keys or rotates merged tokens by their positions, so it "
+                "runs unmerged; method='tome' needs no such layer where positions are not rotary"
             )
         point.block.count_merging()
         return output if reduces_inside else point.restore(output)
@@ -107,7 +105,7 @@ class PointOverride(Override):
         point.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
         if rotary.num_text:
             point.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
-        point.required |= point.rotations.keys()
+        point.awaited |= point.rotations.keys()
         return {name: value for name, value in kwargs.items() if name != keyword}
 
     def _reduce_mask(self, point: PointCall, kwargs: Keywords, dtype: Any) -> Keywords:
@@ -117,8 +115,7 @@ class PointOverride(Override):
         if mask is not None:
             if mask.ndim != 4 or mask.shape[2] != 1:
                 raise UnmergeableError(
-                    f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs "
-                    "unmerged"
+                    f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged"
                 )
             mask = reduce_key_mask(mask, reduction, text_first=text_first)
         if self.state.config.uses_group_sizes:
@@ -131,7 +128,7 @@ class PointOverride(Override):
 class InnerOverride(Override):
     """The override of a layer inside of attention, by its name."""
 
-    runs_in = POINT
+    runs_in = "point"
     follows_wrappers = True
 
     def __init__(self, state: DenoiserState, layer: Layer, name: str) -> None:
@@ -144,10 +141,10 @@ class ProjectionOverride(InnerOverride):
 
     def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on tokens that are reduced once for all projections."""
-        point.ran.add(self.name)
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        point.awaited.discard(self.name)
+        tokens = find_first_argument(self.layer, args, kwargs)
         if point.reduced[0] is not tokens:
-            require_fit(self.layer, point.merge_point, point.reduction, tokens)
+            point.require_fit(self.layer, tokens)
             point.reduced = tokens, point.reduce(tokens)
         args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduced[1])
         if self.name == PROJECTIONS[-1]:
@@ -159,9 +156,8 @@ class OutputOverride(InnerOverride):
     """The override of attention's last layer, whose output is restored."""
 
     def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer; restore its output if projections got reduced tokens."""
-        output = original(*args, **kwargs)
-        return point.restore(output) if point.ran else output
+        """Run the layer; restore its output, of as many tokens as projections reduced."""
+        return point.restore(original(*args, **kwargs))
 
 
 class NormOverride(InnerOverride):
@@ -176,7 +172,7 @@ class NormOverride(InnerOverride):
         output = original(*args, **kwargs)
         if self.name not in point.rotations:
             return output
-        point.ran.add(self.name)
+        point.awaited.discard(self.name)
         if output.ndim == 3:  # [batch, tokens, heads * channels]
             by_head = output.reshape([0, 0, self.num_heads, -1]).transpose([0, 2, 1, 3])
             return self._rotate(point, by_head).transpose([0, 2, 1, 3]).flatten(2)
@@ -192,16 +188,3 @@ class NormOverride(InnerOverride):
     def _rotate(self, point: PointCall, x: paddle.Tensor) -> paddle.Tensor:
         """Rotate ``[batch, heads, tokens, channels]``."""
         return point.rotations[self.name].rotate(x, text_first=point.merge_point.text_first)
-
-
-def require_fit(layer: Layer, point: MergePoint, reduction: TokenReduction, tokens: paddle.Tensor | None) -> None:
-    """Raise an ``UnmergeableError`` where a layer's tokens cannot be reduced."""
-    batch, num_tokens, shape = reduction.batch, reduction.num_tokens, [] if tokens is None else list(tokens.shape)
-    is_batch = len(shape) == 3 and (shape[0] == batch or -1 in (shape[0], batch))
-    if is_batch and (shape[1] == num_tokens or (point.text and shape[1] > num_tokens)):
-        return
-    raise UnmergeableError(
-        f"{type(layer).__name__} got tokens of shape {shape} instead of [{batch}, {num_tokens}, channels], so it runs "
-        "unmerged: feed-forward chunking, tiles around attention (HyperTile) and attention processors that put other "
-        "tokens beside them do that"
-    )

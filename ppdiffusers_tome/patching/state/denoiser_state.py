@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.messages import warn_user
-from ppdiffusers_tome.patching.state.step_memory import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """The calls of a denoiser in one image.
+
+    There is one a step or, with guidance in calls of its own, two; several ControlNets with one config add up theirs.
+
+    Attributes:
+        num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
+        cache_bytes: the memory of the cache over steps at the end of the image.
+        computed_steps: the steps that ran all layers, by place in the scheduler's list of timesteps.
+    """
+
+    num_computed: int = 0
+    num_skipped: int = 0
+    cache_bytes: int = 0
+    computed_steps: tuple[int, ...] = ()
+
+    def __add__(self, report: StepReport) -> StepReport:
+        return StepReport(
+            self.num_computed + report.num_computed, self.num_skipped + report.num_skipped,
+            self.cache_bytes + report.cache_bytes, tuple(sorted({*self.computed_steps, *report.computed_steps})),
+        )  # fmt: skip
 
 
 class DenoiserState:
@@ -20,7 +44,7 @@ class DenoiserState:
         max_timestep: the timestep of pure noise in the model, 1000 in nearly all.
         constants: of the denoiser's partitions, freed with this.
         last_image: the steps of the last image with a cache over steps.
-        has_run_blocks: True once any block ran in which tokens may merge.
+        has_run_blocks: True once a block ran in which tokens may merge, or a warning said why none can.
         is_removed: True once this ToMe is removed.
         running: the calls that run in any thread.
     """

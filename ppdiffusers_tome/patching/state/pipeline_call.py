@@ -1,21 +1,43 @@
-"""A call of a pipeline, and the denoisings of its denoisers."""
+"""A call of a pipeline, and the denoisings of its denoisers.
+
+Calls of a denoiser that are not known to belong together share nothing over steps: they are slower then, never wrong.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.merging.chosen_keys import TokenReduction
+from ppdiffusers_tome.patching.blocks import is_a
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.step_cache import choose_skipped_steps
-from ppdiffusers_tome.patching.state.step_memory import StepMemory, StepReport, count_bytes
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState, StepReport
 from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
 
 # Schedulers whose list ends with the finished image, for which no denoiser is called.
 _END_IN_LIST = ("DDPMWuerstchenScheduler",)
+
+
+@dataclass(eq=False)
+class SharedValues:
+    """The values of a call from the step before, for the next.
+
+    Attributes:
+        shape, conditioning: of the call, by which the next step finds it; each tensor with its version, as it may
+            change in place.
+        reductions: by block, layout and batch, for ``reuse_steps``.
+        histories: of layers, for the cache over steps, which alone looks into them.
+    """
+
+    shape: Sequence[int]
+    conditioning: Sequence[tuple[paddle.Tensor, int]]
+    reductions: dict[Any, TokenReduction] = field(default_factory=dict)
+    histories: dict[Hashable, tuple[Any, ...]] = field(default_factory=dict)
 
 
 class Denoising:
@@ -24,33 +46,37 @@ class Denoising:
     Args:
         pipe: the pipeline.
         name: of the denoiser in it.
-        denoiser, state: the denoiser.
+        state: of the denoiser.
 
     Attributes:
-        memory: what these calls share over steps.
-        skipped_steps: those of the present run that the cache over steps skips, by number.
+        scheduler: of the denoiser, at its last call.
+        skipped_steps: of the present run, by number; None until the cache over steps chooses them.
         ratio_merges: whether the ratio let tokens merge in its steps in which blocks ran: True, False or both.
     """
 
-    def __init__(self, pipe: Any, name: str, denoiser: Layer, state: DenoiserState) -> None:
-        self._pipe, self._name, self._denoiser, self._state = pipe, name, denoiser, state
+    def __init__(self, pipe: Any, name: str, state: DenoiserState) -> None:
+        self._pipe, self._name, self._state = pipe, name, state
         self._finder = StepFinder()
         self._schedules: dict[int, Schedule] = {}
+        self._previous: list[SharedValues] = []  # of the calls of the step before
+        self._present: list[SharedValues] = []
+        self._continues = self._has_shared = False  # in any step
         self._report = StepReport()
-        self.memory = StepMemory(state.config.reuse_steps)
-        self.skipped_steps: frozenset[int] = frozenset()
+        self.scheduler: Any = None
+        self.skipped_steps: frozenset[int] | None = None
         self.ratio_merges: set[bool] = set()
 
     def find_step(self, timestep: float) -> Step | None:
         """Return the step of the call that begins; None on no list."""
         schedulers = list(list_schedulers(self._pipe, self._name))
-        schedules = [self._read_schedule(scheduler) for scheduler in schedulers]
+        schedules, self.scheduler = [self._read_schedule(each) for each in schedulers], schedulers[0]
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
         step = self._finder.find_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
         if step is not None and step.is_new_step:
-            self.memory.begin_step(continues=step.continues)
-            if not step.continues and self._state.config.cache:
-                self.skipped_steps = choose_skipped_steps(self._state, self._denoiser, schedulers[0], step.num_steps)
+            self._previous, self._present = self._present if step.continues else [], []
+            self._continues |= step.continues
+            if not step.continues:
+                self.skipped_steps = None
         return step
 
     def _read_schedule(self, scheduler: Any) -> Schedule:
@@ -59,24 +85,42 @@ class Denoising:
         if id(source) not in self._schedules:
             array = source.astype("float64").numpy() if hasattr(source, "numpy") else np.asarray(source, "float64")
             numbers = array.reshape(-1).tolist()
-            lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
-            self._schedules[id(source)] = Schedule(source, numbers[:-1] if lists_the_end else numbers)
+            self._schedules[id(source)] = Schedule(source, numbers[:-1] if is_a(scheduler, *_END_IN_LIST) else numbers)
         return self._schedules[id(source)]
+
+    def share_values(self, step: Step, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> SharedValues:
+        """Return the values that a call shares with earlier steps.
+
+        A step may call the denoiser several times: for the prompted and the unprompted half, or for two images in
+        turns. A call shares the values of the previous step's call with the same shape of latents and the same
+        conditioning, if exactly one exists.
+        """
+        values = SharedValues(shape, [(tensor, tensor.inplace_version) for tensor in conditioning])
+        found = [each for each in self._previous if each.shape == shape and _is_same(each, conditioning)]
+        # One call cannot be two of the next step.
+        if len(found) == 1 and all(each.histories is not found[0].histories for each in self._present):
+            self._has_shared = True
+            values.histories = found[0].histories
+            if step.number % self._state.config.reuse_steps > 0:
+                values.reductions = found[0].reductions
+        self._present.append(values)
+        return values
 
     def count_call(self, step: Step | None, *, is_skipped: bool) -> None:
         """Count a call that ended."""
-        steps = () if step is None or is_skipped else (step.number,)
+        steps = () if step is None or is_skipped else (step.place,)
         self._report += StepReport(int(not is_skipped), int(is_skipped), computed_steps=steps)
 
     def end(self, *, is_complete: bool) -> None:
         """Report cached steps; warn of settings that had no effect."""
         state, config = self._state, self._state.config
         if config.cache:
-            histories = (history for kept in self.memory.values for history in kept.histories.values())
-            state.last_image = replace(self._report, cache_bytes=count_bytes(histories))
+            kept = {id(x): x for values in self._present for x in list_tensors(values.histories)}  # each once
+            cache_bytes = sum(x.size * x.element_size() for x in kept.values())
+            state.last_image = replace(self._report, cache_bytes=cache_bytes)
         if not is_complete or vars(self._pipe).get("_interrupt"):
             return
-        if config.shares_steps and self.memory.shares_nothing:
+        if config.shares_steps and self._continues and not self._has_shared:
             state.warn_once(
                 "the steps of this image shared nothing, so cache and reuse_steps have no effect here: calls that "
                 "record gradients do not (use paddle.no_grad()), nor those that cannot be told apart from step to "
@@ -110,7 +154,7 @@ class PipelineCall:
                 and list(list_schedulers(self._pipe, name))  # whose length may be undefined
             )  # fmt: skip
             name = next(names, None)
-            self._denoisings[state] = None if name is None else Denoising(self._pipe, name, denoiser, state)
+            self._denoisings[state] = None if name is None else Denoising(self._pipe, name, state)
         return self._denoisings[state]
 
     def end(self, *, is_complete: bool) -> None:
@@ -118,3 +162,23 @@ class PipelineCall:
         denoisings, self._denoisings = self._denoisings, {}
         for denoising in filter(None, denoisings.values()):
             denoising.end(is_complete=is_complete)
+
+
+def _is_same(earlier: SharedValues, conditioning: Sequence[paddle.Tensor]) -> bool:
+    """Compare conditioning: pipelines pass the same or equal tensors in every step."""
+    # One that changed meanwhile differs from what it was, also where the new one is a view of the same memory.
+    # Comparing values waits for the device.
+    return len(earlier.conditioning) == len(conditioning) and all(
+        a.inplace_version == version
+        and (a is b or (a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())))
+        for (a, version), b in zip(earlier.conditioning, conditioning, strict=True)
+    )
+
+
+def list_tensors(value: Any) -> Iterator[paddle.Tensor]:
+    """Yield the tensors in nested tuples, lists and dictionaries."""
+    if isinstance(value, paddle.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from list_tensors(item)

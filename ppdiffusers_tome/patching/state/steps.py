@@ -29,6 +29,7 @@ class Step(NamedTuple):
         number: of the step in its run, from 0.
         num_steps: of the run.
         time: the place of the timestep among the different ones of its list, the same in two steps that share it.
+        place: of the step in its list, from 0.
     """
 
     progress: float
@@ -37,6 +38,7 @@ class Step(NamedTuple):
     number: int
     num_steps: int
     time: int
+    place: int
 
 
 class Schedule:
@@ -114,5 +116,5 @@ class StepFinder:
         place, schedule = self._place, self._schedule
         return Step(
             place / len(schedule.timesteps), is_new_step, continues,
-            number=place - self._first, num_steps=self._end - self._first, time=schedule.times[place],
+            number=place - self._first, num_steps=self._end - self._first, time=schedule.times[place], place=place,
         )  # fmt: skip

@@ -11,9 +11,9 @@ from ppdiffusers_tome.patching.adapters.adapter import UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
 from ppdiffusers_tome.patching.override import Original, Override
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.step_memory import map_tensors
+from ppdiffusers_tome.patching.step_cache.cached_call import find_cached_call, map_tensors
 
 
 class StackOverride(Override):
@@ -35,11 +35,12 @@ class StackOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block, or return what the stack is predicted to."""
-        cached = call.cached_call
+        cached = find_cached_call(call)
         inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
         if cached is None or inputs is None:
             return original(*args, **kwargs)
         if cached.skips(self.stack):
+            call.has_skipped = True
             if self.stack not in cached.stacks:
                 cached.stacks[self.stack] = [
                     None if residual is None else tokens + residual
@@ -73,10 +74,11 @@ class CoarseOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
-        cached = call.cached_call
+        cached = find_cached_call(call)
         if cached is None:
             return original(*args, **kwargs)
         if cached.skips(self):
+            call.has_skipped = True
             predicted = cached.predict(self)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
         output = original(*args, **kwargs)
@@ -85,8 +87,8 @@ class CoarseOverride(Override):
         return output
 
 
-def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
-    """Put the overrides of the cache over steps around those that merge.
+def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Override]:
+    """Create the overrides of a denoiser's layers that skipped steps omit.
 
     Every block that an adapter describes is in a stack, also if its tokens do not merge now. Blocks with other layers
     between them, which would run in a skipped step, are stacks of their own. A ControlNet hands on what its levels and
@@ -94,8 +96,6 @@ def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
     """
     is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
     levels = _list_coarse_levels(denoiser, is_controlnet)
-    for level, is_used in levels:
-        CoarseOverride(state, level, is_used=is_used).put()
     skipped = {id(layer) for level, _ in levels for layer in level.sublayers(include_self=True)}
     stacks: dict[str, list[MergeableBlock]] = {}
     for block in find_blocks(denoiser):
@@ -103,9 +103,13 @@ def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
             is_alone = is_controlnet or block.adapter.block_is_parent
             container = block.path if is_alone else block.path.rpartition(".")[0]
             stacks.setdefault(container, []).append(block)
-    for stack, blocks in stacks.items():
-        for block in blocks:
-            StackOverride(state, block.block, stack, block.adapter.outputs, is_last=block is blocks[-1]).put()
+    return [
+        *(CoarseOverride(state, level, is_used=is_used) for level, is_used in levels),
+        *(
+            StackOverride(state, block.block, stack, block.adapter.outputs, is_last=block is blocks[-1])
+            for stack, blocks in stacks.items() for block in blocks
+        ),
+    ]  # fmt: skip
 
 
 def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Layer, bool]]:

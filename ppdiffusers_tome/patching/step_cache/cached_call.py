@@ -1,0 +1,104 @@
+"""A call of a denoiser whose layers are stored, or skipped and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import paddle
+
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.steps import Step
+from ppdiffusers_tome.patching.step_cache.skipped_steps import choose_skipped_steps
+
+# The share of the slope that a skipped step follows; all of it overshoots where values curve.
+SLOPE = 0.75
+
+
+class History(NamedTuple):
+    """The value of a layer in the computed steps, extrapolated to others.
+
+    Attributes:
+        time: of the last computed step, see ``Step.time``; None where the value has no slope.
+        value: a tensor, or tuples and lists of tensors.
+        slope: its change over time between the last two computed times; None before the second.
+        is_repeated: True where the layer ran several times in one call, so that it has no one value.
+    """
+
+    time: int | None = None
+    value: Any = None
+    slope: Any = None
+    is_repeated: bool = False
+
+    def add(self, time: int | None, value: Any) -> History:
+        """Return this with a computed step's value, without a slope where time is None."""
+        # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
+        if time is None or self.time is None or time == self.time:
+            return History(time, value, self.slope)
+        distance = time - self.time
+        return History(time, value, map_tensors(lambda new, old: (new - old) / distance, value, self.value))
+
+    def predict(self, time: int) -> Any:
+        """Return a skipped step's value, along ``SLOPE`` of the slope."""
+        if self.slope is None or self.time is None:
+            return self.value
+        distance = SLOPE * (time - self.time)
+        return map_tensors(lambda value, slope: value + slope * distance, self.value, self.slope)
+
+
+class CachedCall:
+    """One call of a denoiser with a cache over steps.
+
+    Args:
+        step: of the call.
+        skipped_steps: of its run.
+        histories: of the layers, from the calls of the steps before that belong to this one.
+
+    Attributes:
+        stores_values: True in a step before a skipped one.
+        stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
+    """
+
+    def __init__(self, step: Step, skipped_steps: frozenset[int], histories: dict[Hashable, Any]) -> None:
+        self._step, self._histories = step, histories
+        self._is_skipped = step.number in skipped_steps
+        self.stores_values = step.number < max(skipped_steps, default=0)
+        self.stacks: dict[Hashable, Sequence[Any]] = {}
+        self._stored: set[Hashable] = set()
+
+    def skips(self, key: Hashable) -> bool:
+        """Return whether a layer is skipped, which requires an earlier step."""
+        return self._is_skipped and key in self._histories and not self._histories[key].is_repeated
+
+    def store(self, key: Hashable, value: Any, *, has_slope: bool = True) -> None:
+        """Store the value of a layer that ran."""
+        history = self._histories.get(key, History())
+        if history.is_repeated or key in self._stored:
+            self._histories[key] = History(is_repeated=True)
+        else:
+            self._histories[key] = history.add(self._step.time if has_slope else None, value)
+        self._stored.add(key)
+
+    def predict(self, key: Hashable) -> Any:
+        """Return the value of a layer in a skipped step."""
+        return self._histories[key].predict(self._step.time)
+
+
+def find_cached_call(call: DenoiserCall) -> CachedCall | None:
+    """Return what the cache knows of a call; None where all layers run."""
+    denoising, step = call.denoising, call.step
+    if call.cached is None and call.shared is not None and denoising is not None and step is not None:
+        if denoising.skipped_steps is None:
+            denoising.skipped_steps = choose_skipped_steps(call, denoising.scheduler, step.num_steps)
+        call.cached = CachedCall(step, denoising.skipped_steps, call.shared.histories)
+    return call.cached
+
+
+def map_tensors(function: Callable[..., Any], *values: Any) -> Any:
+    """Apply a function to the tensors in nested values of one structure."""
+    first = values[0]
+    if isinstance(first, paddle.Tensor):
+        return function(*values)
+    if isinstance(first, (list, tuple)):
+        return type(first)([map_tensors(function, *items) for items in zip(*values, strict=True)])
+    return first
