@@ -28,6 +28,7 @@ from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
+from zoo.specimen import keep_random_state
 
 # Specimens of every commit: one of every adapter, and what most people have. `make test-all` takes all.
 USUAL = {
@@ -47,15 +48,6 @@ OFF_LIST = {"latent_upscaler", "unet_score_sde"}
 needs_recompute = pytest.mark.skipif(
     paddle.__version__.startswith("2."), reason="Paddle 2.6 has no recomputation on a CPU"
 )
-
-
-def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
-    return [*needs_of(specimen), *([] if specimen.name in USUAL else [pytest.mark.sweep])]
-
-
-def needs_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
-    """Skips what the ppdiffusers or the Paddle that is installed lacks."""
-    return [pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}")]
 
 
 def groups(matching: Matching) -> list[np.ndarray]:
@@ -372,3 +364,16 @@ class ToMeContract:
         scale = 1000 if is_ratio else 1
         pipe = tiny.Sampler(model, scheduler)
         return pipe(lambda unet, number, timestep: self.output(unet, timestep=timestep * scale), steps=9)[:9]
+
+
+def contract_of(specimen: Specimen) -> type[ToMeContract]:
+    """Return the tests of a specimen; those of unusual ones are a sweep."""
+
+    @paddle.no_grad()
+    def run(model: tiny.Model, **given: Any) -> np.ndarray:
+        with keep_random_state():  # some models draw noise of their own
+            return specimen.run(model, **given).numpy()
+
+    given = dict(build=staticmethod(specimen.build), run=staticmethod(run), name=specimen.name)
+    marks = [] if specimen.name in USUAL else [pytest.mark.sweep]
+    return type("Test" + specimen.name.title().replace("_", ""), (ToMeContract,), {**given, "pytestmark": marks})
