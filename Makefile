@@ -73,7 +73,7 @@ test-all: lint
 test-newer: $(VENV)/ready-for-tests
 	@test -f "$(SOURCE)/ppdiffusers/__init__.py" || { echo "SOURCE=$(SOURCE) holds no ppdiffusers/__init__.py;" \
 		"give the folder of a ppdiffusers' source that holds setup.py and ppdiffusers/"; exit 1; }
-	OMP_NUM_THREADS=1 PYTHONPATH="$(abspath $(SOURCE))" $(BIN)/python -m pytest tests/newer tests/denoisers $(SHARED) -m "" -rs
+	OMP_NUM_THREADS=1 PYTHONPATH="$(abspath $(SOURCE))" $(BIN)/python -m pytest tests/newer tests/denoisers tests/patching/test_methods.py $(SHARED) -m "" -rs
 
 lint: $(VENV)/ready-for-tests
 	$(BIN)/ruff check .

@@ -217,11 +217,6 @@ def test_what_is_no_model_is_refused(value: Any, function: Callable[[Any], Any])
         function(value)
 
 
-def test_bad_setting_is_found_before_a_bad_model() -> None:
-    with pytest.raises(ToMeValueError, match="ratio=2"):
-        apply_tome(tiny.vae(), ratio=2)
-
-
 def test_a_preset_that_is_nearly_right_is_suggested() -> None:
     with pytest.raises(ToMeValueError, match=r"the presets are balanced, fast, quality; did you mean balanced\?"):
         ToMeConfig.preset("balancd")
@@ -252,15 +247,6 @@ def test_the_fast_preset_merges_levels_1_and_2(finest: int) -> None:
 def test_misspelled_arguments_are_answered_with_the_right_ones(call: Any, words: str) -> None:
     with pytest.raises(ToMeTypeError, match=words):
         call(tiny.unet())
-
-
-def test_ratio_as_a_summary_shows_it_is_the_limit_of_a_preset():
-    balanced = ToMeConfig.preset("balanced")
-    assert ToMeConfig(ratio=0.8889, sx=3, sy=3, method="todo") == balanced
-    with pytest.raises(ToMeValueError):
-        ToMeConfig(ratio=0.8889, sx=3, sy=3)
-    with pytest.raises(ToMeValueError):
-        replace(balanced, ratio=0.889)
 
 
 @pytest.fixture

@@ -50,6 +50,11 @@ needs_recompute = pytest.mark.skipif(
 )
 
 
+def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
+    """Tests of unusual specimens are a sweep."""
+    return [] if specimen.name in USUAL else [pytest.mark.sweep]
+
+
 def groups(matching: Matching) -> list[np.ndarray]:
     """Token numbers of every row of the merged sequence, counted over the batch."""
     owner = matching.owner.numpy()
@@ -367,7 +372,7 @@ class ToMeContract:
 
 
 def contract_of(specimen: Specimen) -> type[ToMeContract]:
-    """Return the tests of a specimen; those of unusual ones are a sweep."""
+    """Return the tests of a specimen."""
 
     @paddle.no_grad()
     def run(model: tiny.Model, **given: Any) -> np.ndarray:
@@ -375,5 +380,5 @@ def contract_of(specimen: Specimen) -> type[ToMeContract]:
             return specimen.run(model, **given).numpy()
 
     given = dict(build=staticmethod(specimen.build), run=staticmethod(run), name=specimen.name)
-    marks = [] if specimen.name in USUAL else [pytest.mark.sweep]
-    return type("Test" + specimen.name.title().replace("_", ""), (ToMeContract,), {**given, "pytestmark": marks})
+    name = "Test" + specimen.name.title().replace("_", "")
+    return type(name, (ToMeContract,), {**given, "pytestmark": marks_of(specimen)})
