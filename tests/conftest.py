@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,35 +19,9 @@ sys.path.append(str(Path(__file__).parents[1] / "examples" / "train_demo_models"
 
 
 def pytest_collection_finish() -> None:
-    if "paddle" in sys.modules:
-        _convert_once()
-        _let_a_cpu_attend()
     # Paddle's and ppdiffusers' modules, 300,000 objects, stay out of every later garbage collection.
     gc.collect()
     gc.freeze()
-
-
-def _let_a_cpu_attend() -> None:
-    """Set what ppdiffusers 0.29.1 reads at every call, or it calls a GPU kernel."""
-    import paddle
-
-    if paddle.get_device() == "cpu":
-        os.environ["FLAGS_sdpa_select_math"] = "yes"  # noqa: SIM112
-
-
-def _convert_once() -> None:
-    """Let Paddle keep converted methods, as each conversion takes 0.1 s."""
-    from paddle.jit.dy2static.program_translator import FunctionCache
-
-    convert, converted = FunctionCache._convert, {}
-
-    def remembering(self: Any, function: Callable) -> Callable:
-        key = getattr(function, "__func__", function)
-        if key not in converted:
-            converted[key] = convert(self, function)
-        return converted[key]
-
-    FunctionCache._convert = remembering
 
 
 @pytest.fixture(autouse=True)

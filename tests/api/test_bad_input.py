@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ from zoo.prior_transformer import SPECIMEN as PRIOR
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
 STRIDE = r"must be a whole number of tokens, 1 or more, such as 2"
 LEVELS = r"must be 1, 2, 4, 8 or None \(the finest level of the model\)"
-SEED = r"must be a whole number from 0 to 2\*\*63 - 1; got "
 NUMBER = (
     r"must be a number, the fraction of tokens to merge, such as 0\.5, or the name of a preset "
     r"\(balanced, fast, quality\); got "
@@ -55,18 +53,14 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=True), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
     (dict(ratio="0.5"), ToMeTypeError, rf"ratio='0\.5' {NUMBER}str"),
     (dict(ratio="mine.json"), ToMeTypeError, rf"{NUMBER}str; pass a file of settings as config='mine\.json'$"),
-    (dict(ratio=Path("mine.json")), ToMeTypeError, r"pass a file of settings as config='mine\.json'$"),
     (dict(ratio=[0.5]), ToMeValueError, r"ratio=\[0\.5\] must be a number, or a ramp of two or more: \(0\.7, 0\.3\)"),
-    (dict(ratio=[0.5, 0.8]), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
     (dict(method="tom"), ToMeValueError, r"method='tom' must be one of 'keys', 'todo', 'tome'; did you mean tome"),
     (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
     (dict(method="todo", merge_mlp=True), ToMeValueError, r"merge_mlp=True .* as a feed-forward layer has no keys"),
     (dict(method="todo", ratio=0.76), ToMeValueError, r"ratio=0\.76 must be at least 0 and at most 0\.75 for a 2x2"),
     (dict(end=1.5), ToMeValueError, r"end=1\.5 must be a number, a fraction"),
     (dict(start=0.5, end=0.5), ToMeValueError, r"start=0\.5 must be below end=0\.5"),
-    (dict(ratio=np.zeros((2, 2))), ToMeTypeError, rf"ratio\[0\]=\[0\.0, 0\.0\] {NUMBER}list"),
     (dict(sx=0), ToMeValueError, rf"sx=0 {STRIDE}"),
-    (dict(sx=1.5), ToMeTypeError, rf"sx=1\.5 {STRIDE}; got float"),
     (dict(sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a dest.*use a stride such as sx=2, sy=2"),
     (dict(st=0), ToMeValueError, r"st=0 must be a whole number of frames, 1 or more, such as 2"),
     (dict(ratio=0.9, st=2), ToMeValueError, r"ratio=0\.9 must be at least 0 and below 0\.875 for a 2x2x2 stride"),
@@ -77,7 +71,6 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(tile=1), ToMeValueError, r"tile=1 must be at least 2 for a 2x2 stride, so that a tile holds a destination"),
     (dict(reuse_steps=0), ToMeValueError, r"reuse_steps=0 must be a whole number of .*, 1 \(no reuse\) or more"),
     (dict(seed=3, use_rand=False), ToMeValueError, r"seed=3 has no effect with use_rand=False, .*; leave seed=0, or"),
-    (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig, the name of a preset .* or .*; got float"),
     (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),
     (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"ratio=ToMeC.* and config=ToMeC.* both hold all"),
 ]  # fmt: skip
@@ -121,15 +114,11 @@ class TestNumbersOfOtherLibraries:
     @pytest.mark.parametrize(
         ("settings", "same"),
         [
-            (dict(ratio=np.array(0.25)), dict(ratio=0.25)),
             (dict(ratio=np.float16(0.25)), dict(ratio=0.25)),
             (dict(ratio=Fraction(1, 4), method="todo"), dict(ratio=0.25, method="todo")),
             (dict(ratio=paddle.to_tensor(0.25)), dict(ratio=0.25)),
             (dict(ratio=np.array([0.7, 0.3])), dict(ratio=(0.7, 0.3))),
-            (dict(ratio=[np.float32(0.5), paddle.to_tensor(0.25)]), dict(ratio=(0.5, 0.25))),
-            (dict(max_downsample=paddle.to_tensor(2)), dict(max_downsample=2)),
             (dict(sx=np.array(4), sy=paddle.to_tensor(4)), dict(sx=4, sy=4)),
-            (dict(seed=np.uint64(2**63 - 1)), dict(seed=2**63 - 1)),
             (dict(tile=np.int16(8), reuse_steps=np.array(3)), dict(tile=8, reuse_steps=3)),
             (dict(use_rand=np.False_, merge_mlp=np.array(True)), dict(use_rand=False, merge_mlp=True)),
             (dict(method=np.str_("keys")), dict(method="keys")),
@@ -217,11 +206,6 @@ def test_what_is_no_model_is_refused(value: Any, function: Callable[[Any], Any])
         function(value)
 
 
-def test_bad_setting_is_found_before_a_bad_model() -> None:
-    with pytest.raises(ToMeValueError, match="ratio=2"):
-        apply_tome(tiny.vae(), ratio=2)
-
-
 def test_a_preset_that_is_nearly_right_is_suggested() -> None:
     with pytest.raises(ToMeValueError, match=r"the presets are balanced, fast, quality; did you mean balanced\?"):
         ToMeConfig.preset("balancd")
@@ -252,15 +236,6 @@ def test_the_fast_preset_merges_levels_1_and_2(finest: int) -> None:
 def test_misspelled_arguments_are_answered_with_the_right_ones(call: Any, words: str) -> None:
     with pytest.raises(ToMeTypeError, match=words):
         call(tiny.unet())
-
-
-def test_ratio_as_a_summary_shows_it_is_the_limit_of_a_preset():
-    balanced = ToMeConfig.preset("balanced")
-    assert ToMeConfig(ratio=0.8889, sx=3, sy=3, method="todo") == balanced
-    with pytest.raises(ToMeValueError):
-        ToMeConfig(ratio=0.8889, sx=3, sy=3)
-    with pytest.raises(ToMeValueError):
-        replace(balanced, ratio=0.889)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import warnings
 from collections.abc import Callable
@@ -184,23 +183,6 @@ def test_heads_of_every_size_and_few_and_many_keys(
     assert len(computed) == 3
 
 
-class Unchanged(paddle.nn.Layer):
-    def forward(self, x: paddle.Tensor, *scale: float) -> paddle.Tensor:
-        return x
-
-
-def test_projections_that_are_views_are_read_in_their_order(computed: list[tuple[int, ...]]) -> None:
-    """A transpose of Paddle 3 is a view of memory in another order."""
-    layer = plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4))
-    layer.register_forward_pre_hook(lambda layer, inputs: (inputs[0].transpose([0, 2, 1]),))
-    for name in ("to_q", "to_k", "to_v"):
-        setattr(layer, name, Unchanged())
-    x = tiny.array((2, 8, 35), seed=1)
-    expected = run_eagerly(layer, x)
-    assert differ(run_eagerly(enable_cpu_kernels(layer), x), expected) <= 2e-6
-    assert computed == [(2, 35, 8)]
-
-
 @pytest.mark.parametrize(("images", "texts"), [(3, 1), (1, 3)])
 def test_one_text_for_several_images_is_broadcast_and_the_other_way(images: int, texts: int) -> None:
     layer = tiny.build(Attention, query_dim=8, heads=2, dim_head=4, cross_attention_dim=12)
@@ -266,33 +248,6 @@ def test_layers_share_sessions_with_as_many_threads_as_paddle(monkeypatch: pytes
     kernel._make_session.cache_clear()
 
 
-def test_layers_of_all_scales_share_a_session(computed: list[tuple[int, ...]]) -> None:
-    kernel._make_session.cache_clear()
-    layer, x = tiny.build(Attention, query_dim=8, heads=2, dim_head=4), tiny.array((2, 35, 8), seed=1)
-    mask = tiny.array((2, 1, 35), seed=2)
-    for layer.scale in (1e-3, 0.3, 0.5, 4):
-        for given in ({}, dict(attention_mask=mask)):
-            expected = run_eagerly(plain(layer), x, **given)
-            assert differ(run_eagerly(enable_cpu_kernels(layer), x, **given), expected) <= 2e-6
-    assert len(computed) == 8
-    assert kernel._make_session.cache_info().currsize == 1
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_sessions_of_many_kinds_have_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def count_running() -> int:
-        return int(Path("/proc/self/status").read_text().split("Threads:")[1].split()[0])
-
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    kernel._make_session.cache_clear()
-    before, x = count_running(), tiny.array((1, 2, 1, 1))
-    for dilation in range(1, 60):
-        layer = paddle.nn.Conv2D(2, 2, 1, dilation=dilation)
-        assert differ(run_eagerly(enable_cpu_kernels(layer), x), run_eagerly(disable_cpu_kernels(layer), x)) <= 2e-6
-    assert 20 < count_running() - before <= 64
-    kernel._make_session.cache_clear()
-
-
 @pytest.mark.parametrize("call", [{}, dict(attention_mask=KEEP)], ids=["", "mask"])
 @pytest.mark.parametrize("method", ["tome", "todo", "keys"])
 def test_every_method_merges_as_with_the_plain_processor(
@@ -325,15 +280,6 @@ def test_traced_programs_have_plain_operators(full_graph: bool) -> None:
     expected = run_eagerly(layer, x)
     found = run_eagerly(paddle.jit.to_static(layer, full_graph=full_graph), x)
     assert differ(found, expected) <= 2e-6
-
-
-def test_a_mask_that_learns_gets_its_gradient() -> None:
-    attn = Attention(query_dim=16, heads=2, dim_head=8, processor=CPUAttnProcessor())
-    for parameter in attn.parameters():
-        parameter.stop_gradient = True
-    bias = paddle.zeros([1, 1, 64])
-    bias.stop_gradient = False
-    assert not attn(tiny.array((1, 64, 16)), attention_mask=bias).stop_gradient
 
 
 @pytest.mark.parametrize(("build", "run"), [(tiny.unet, run_unet), (tiny.dit, run_dit)], ids=["unet", "dit"])
@@ -408,19 +354,6 @@ def test_lora_works_before_and_after(load: Callable[[Any, Path], None], scale: f
     assert np.abs(tiny.run_unet(after, **call) - expected).max() <= 1e-4
 
 
-def test_lora_is_saved_as_without(tmp_path: Path) -> None:
-    (tmp_path / "lora").mkdir()
-    unet, saved = plain(tiny.unet()), {}
-    load_lora(unet, tmp_path / "lora")
-    plain(unet)
-    for name in ("plain", "cpu"):
-        unet.save_attn_procs(str(tmp_path / name), to_diffusers=False)
-        (file,) = (tmp_path / name).iterdir()
-        saved[name] = file.read_bytes()
-        enable_cpu_kernels(unet)
-    assert saved["plain"] == saved["cpu"]
-
-
 def test_ppdiffusers_own_ways_of_setting_processors_go_on() -> None:
     unet = enable_cpu_kernels(plain(tiny.unet()))
     listed = unet.attn_processors
@@ -453,14 +386,6 @@ def test_a_function_on_the_class_of_processors_stays(kind: type, monkeypatch: py
     with pytest.raises(ToMeValueError, match="has nothing that onnxruntime could compute"):
         enable_cpu_kernels(layer)
     assert np.array_equal(run_eagerly(layer, x), (x + 1).numpy())
-
-
-def test_a_copy_has_the_kernel() -> None:
-    unet = enable_cpu_kernels(plain(tiny.unet()))
-    twin = copy.deepcopy(unet)
-    disable_cpu_kernels(unet)
-    assert kinds(twin) == {CPUAttnProcessor}
-    assert kinds(disable_cpu_kernels(twin)) == {AttnProcessor}
 
 
 def test_nothing_to_replace_is_refused() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
-import importlib.util
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -219,19 +216,6 @@ def test_a_forward_that_replaces_the_class_s_afterwards_runs(
     assert computed == []
 
 
-def test_a_forward_that_replaced_the_class_s_before_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for images that tile without seams."""
-    layer, x = tiny.build(Conv2D, in_channels=8, out_channels=8, kernel_size=3), tiny.array((2, 8, 9, 13), seed=1)
-    monkeypatch.setattr(Conv2D, "forward", functools.wraps(Conv2D.forward)(lambda self, x: x + 1))
-    spec = importlib.util.spec_from_file_location("imported_later", convolution.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    later = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(later)
-    assert later.replace_convolutions(layer) == 0
-    assert np.array_equal(run_eagerly(layer, x), (x + 1).numpy())
-
-
 def test_hooks_and_functions_of_the_users_stay(computed: list[tuple[int, ...]]) -> None:
     layer, x = tiny.build(Conv2D, in_channels=8, out_channels=8, kernel_size=3), tiny.array((2, 8, 9, 13), seed=1)
     layer.register_forward_pre_hook(lambda layer, inputs: (2 * inputs[0],))
@@ -285,23 +269,6 @@ def test_a_copy_has_its_own_weights_and_kernel() -> None:
     assert not functions(twin)
 
 
-@pytest.mark.parametrize("enable", [enable_cpu_kernels, lambda model: model], ids=["enabled", "as it is"])
-def test_after_a_pickle_the_kernel_is_put_and_taken_off(
-    enable: Callable[[Any], Any], computed: list[tuple[int, ...]]
-) -> None:
-    model = paddle.nn.Sequential(tiny.build(Conv2D, in_channels=8, out_channels=8, kernel_size=3))
-    x = tiny.array((2, 8, 9, 13), seed=1)
-    expected = run_eagerly(model, x)
-    try:
-        arrived = pickle.loads(pickle.dumps(enable_cpu_kernels(model)))
-    except TypeError as error:
-        pytest.skip(f"a model cannot be pickled on Paddle {paddle.__version__}: {error}")
-    assert differ(run_eagerly(enable(arrived), x), expected) <= 2e-6
-    assert len(computed) == (enable is enable_cpu_kernels)
-    assert np.array_equal(run_eagerly(disable_cpu_kernels(arrived), x), expected)
-    assert not functions(arrived)
-
-
 def remove_then_disable(model: Any) -> Any:
     return disable_cpu_kernels(remove_tome(model))
 
@@ -335,15 +302,3 @@ def test_tome_before_and_after(
         assert np.array_equal(tiny.run_unet(end(unet)), unmerged)
         assert not functions(unet)
         assert not any("_ppdiffusers_tome" in vars(layer) for layer in unet.sublayers(include_self=True))
-
-
-@pytest.mark.filterwarnings("error:ToMe")
-def test_an_image_smaller_than_the_kernel_has_paddles_outcome() -> None:
-    def run(layer: Conv2D) -> Any:
-        try:
-            return run_eagerly(layer, tiny.array((2, 8, 2, 13))).shape  # Paddle 3.3: without rows
-        except (ValueError, RuntimeError) as error:  # Paddle 2.6
-            return type(error)
-
-    layer = tiny.build(Conv2D, in_channels=8, out_channels=4, kernel_size=3)
-    assert run(enable_cpu_kernels(copy.deepcopy(layer))) == run(layer)

@@ -32,13 +32,6 @@ class TwoUNets(DiffusionPipeline):
         self.unets, self.strength = unets, strength
 
 
-class RegisteredUNets(DiffusionPipeline):
-    def __init__(self, unets: list[tiny.Model]) -> None:
-        super().__init__()
-        self.register_to_config(unets=[("ppdiffusers", "UNet2DConditionModel")] * len(unets))
-        self.unets = unets
-
-
 class MyPipeline(ToMeMixin, StableDiffusionPipeline):
     pass
 
@@ -52,9 +45,8 @@ def control_pipeline(controlnet: Any) -> Any:
     return tiny.pipeline(StableDiffusionControlNetPipeline, controlnet=controlnet)
 
 
-@pytest.mark.parametrize("make", [lambda u: TwoUNets(u, 0.5), RegisteredUNets], ids=["attribute", "registered"])
-def test_unets_in_a_list_are_all_reached(make: Any) -> None:
-    pipe = make([tiny.unet(), tiny.unet()])
+def test_unets_in_a_list_are_all_reached() -> None:
+    pipe = TwoUNets([tiny.unet(), tiny.unet()], 0.5)
     before = [tiny.snapshot(unet) for unet in pipe.unets]
     plain = tiny.run_unet(pipe.unets[0])
     assert pipe.apply_tome(0.5) is pipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 import warnings
 from collections.abc import Callable
@@ -116,21 +115,6 @@ def test_a_method_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     forward = BasicTransformerBlock.forward
     monkeypatch.setattr(BasicTransformerBlock, "forward", lambda self, x, **kwargs: forward(self, 2 * x, **kwargs))
     check_same(model, tiny.small_unet())
-
-
-def test_a_scalar_that_is_replaced_by_an_equal_one() -> None:
-    model, plain = compiled(), tiny.small_unet()
-    for each in (model, plain):
-        each.conv_out.register_buffer("gain", paddle.ones([1]))
-        inner = each.conv_out.forward
-        each.conv_out.forward = lambda x, inner=inner, layer=each.conv_out: inner(x) * layer.gain
-    check_same(model, plain)
-    for each in (model, plain):
-        each.conv_out.gain = paddle.ones([1])
-    check_same(model, plain)
-    for each in (model, plain):
-        each.conv_out.gain.set_value(paddle.full([1], 3.0))
-    check_same(model, plain)
 
 
 @paddle.no_grad()
@@ -274,15 +258,6 @@ def test_copies() -> None:
     assert (tiny.run_unet(pickle.loads(pickle.dumps(model))) == unmerged).all()
 
 
-def test_weights_are_saved_as_before() -> None:
-    model = tiny.small_unet()
-    found, expected = io.BytesIO(), io.BytesIO()
-    paddle.save(model.state_dict(), expected)
-    tiny.run_unet(compile_cpu(model))
-    paddle.save(model.state_dict(), found)
-    assert found.getvalue() == expected.getvalue()
-
-
 def test_uncompiling_restores_the_model() -> None:
     model = tiny.small_unet()
     expected, before = tiny.run_unet(model), tiny.snapshot(model)
@@ -295,15 +270,6 @@ def test_uncompiling_restores_the_model() -> None:
     assert tiny.snapshot(model) == before
     assert (tiny.run_unet(model) == expected).all()
     uncompile_cpu(model)
-
-
-def test_a_function_around_a_compiled_model_outlives_it() -> None:
-    model, plain = compiled(), tiny.small_unet()
-    inner = model.forward
-    model.forward = lambda *args, **kwargs: inner(*args, **kwargs)
-    check_same(model, plain)
-    uncompile_cpu(model)
-    assert (tiny.run_unet(model) == tiny.run_unet(plain)).all()
 
 
 def test_hooks_on_layers() -> None:
@@ -339,15 +305,3 @@ def test_kernels_of_the_cpu_beside_it() -> None:
             found = tiny.run_unet(model)
         assert np.abs(found - tiny.run_unet(plain)).max() <= 1e-4
     assert not [each for each in caught if BY_PADDLE in str(each.message)]
-
-
-@pytest.mark.sweep
-def test_a_static_program_of_a_compiled_model() -> None:
-    model = tiny.Positional(apply_tome(tiny.small_unet(), 0.5))
-    model.eval()
-    given = (tiny.latent(), paddle.to_tensor([500]), tiny.text())
-    with paddle.no_grad():
-        expected = model(*given).numpy()
-        compile_cpu(model.unet)
-        static = paddle.jit.to_static(model, full_graph=True, input_spec=None)
-        assert np.abs(static(*given).numpy() - expected).max() <= 1e-4

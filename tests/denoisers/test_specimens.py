@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import paddle
 import pytest
 
-import tiny
-from patching.contract import USUAL, ToMeContract, marks_of
+from patching.contract import USUAL, contract_of
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.patching.adapters import list_adapters
 from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo import Specimen, specimens
-from zoo.specimen import keep_random_state
-
-
-def _numbers(specimen: Specimen) -> Any:
-    @paddle.no_grad()
-    def run(model: tiny.Model, **given: Any) -> np.ndarray:
-        with keep_random_state():  # some models draw noise of their own
-            return specimen.run(model, **given).numpy()
-
-    return staticmethod(run)
-
 
 for _specimen in specimens():
-    if _specimen.reason is None:
-        _name = "Test" + "".join(part.title() for part in _specimen.name.split("_"))
-        globals()[_name] = type(
-            _name,
-            (ToMeContract,),
-            {
-                "build": staticmethod(_specimen.build),
-                "run": _numbers(_specimen),
-                "name": _specimen.name,
-                "pytestmark": marks_of(_specimen),
-            },
-        )
+    if _specimen.reason is None and not _specimen.since:  # the newest are in `newer`
+        _tests = contract_of(_specimen)
+        globals()[_tests.__name__] = _tests
 
 
 def test_every_adapter_is_among_the_usual() -> None:

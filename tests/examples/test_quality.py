@@ -70,10 +70,3 @@ def test_saved_images_are_scored(example, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*sys.argv[:-1], str(tmp_path / "scans")])
     with pytest.raises(SystemExit, match=r"scans has 0 images \(\.png, \.jpg, .*at least 2"):
         example.main()
-
-
-def test_an_image_that_was_cut_off_is_named(example, tmp_path):
-    Image.new("RGB", (64, 64), (9, 99, 199)).save(tmp_path / "half.png")
-    (tmp_path / "half.png").write_bytes((tmp_path / "half.png").read_bytes()[:60])
-    with pytest.raises(SystemExit, match=r"half\.png cannot be read as an image"):
-        list(example._read_images(example.find_images(tmp_path)))

@@ -28,6 +28,7 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.settings import reducer
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
+from zoo.specimen import keep_random_state
 
 # Specimens of every commit: one of every adapter, and what most people have. `make test-all` takes all.
 USUAL = {
@@ -50,12 +51,8 @@ needs_recompute = pytest.mark.skipif(
 
 
 def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
-    return [*needs_of(specimen), *([] if specimen.name in USUAL else [pytest.mark.sweep])]
-
-
-def needs_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
-    """Skips what the ppdiffusers or the Paddle that is installed lacks."""
-    return [pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}")]
+    """Tests of unusual specimens are a sweep."""
+    return [] if specimen.name in USUAL else [pytest.mark.sweep]
 
 
 def groups(matching: Matching) -> list[np.ndarray]:
@@ -372,3 +369,16 @@ class ToMeContract:
         scale = 1000 if is_ratio else 1
         pipe = tiny.Sampler(model, scheduler)
         return pipe(lambda unet, number, timestep: self.output(unet, timestep=timestep * scale), steps=9)[:9]
+
+
+def contract_of(specimen: Specimen) -> type[ToMeContract]:
+    """Return the tests of a specimen."""
+
+    @paddle.no_grad()
+    def run(model: tiny.Model, **given: Any) -> np.ndarray:
+        with keep_random_state():  # some models draw noise of their own
+            return specimen.run(model, **given).numpy()
+
+    given = dict(build=staticmethod(specimen.build), run=staticmethod(run), name=specimen.name)
+    name = "Test" + specimen.name.title().replace("_", "")
+    return type(name, (ToMeContract,), {**given, "pytestmark": marks_of(specimen)})

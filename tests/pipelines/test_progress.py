@@ -10,7 +10,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from patching.contract import count_matchings, count_queries
+from patching.contract import count_queries
 from pipelines import test_images as images
 from pipelines import test_transformers as transformers
 from pipelines import test_video_audio as videos
@@ -120,14 +120,3 @@ def test_timesteps_of_a_bare_denoiser_that_tell_nothing_are_said_once(timestep: 
         *outputs, _ = [tiny.run_unet(model, timestep=step) for model in (unet, unet, apply_tome(tiny.unet(), 0.5))]
     assert len([each for each in caught if "ToMe" in str(each.message)]) == 1
     assert all(np.array_equal(output, tiny.run_unet(plain, timestep=step)) for output in outputs)
-
-
-@pytest.mark.parametrize("scheduler", ["DDIM", "HeunDiscrete", "PNDM", "LMSDiscrete"])
-def test_only_the_first_of_n_calls_is_fresh(scheduler: str) -> None:
-    """The second call needs no guess here, and calls of second order are steps."""
-    pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, f"{scheduler}Scheduler")())
-    pipe.apply_tome(0.5, reuse_steps=3)
-    with count_matchings(pipe.unet) as counts:
-        tiny.run_pipeline(pipe, steps=7)
-    assert counts == ([3, 0, 0] * 10)[: len(counts)]
-    assert len(counts) >= 7

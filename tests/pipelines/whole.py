@@ -81,15 +81,12 @@ def record_warnings() -> Iterator[set[str]]:
     messages |= {str(each.message) for each in caught}
 
 
-def check_merging(
-    pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False, gives_noise_levels: bool = False
-) -> None:
+def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) -> None:
     """Check a pipeline before, with and after ToMe.
 
     Half of the image's tokens merge where ToMe is said to be, nothing else changes, and removing it restores all. None
     of that warns of anything that the unmerged image does not. The first and the second half of the steps are told
-    apart; of two steps an image that ``begins_in_the_middle`` has the second alone. One that ``gives_noise_levels`` in
-    place of timesteps has no steps, so nothing merges in a half.
+    apart; of two steps an image that ``begins_in_the_middle`` has the second alone.
     """
     with count_queries(pipe) as unmerged, record_warnings() as known:
         plain = draw()
@@ -121,10 +118,9 @@ def check_merging(
 
     early, late = (calls_that_merge(pipe, draw, **half) for half in (dict(end=0.5), dict(start=0.5)))
     for denoiser, calls in early.items():
-        expected = [not (merges or gives_noise_levels) for merges in late[denoiser]]
-        assert calls == sorted(calls, reverse=True) == expected, denoiser
-    assert any(map(any, late.values())) != gives_noise_levels
-    assert any(map(any, early.values())) != (begins_in_the_middle or gives_noise_levels)
+        assert calls == sorted(calls, reverse=True) == [not merges for merges in late[denoiser]], denoiser
+    assert any(map(any, late.values()))
+    assert any(map(any, early.values())) != begins_in_the_middle
 
     with record_warnings() as caused:
         pipe.remove_tome()

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import model_loader
-from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.model_sources import find_model
 from tools.cli.conftest import PROMPT, SMALL
 
 MODEL = find_model("photographs").folder
@@ -159,13 +159,6 @@ def test_controlnet_of_another_model_is_refused(tmp_path, photo, capsys):
     given = ["--model", "emoji", "--controlnet", "controlnet", "--image", str(photo), "--prompt", "bird"]
     error = get_error(["generate", *given, "--output", str(tmp_path)], capsys)
     assert "its block_out_channels is [96, 96, 160, 160], and that of the model [64, 96, 128]" in error
-
-
-def test_controlnet_whose_config_does_not_name_its_class_is_taken(tmp_path):
-    config = json.loads((find_controlnet("controlnet").folder / "config.json").read_text())
-    del config["_class_name"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert find_controlnet(str(tmp_path)).folder == tmp_path
 
 
 @pytest.mark.parametrize("given", [[], ["--model", "photographs"]])

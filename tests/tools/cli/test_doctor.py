@@ -17,7 +17,6 @@ from launching import python_path
 from ppdiffusers_tome.cpu.process import count_usable_cores
 from ppdiffusers_tome.tools.doctor import environment
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems
-from ppdiffusers_tome.tools.doctor.imports import remove_private
 
 pytestmark = pytest.mark.once
 
@@ -82,17 +81,6 @@ def test_failed_import_is_explained(package, code, sentence, home, tmp_path):
     lines = report(home, broken=tmp_path / "broken").splitlines()
     assert sentence in lines
     assert lines[-1] == "the documentation (installation.md) says which versions work together"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f"in {Path(paddle.__file__).parent}/base/core.py", "in paddle/base/core.py"),
-        (f"{Path.home()}/secret/x.so of somebody@{platform.node()}\n", "~/secret/x.so of somebody@HOST"),
-    ],
-)
-def test_errors_lose_folders_and_names(text, expected):
-    assert remove_private(text) == expected
 
 
 def test_versions_that_do_not_fit_are_named(monkeypatch):

@@ -1,4 +1,4 @@
-"""Pipelines that came with ppdiffusers 0.29.1, whole: they merge, follow their schedule, and come back once removed."""
+"""Pipelines of the newest families, whole: they merge, follow their schedule, and come back once removed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 from ppdiffusers import transformers
 
 import tiny
-from patching.contract import count_matchings, needs_of
+from newer.families import NEWEST, THERE, lacking, parametrize_specimens
+from patching.contract import count_matchings
 from pipelines.whole import count_merged, image_encoder, load_tokenizer
 from ppdiffusers_tome.tools.recorder import record_merging
-from zoo import flux, sd3, specimens, wan_image
+from zoo import Specimen, flux, sd3, wan_image
 from zoo import hunyuan_video as hunyuan
 from zoo.specimen import keep_random_state, kernels_anywhere
 
 STEPS = 4
-NEWER = {each.name: each for each in specimens() if each.since}
 PROMPT = dict(prompt_embeds=tiny.text(1))
 # Grids of 6x8 tokens, of three frames where there are any.
 IMAGE = dict(height=24, width=32)
@@ -52,7 +52,7 @@ def call_flux(**given: Any) -> dict[str, Any]:
 
 
 def build_flux_controlnet(name: str) -> Any:
-    controlnets = [NEWER["flux_controlnet"].build(in_channels=16) for _ in range(2)]
+    controlnets = [NEWEST["flux_controlnet"].build(in_channels=16) for _ in range(2)]
     return getattr(ppdiffusers, name)(
         **{name: part for name, part in build_flux("FluxPipeline").components.items() if "image" not in name},
         controlnet=ppdiffusers.FluxMultiControlNetModel(controlnets),
@@ -61,7 +61,7 @@ def build_flux_controlnet(name: str) -> Any:
 
 def build_sd3(name: str) -> Any:
     return getattr(ppdiffusers, name)(
-        transformer=sd3.SPECIMEN.build(), controlnet=NEWER["sd3_controlnet"].build(),
+        transformer=sd3.SPECIMEN.build(), controlnet=NEWEST["sd3_controlnet"].build(),
         scheduler=scheduler(), vae=tiny.vae(shift_factor=0.1), text_encoder=None, tokenizer=load_tokenizer(),
         text_encoder_2=None, tokenizer_2=None, text_encoder_3=None, tokenizer_3=None,
     )  # fmt: skip
@@ -77,7 +77,7 @@ def call_sd3() -> dict[str, Any]:
 
 def build_without_encoders(name: str, specimen: str, scheduler: Callable[[], Any] = scheduler) -> Any:
     return getattr(ppdiffusers, name)(
-        tokenizer=None, text_encoder=None, vae=None, transformer=NEWER[specimen].build(), scheduler=scheduler()
+        tokenizer=None, text_encoder=None, vae=None, transformer=NEWEST[specimen].build(), scheduler=scheduler()
     )
 
 
@@ -88,7 +88,7 @@ def build_vctrl(name: str) -> Any:
     )  # fmt: skip
     pipe = getattr(ppdiffusers, name)(
         tokenizer=None, text_encoder=None, vae=of_videos, scheduler=ppdiffusers.CogVideoXDDIMScheduler(),
-        transformer=NEWER["cogvideox_vctrl"].build(), vctrl=NEWER["vctrl"].build(),
+        transformer=NEWEST["cogvideox_vctrl"].build(), vctrl=NEWEST["vctrl"].build(),
     )  # fmt: skip
     # Paddle 3.3.1 finds the elements of a list along another axis of a view that was transposed.
     frames = pipe.prepare_v_cond_frames
@@ -134,7 +134,7 @@ def hunyuan_video() -> type:
 
 def build_hunyuan(name: str) -> Any:
     return hunyuan_video()(
-        text_encoder=None, tokenizer=None, transformer=NEWER["hunyuan_video"].build(), vae=None,
+        text_encoder=None, tokenizer=None, transformer=NEWEST["hunyuan_video"].build(), vae=None,
         scheduler=scheduler(), text_encoder_2=None, tokenizer_2=None,
     )  # fmt: skip
 
@@ -201,9 +201,12 @@ CASES = {
         calls=2,
     ),
 }
+
+
 def parametrize_cases(*names: str) -> pytest.MarkDecorator:
+    names = names if THERE else names[:1]
     return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=needs_of(NEWER[CASES[name].needs])) for name in names]
+        "name", [pytest.param(name, marks=lacking(NEWEST[CASES[name].needs])) for name in names]
     )
 
 
@@ -218,7 +221,7 @@ def build_pipeline(name: str) -> Any:
 def latents(pipe: Any, steps: int = STEPS, **given: Any) -> np.ndarray:
     case = CASES[type(pipe).__name__]
     call = {**case.call(), **given}
-    with keep_random_state(), kernels_anywhere(), NEWER[case.needs].mended():
+    with keep_random_state(), kernels_anywhere(), NEWEST[case.needs].mended():
         paddle.seed(0)
         output = pipe(**call, num_inference_steps=steps, output_type="latent")
     return (output.images if hasattr(output, "images") else output.frames).numpy()
@@ -267,12 +270,10 @@ TIMESTEPS = (900, 750, 600, 450, 300, 50)
 
 
 @pytest.mark.parametrize("settings", [dict(end=0.3), dict(start=0.3), dict(method="todo")], ids=str)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs_of(NEWER[name])) for name in ("cogvideox_rotary", "hunyuan_video")]
-)
-def test_pyramid_attention_broadcast_hands_out_all_tokens(name: str, settings: dict[str, Any]) -> None:
+@parametrize_specimens("cogvideox_rotary", "hunyuan_video")
+def test_pyramid_attention_broadcast_hands_out_all_tokens(specimen: Specimen, settings: dict[str, Any]) -> None:
     """The second and fourth step get what attention gave before, merged or not."""
-    specimen, now = NEWER[name], [0]
+    now = [0]
     model = specimen.build().apply_tome(0.5, **settings)
 
     def run() -> list[np.ndarray]:

@@ -1,0 +1,198 @@
+"""What a call of the newest families tells, and where merging steps back."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from newer.families import FAMILIES, FLUX, ROTARY, STAND_IN, arguments, attentions, change, numbers
+from newer.stand_in import Processor
+from patching.contract import EverySecond
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.tools.recorder import record_merging
+from zoo.specimen import Inputs
+
+METHODS = ("tome", "todo", "keys")
+same = np.array_equal
+
+
+@contextmanager
+def check_single_warning(about: str) -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield
+    assert len([each for each in told if about in str(each.message)]) == 1, [str(each.message) for each in told]
+
+
+class Bypassed:
+    """A layer that computes, and of which nothing runs that ToMe put on it."""
+
+    def __init__(self, layer: tiny.Model) -> None:
+        self.forward = partial(type(layer).forward, layer)
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        return self.forward(*inputs, **keywords)
+
+
+class Kernels:
+    """Attention as a processor with kernels of its own sees it, which need the numbers of some layers alone."""
+
+    def __init__(self, attention: Any, names: tuple[str, ...]) -> None:
+        self.attention, self.names = attention, names
+
+    def __getattr__(self, name: str) -> Any:
+        layer = getattr(self.attention, name)
+        return Bypassed(layer) if name in self.names and layer is not None else layer
+
+
+def fuse(model: tiny.Model, *names: str) -> tiny.Model:
+    """Have processors compute what they do without calling these layers."""
+    for attention in attentions(model):
+        compute = type(attention.processor).__call__
+
+        @functools.wraps(compute)
+        def call(self: Any, attention: Any, *inputs: Any, compute: Any = compute, **keywords: Any) -> Any:
+            return compute(self, Kernels(attention, names), *inputs, **keywords)
+
+        attention.processor = type("Fused", (type(attention.processor),), {"__call__": call})()
+    return model
+
+
+KEYS, TEXT_NORMS = ("to_k", "to_v"), ("norm_added_q", "norm_added_k")
+NORMS = ("norm_q", "norm_k", *TEXT_NORMS)
+ALL = (*KEYS, *NORMS, "to_q", "add_q_proj", "add_k_proj", "add_v_proj")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ROTARY)
+@pytest.mark.parametrize("has_norms", [False, True], ids=["no norms", "a processor goes round the norms"])
+def test_attention_whose_norms_are_not_called_runs_unmerged(has_norms: bool, name: str, method: str) -> None:
+    """Positions are put on tokens that are left where the norms' outputs come out."""
+    specimen = FAMILIES[name]
+    model = fuse(specimen.build(), *NORMS)
+    if not has_norms:
+        for attention in attentions(model):
+            attention.norm_q = attention.norm_k = None
+    plain = numbers(specimen, model)
+    apply_tome(model, 0.5, method=method)
+    calls: list[Any] = []
+    for attention in attentions(model):
+        attention.to_q.register_forward_pre_hook(lambda *call: calls.append(call))
+    with check_single_warning("does not call norm_"):
+        for times in (2, 1):  # what was computed before it was found out is computed again; from then on it is known
+            calls.clear()
+            assert same(numbers(specimen, model), plain)
+            assert len(calls) == times * len(attentions(model))
+
+
+FUSED = [
+    *[(name, ALL, "tome") for name in ROTARY],
+    # HunyuanVideo's attention gets a mask, which was made for fewer keys already.
+    *[(name, names, "todo") for name in ROTARY if name != "hunyuan_video" for names in (ALL, KEYS)],
+    *[("flux", TEXT_NORMS, method) for method in METHODS],
+]
+
+
+@pytest.mark.parametrize(("name", "names", "method"), FUSED)
+def test_a_processor_with_fused_layers_runs_unmerged(name: str, names: tuple[str, ...], method: str) -> None:
+    specimen = FAMILIES[name]
+    # FLUX's single blocks norm a text as they norm the image.
+    model = specimen.build(**(dict(num_single_layers=0) if names == TEXT_NORMS else {}))
+    expected = numbers(specimen, model)
+    apply_tome(fuse(model, *names), 0.5, method=method)
+    with check_single_warning("Fused, or a function in place of its forward, does not call "):
+        assert same(numbers(specimen, model), expected)
+        assert same(numbers(specimen, model), expected)
+
+
+@pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(ratio=0.5, method="todo")], ids=str)
+def test_norms_may_get_heads_after_tokens(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``[batch, tokens, heads, channels]``, as Mochi's do."""
+    expected = numbers(STAND_IN, apply_tome(STAND_IN.build(), **settings))
+
+    def heads(attn: Any, x: paddle.Tensor, norm: Any = None) -> paddle.Tensor:
+        x = x.reshape([0, 0, attn.heads, -1])
+        return (x if norm is None else norm(x)).transpose([0, 2, 1, 3])
+
+    monkeypatch.setattr(Processor, "heads", staticmethod(heads))
+    assert change(numbers(STAND_IN, apply_tome(STAND_IN.build(), **settings)), expected) <= 1e-6
+
+
+def test_positions_may_be_given_for_every_image() -> None:
+    """FLUX takes those of the first."""
+    model, ids = apply_tome(FLUX.build(), 0.5), arguments(FLUX, Inputs())[1]["img_ids"]
+    for_all = dict(img_ids=paddle.stack([ids, ids + 7]))
+    assert same(numbers(FLUX, model, for_all), numbers(FLUX, model))
+
+
+def test_positions_that_are_no_grid_run_unmerged() -> None:
+    """Such as those of two images side by side, or column by column."""
+    model, rows = FLUX.build(), arguments(FLUX, Inputs())[1]["img_ids"]
+    for ids in (paddle.concat([rows[:32], rows[:32]]), rows.flip(0), rows[:, [0, 2, 1]]):
+        plain = numbers(FLUX, remove_tome(model), dict(img_ids=ids))
+        apply_tome(model, 0.5)
+        with check_single_warning("do not describe a grid of tokens"):
+            assert same(numbers(FLUX, model, dict(img_ids=ids)), plain)
+            assert same(numbers(FLUX, model, dict(img_ids=ids.clone())), plain)
+        assert not same(numbers(FLUX, model), numbers(FLUX, remove_tome(model)))
+
+
+def test_positions_are_read_once_while_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU each reading waits for all that was computed before."""
+    model, read = apply_tome(FLUX.build(), 0.5), []
+    usual, numpy = arguments(FLUX, Inputs())[1], paddle.Tensor.numpy
+    ids, text = usual["img_ids"], dict(txt_ids=usual["txt_ids"])
+
+    def counting(tensor: paddle.Tensor) -> np.ndarray:
+        if tensor.shape == ids.shape:
+            read.append(tensor)
+        return numpy(tensor)
+
+    monkeypatch.setattr(paddle.Tensor, "numpy", counting)
+
+    def times(ids: paddle.Tensor = ids) -> int:
+        read.clear()
+        numbers(FLUX, model, {**text, "img_ids": ids})
+        return len(read)
+
+    once = times()
+    assert once >= 1
+    assert [times(), times(), times()] == [0, 0, 0]
+    assert [times(ids.clone()), times(), times()] == [once, once, 0]
+    ids.scale_(1.0)
+    assert [times(), times()] == [once, 0]
+
+
+def test_the_guidance_that_is_embedded_like_a_timestep_is_none() -> None:
+    """It comes second; a ratio that falls with the denoising would else stay what it is at the beginning."""
+    model = apply_tome(FLUX.build(num_layers=1, num_single_layers=0), (0.7, 0.1))
+    with record_merging(model) as records:
+        for timestep in (900, 100):
+            numbers(FLUX, model, timestep=timestep)
+    assert [record.timestep for record in records] == pytest.approx([900, 100])
+    assert [record.num_merged / 64 for record in records] == pytest.approx([0.64, 0.16], abs=1 / 64)
+
+
+@pytest.mark.parametrize("settings", [dict(end=0.5), dict(start=0.5), dict(method="todo")], ids=str)
+def test_a_cache_around_attention_hands_out_all_tokens(settings: dict[str, Any]) -> None:
+    """Such as Pyramid Attention Broadcast's: every second step gets what attention gave before, merged or not."""
+
+    def steps(model: tiny.Model) -> list[np.ndarray]:
+        return [numbers(FLUX, model, timestep=timestep) for timestep in (900, 200, 800, 300)]
+
+    model = apply_tome(FLUX.build(), 0.5, **settings)
+    computed = steps(model)
+    for attention in attentions(model):
+        EverySecond.put_on(attention)
+    assert list(map(same, steps(model), computed)) == [True, False, True, False]
+    # The cache stays when ToMe goes.
+    assert list(map(same, steps(remove_tome(model)), steps(FLUX.build()))) == [True, False, True, False]
