@@ -108,14 +108,15 @@ class Page:
         words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)
         choices = [(words(GIVEN), GIVEN)] if is_given else []
         choices += [*((name, name) for name in PRESETS), (words(OWN), OWN), (words(NONE), NONE)]
+        # On a transformer of classes the cache keeps more than merging.
+        begin = GIVEN if is_given else BEGINNING if self._studio.plain.labels is None else NONE
         form["preset"] = gr.Radio(
-            choices, value=GIVEN if is_given else BEGINNING, label=words("merging"), info=words("merging_info"),
-            elem_id="tome-preset",
-        )  # fmt: skip
+            choices, value=begin, label=words("merging"), info=words("merging_info"), elem_id="tome-preset"
+        )
         with gr.Column(visible=False, elem_id="tome-own") as own:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
             self._add_slider("ratio", 0.05, 0.7, _RATIO, step=0.05)
-        self._add_slider("cache", 0, 0.7, 0, visible=not is_given)
+        self._add_slider("cache", 0, 0.7, _CACHE if begin == NONE else 0, visible=not is_given)
         form["preset"].change(None, form["preset"], [own, form["cache"]], js=_SHOW_FIELDS)
 
     def _lay_out_options(self) -> None:
