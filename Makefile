@@ -37,18 +37,19 @@ endef
 
 COMPARE := $(BIN)/ppdiffusers-tome compare --overwrite --output outputs
 ASTRONAUT := --prompt "a photo of an astronaut"
+COMPILE := $(if $(filter 2.6.%,$(PADDLE)),--cpu-kernels,--compile)
 CACHE := outputs/demo-all/cache=0.2.json
 MOTORCYCLE := --image examples/motorcycle.jpg --prompt "a photo of a motorcycle"
 
 # One pair of images each; ROOM/compare.png is a sheet, compare.md the table.
 demo: $(VENV)/ready
-	@echo "1 of 3, text-to-image: unmerged beside ratio=0.5 ..."
-	@$(COMPARE)/demo/text-to-image --ratios 0.5 $(ASTRONAUT)
+	@echo "1 of 3, text-to-image: unmerged beside balanced ..."
+	@$(COMPARE)/demo/text-to-image $(COMPILE) $(ASTRONAUT)
 	@echo "first picture: outputs/demo/text-to-image/compare.png"
-	@echo "2 of 3, ControlNet: unmerged beside ratio=0.5 ..."
-	@$(COMPARE)/demo/controlnet --ratios 0.5 $(MOTORCYCLE)
+	@echo "2 of 3, ControlNet: unmerged beside balanced ..."
+	@$(COMPARE)/demo/controlnet $(COMPILE) $(MOTORCYCLE)
 	@echo "3 of 3, transformer: unmerged beside a cache over steps, for the same image ..."
-	@$(COMPARE)/demo/transformer --model dit --ratios 0 --cache 0.2 --prompt astronaut
+	@$(COMPARE)/demo/transformer --model dit --cpu-kernels --ratios 0 --cache 0.2 --prompt astronaut
 	@echo "open outputs/demo/text-to-image/compare.png, outputs/demo/controlnet/compare.png and" \
 		"outputs/demo/transformer/compare.png"
 

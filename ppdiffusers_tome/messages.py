@@ -1,4 +1,4 @@
-"""Words to the user: warnings of what does less than asked, and what takes a while."""
+"""Warn of what does less than asked, and tell what takes a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw emoji of five free sets by class into one file, which needs only numpy to be read.
+"""Draw emoji of five free sets by class into one file for numpy.
 
     npm pack @iconify-json/noto @iconify-json/noto-v1 @iconify-json/twemoji @iconify-json/fluent-emoji-flat \
         @iconify-json/emojione
@@ -75,7 +75,7 @@ _TONE, _VARIANT = re.compile("1f3f[b-f]"), re.compile("-fe0f")
 
 @dataclass(frozen=True)
 class Emoji:
-    """An emoji: its characters' numbers, its name in English and the number of its class."""
+    """An emoji: its characters' numbers, its English name and its class."""
 
     codes: str
     name: str
@@ -83,12 +83,13 @@ class Emoji:
 
     @property
     def drawing(self) -> str:
-        """The name without a tone of skin, as the same drawing would else be on both sides."""
+        """The name without a tone of skin."""
+        # Else the same drawing would be on both sides.
         return self.name.split(":")[0] if _TONE.search(self.codes) else self.name
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What the sets call it: its characters' numbers, or its name, of flags in another form."""
+        """Its names in the sets: numbers of its characters, or forms of its name."""
         slug = re.sub("[^a-z0-9]+", "-", self.name.lower()).strip("-")
         return self.codes, slug, slug.replace("flag-", "flag-for-"), slug.replace("flag-", "flag-for-flag-")
 
@@ -98,7 +99,10 @@ class Emoji:
 
 
 def list_emoji(names: Path) -> list[Emoji]:
-    """List the emoji of ``CLASSES`` from Unicode's ``emoji-test.txt``: without a tone of skin, and with one of five."""
+    """List the emoji of ``CLASSES`` from Unicode's ``emoji-test.txt``.
+
+    Each is there without a tone of skin, and with one of five.
+    """
     number_by_subgroup = {group: n for n, groups in enumerate(CLASSES.values()) for group in groups}
     emoji, subgroup = [], ""
     for line in names.read_text(encoding="utf-8").splitlines():
@@ -113,7 +117,7 @@ def list_emoji(names: Path) -> list[Emoji]:
 
 
 def read_set(package: Path) -> dict[str, str]:
-    """Return a set's SVG images by name and by the numbers of their characters, from its package."""
+    """Return a package's SVG images by name and by their characters' numbers."""
     with tarfile.open(package) as archive:
         icons, names = (_read_json(archive, name) for name in ("icons.json", "chars.json"))
     size = icons.get("width", 16)

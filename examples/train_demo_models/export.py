@@ -97,7 +97,7 @@ def export_dit(trained: Path, vae: Path, folder: Path) -> None:
 
 
 def share_vae(folder: Path, other: Path) -> None:
-    """Make the autoencoder a link to that of another model beside it, where it is the same one."""
+    """Replace the autoencoder by a link to an equal one of another model."""
     weights = "vae/diffusion_paddle_model.safetensors"
     if (other / weights).is_file() and (other / weights).read_bytes() == (folder / weights).read_bytes():
         shutil.rmtree(folder / "vae")

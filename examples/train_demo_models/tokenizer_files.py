@@ -1,4 +1,4 @@
-"""Files of a byte-pair tokenizer in CLIP's format, in which chosen words are one token each."""
+"""Write a tokenizer in CLIP's format that knows chosen words as tokens."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ UNTURNED = ("clock", "button", "digit", "zodiac", "flag", "book", "mail")  # the
 
 
 class Training:
-    """A training that resumes: a model, the average of its weights, its budget and its loss curve.
+    """A training that resumes, with averaged weights and a loss curve.
 
     Args:
         output: folder of the training.
@@ -92,7 +92,7 @@ class Training:
         return self._earlier + (time.monotonic() - self._start) / 60
 
     def run(self, compute_loss: Callable[[float], torch.Tensor]) -> None:
-        """Train for the rest of the budget on the loss that the function returns for the part of it that is spent."""
+        """Train for the rest of the budget, on a loss of the spent part."""
         parameters = dict(self.model.named_parameters())
         torch.manual_seed(self.steps)
         first = self.steps
@@ -117,7 +117,10 @@ class Training:
         self.model.load_state_dict(self.average, strict=False)
 
     def save(self) -> None:
-        """Replace the checkpoint as a whole. It lacks the optimiser's state, which a few steps bring back."""
+        """Replace the checkpoint as a whole.
+
+        It lacks the optimiser's state, which a few steps bring back.
+        """
         new = self.file.with_suffix(".new")
         state = {"model": self.model.state_dict(), "average": self.average}
         torch.save({"steps": self.steps, "minutes": self.spent, **state}, new)
@@ -134,7 +137,7 @@ class Training:
 
 
 def make_tensor(images: torch.Tensor) -> torch.Tensor:
-    """Return images uint8 ``[count, height, width, 3]`` as float32 ``[count, 3, height, width]`` in [-1, 1]."""
+    """Return uint8 images, channels last, as float32 in [-1, 1], channels first."""
     return (images.permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 
 
@@ -174,7 +177,7 @@ def train_vae(args: argparse.Namespace, images: torch.Tensor) -> None:
 
 
 def centre_latents(vae: AutoencoderKL, mean: torch.Tensor) -> None:
-    """Move the latents so that their mean is 0: the convolutions beside them take up the difference.
+    """Move the latents' mean to 0; convolutions beside them take up the difference.
 
     From pure noise, whose mean is 0, a denoiser that predicts noise cannot reach images of another mean.
     """
@@ -189,7 +192,10 @@ def encode(vae: AutoencoderKL, images: torch.Tensor) -> torch.Tensor:
 
 
 def make_view(images: torch.Tensor, can_turn: torch.Tensor) -> torch.Tensor:
-    """Return images uint8 at another size, place and angle, on white; half of those that can turn are mirrored."""
+    """Return uint8 images at another size, place and angle, on white.
+
+    Half of those that can turn are mirrored.
+    """
     count, device = len(images), images.device
     size = torch.empty(count, device=device).uniform_(1.0, 1.2)
     angle = torch.empty(count, device=device).uniform_(-0.15, 0.15)
@@ -205,7 +211,7 @@ def make_view(images: torch.Tensor, can_turn: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def make_latents(args: argparse.Namespace, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the scaled latents of ``VIEWS`` views of each image, ``[views, images, 4, 32, 32]``."""
+    """Return scaled latents of ``VIEWS`` views, ``[views, images, 4, 32, 32]``."""
     torch.manual_seed(2)
     vae = AutoencoderKL.from_pretrained(args.output / "vae").eval().to(args.device, memory_format=torch.channels_last)
     turned = torch.tensor([name not in UNTURNED for name in args.classes], device=args.device)[labels]
@@ -258,7 +264,10 @@ class Denoiser(nn.Module):
 
 
 def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torch.Tensor) -> None:
-    """Train a denoiser on noise (Ho et al. 2020) with min-SNR weights (Hang et al. 2023, equation 7)."""
+    """Train a denoiser on noise (Ho et al. 2020) with min-SNR weights.
+
+    Weights are those of Hang et al. 2023, equation 7.
+    """
     torch.manual_seed(1)
     scheduler = DDIMScheduler(**SCHEDULES[args.part])
     denoiser = Denoiser(args.part, args.classes).to(args.device, memory_format=torch.channels_last)

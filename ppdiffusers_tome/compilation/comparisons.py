@@ -21,7 +21,7 @@ def find_folder() -> Path:
 
 
 def hash_comparison(*parts: str | bytes) -> str:
-    """Return the name of a note: a hash of these, OpenVINO's version and the processor."""
+    """Hash parts, OpenVINO's version and the processor into a note's name."""
     import openvino
 
     digest = hashlib.sha256()

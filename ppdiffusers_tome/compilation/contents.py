@@ -82,7 +82,7 @@ def _sample(x: paddle.Tensor) -> np.ndarray:
 
 
 def find_conflict(settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
-    """Return why no call with these settings of ToMe can become a program, or None."""
+    """Return why settings of ToMe cannot become a program, or None."""
     if any(config.differs_by_step for _, config in settings):
         return (
             "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
@@ -92,7 +92,7 @@ def find_conflict(settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
 
 
 def list_contents(layer: Layer) -> tuple[list[Any], tuple[tuple[int, ToMeConfig], ...]]:
-    """List a model's layers and all their attributes; and ToMe's settings, by the id of a layer.
+    """List the attributes of a model's layers, and ToMe's settings by layer.
 
     ToMe leaves no trace in the first list, so a model to which it is applied again finds its programs. Of lists and
     dictionaries, which may change in place, the items are listed, too: hooks, scales of LoRAs. So are the attributes of

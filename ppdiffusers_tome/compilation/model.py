@@ -138,7 +138,7 @@ class CompiledModel:
         self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor],
         run_paddle: Callable[..., Any],
     ) -> Program:  # fmt: skip
-        """Make the program of a kind of call, and compare its first result with Paddle's.
+        """Make a call's program, and compare its first result with Paddle's.
 
         Raises:
             UncompilableError: there is none, or its result differs.

@@ -49,7 +49,7 @@ class Operator:
         return find_dtype(self._results[0].dtype)
 
     def compute(self, number: int) -> np.ndarray:
-        """Compute an input that depends on no input of the program, such as a shape; return its numbers in a row."""
+        """Compute a constant input, such as a shape, as numbers in a row."""
         node = self.inputs[number].get_node()
         if node.get_type_name() != "Constant":
             try:

@@ -15,7 +15,7 @@ _CONSTANTS = (type(None), bool, int, float, str)
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor by its number, or a constant with its type, as ``1 == True``."""
+    """A tensor's number; or a constant with its type, as ``1 == True``."""
 
     number: int | None = None
     constant: Any = None

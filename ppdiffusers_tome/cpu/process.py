@@ -116,7 +116,7 @@ def let_threads_sleep() -> None:
 
 
 def choose_threads() -> int:
-    """Return the threads that the user's environment or ``prepare_cpu`` asks for, or else one a core."""
+    """Return the threads that the user asks for, or else one a core."""
     return _read_threads() or count_usable_cores()
 
 

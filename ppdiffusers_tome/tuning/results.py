@@ -30,7 +30,10 @@ _NOISE_HISTORY = ("PNDMScheduler", "IPNDMScheduler", "LMSDiscreteScheduler")
 def list_candidates(
     candidates: Sequence[ToMeConfig] | None, steps: Iterable[int | None], *, is_compiled: bool
 ) -> list[ToMeConfig]:
-    """List the settings to try, by default those that suit the steps and, where it is, a compiled pipeline."""
+    """List the settings to try, by default those that suit the calls.
+
+    With few steps, and where the pipeline is compiled, none has a cache.
+    """
     if candidates is None:
         has_no_cache = is_compiled or any(number is not None and number < MIN_STEPS for number in steps)
         return [config for config in CANDIDATES if not (config.cache and has_no_cache)]

@@ -9,6 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import paddle
 import ppdiffusers
 import pytest
 
@@ -71,4 +72,6 @@ def test_a_block_runs_when_copied_alone(name):
     code = BLOCKS[name].partition("\n")[2]
     # Without it `apply_tome` is that of ppdiffusers' own port. Here the package is imported anyway.
     assert re.search(r"^(import|from) ppdiffusers_tome\b", code, re.MULTILINE)
+    if "compile_cpu(" in code and paddle.__version__.startswith("2."):
+        pytest.skip("compile_cpu needs Paddle 3")
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})

@@ -1,4 +1,4 @@
-"""What is compared: the unmerged pipeline, fewer steps, and settings.
+"""Choose what is compared: the unmerged pipeline, fewer steps, and settings.
 
 Imports no Paddle.
 """
@@ -15,10 +15,13 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
-from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, refuse_conflicts
+from ppdiffusers_tome.tools.generation.settings import (
+    BEGINNING,
+    changes_nothing,
+    get_tome_overrides,
+    refuse_conflicts,
+)
 from ppdiffusers_tome.tools.measure.units import format_count
-
-RATIO = 0.5  # if nothing is given
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is compared with the unmerged pipeline."""
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
-                       help=f"fractions to merge (default, if nothing else is given: {RATIO})")
+                       help=f"fractions to merge (default: --configs {BEGINNING})")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings, with the options of token merging")
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
@@ -63,10 +66,12 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
         UserError: a file cannot be read, two different configurations have the same name, or there are none.
     """
     overrides = get_tome_overrides(args)
-    ratios = [RATIO] if args.ratios is None and not args.configs else args.ratios or []
+    paths, ratios = args.configs, args.ratios or []
+    if args.ratios is None and not paths:
+        paths, ratios = ([], [ToMeConfig().ratio]) if overrides else ([BEGINNING], [])
     configs = [combine_settings(None, {**overrides, "ratio": ratio}) for ratio in ratios]
     compared = [Configuration(config.summary, config) for config in configs if not changes_nothing(config)]
-    compared += [_read_config(path, overrides) for path in args.configs]
+    compared += [_read_config(path, overrides) for path in paths]
     refuse_conflicts(args, [each.tome for each in compared if each.tome is not None])
     if overrides and not compared:
         raise UserError(f"{name_option(next(iter(overrides)))} has no effect without ratios; give --ratios, too")

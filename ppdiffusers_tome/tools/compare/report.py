@@ -1,4 +1,4 @@
-"""The report of a comparison: a sheet of images, a table, and every number as JSON."""
+"""Report a comparison: a sheet of images, a table, and all numbers as JSON."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the table needs; the first says how the images were made."""
+        """Sentences below the table; the first says how the images were made."""
         images, prompts, seeds = len(self.rows[0].samples), len(self.run["prompts"]), len(self.run["seeds"])
         notes = [
             format_run(self.run),

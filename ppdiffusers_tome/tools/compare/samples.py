@@ -19,7 +19,7 @@ class Case(NamedTuple):
     seed: int
 
     def locate(self, folder: Path, configuration: str) -> Path:
-        """Return the path of its image: the same in every run, and others for other names."""
+        """Return the path of its image, the same in every run."""
         return folder / "images" / _make_name(configuration) / f"{_make_name(self.prompt)}-seed-{self.seed}.png"
 
 

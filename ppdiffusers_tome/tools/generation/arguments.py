@@ -28,7 +28,7 @@ _HELP = {  # of the settings that are not only listed
 
 
 def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, several_seeds: bool = False) -> None:
-    """Add the prompt, with ``file`` also one of prompts, the model and how to generate."""
+    """Add prompts, also as a ``file``, the model and how to generate."""
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
     if file:
@@ -68,15 +68,19 @@ def add_controlnet_argument(group: Any) -> None:
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
 
 
-def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> None:
-    """Add the settings of ``ToMeConfig``; with ``ratio`` also the ratio, or a preset or file.
+def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
+    """Add the settings of ``ToMeConfig``.
 
     Options that the user omits set no attribute.
+
+    Args:
+        parser: of the command.
+        default: what its help says stands for the ratio, or preset or file, which are added; None to add neither.
     """
     group = parser.add_argument_group("token merging")
-    if ratio:
+    if default is not None:
         group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
-        group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
+        group.add_argument("--ratio", type=float, metavar="X", help=f"fraction to merge (default: {default})")
     listed, flags = [], []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
         option = name_option(field.name)

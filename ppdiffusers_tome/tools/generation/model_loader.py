@@ -96,7 +96,7 @@ def check_device(dtype: str, *, xformers: bool) -> None:
 
 
 def set_attention(pipe: Any, *, xformers: bool, cpu: bool, compile: str | None) -> None:
-    """Choose how a pipeline computes attention, and on a CPU convolutions or all of its models."""
+    """Choose what computes attention, and on a CPU convolutions or whole models."""
     from ppdiffusers_tome.compilation.api import compile_cpu
     from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 

@@ -20,6 +20,7 @@ from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
+BEGINNING = "balanced"  # the preset where no setting of merging is given
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another encoding as halves of a character
@@ -166,7 +167,7 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
     """Return the settings of a command with ``--ratio`` and ``--config``."""
     overrides = get_tome_overrides(args)
     if args.ratio is None:
-        return combine_settings(args.config, overrides)
+        return combine_settings(args.config or (None if overrides else BEGINNING), overrides)
     if args.config is not None:
         raise UserError(f"--ratio {args.ratio:g} and --config {args.config} both hold the ratio; give one of them")
     return combine_settings(None, overrides | {"ratio": args.ratio})

@@ -28,7 +28,7 @@ def get_total_memory() -> int:
 
 @contextmanager
 def limit_memory() -> Iterator[None]:
-    """Make what does not fit into memory an error, where Linux would kill the process."""
+    """Raise an error at the memory's end, where Linux would kill the process."""
     import paddle
 
     if sys.platform != "linux" or paddle.get_device() != "cpu":

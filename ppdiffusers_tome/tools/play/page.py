@@ -16,7 +16,7 @@ import gradio as gr
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, changes_nothing
+from ppdiffusers_tome.tools.generation.settings import BEGINNING, SIZE_MULTIPLE, changes_nothing
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged
@@ -38,7 +38,7 @@ from ppdiffusers_tome.tools.play.studio import (
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
 _MAX_SESSIONS, _MAX_WAITING = 32, 16
 _UPLOAD_SECONDS = 60  # until an uploaded file, which is read at once, is deleted
-_RATIO, _CACHE = 0.5, 0.2  # the page begins with the ratio; where nothing merges, the cache is on
+_RATIO, _CACHE = 0.5, 0.2  # where "by ratio" begins; where nothing merges, the cache is on
 # Shows the fields of a choice; in the browser, as Gradio may lose a click that comes while it waits for an answer.
 _SHOW_FIELDS = f"""name => [
     {{visible: name === '{OWN}', __type__: 'update'}},
@@ -107,14 +107,16 @@ class Page:
     def _lay_out_settings(self) -> None:
         words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)
         choices = [(words(GIVEN), GIVEN)] if is_given else []
-        choices += [(words(OWN), OWN), *((name, name) for name in PRESETS), (words(NONE), NONE)]
+        choices += [*((name, name) for name in PRESETS), (words(OWN), OWN), (words(NONE), NONE)]
+        # On a transformer of classes the cache keeps more than merging.
+        begin = GIVEN if is_given else BEGINNING if self._studio.plain.labels is None else NONE
         form["preset"] = gr.Radio(
-            choices, value=choices[0][1], label=words("merging"), info=words("merging_info"), elem_id="tome-preset"
+            choices, value=begin, label=words("merging"), info=words("merging_info"), elem_id="tome-preset"
         )
-        with gr.Column(visible=not is_given, elem_id="tome-own") as own:
+        with gr.Column(visible=False, elem_id="tome-own") as own:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
             self._add_slider("ratio", 0.05, 0.7, _RATIO, step=0.05)
-        self._add_slider("cache", 0, 0.7, 0, visible=not is_given)
+        self._add_slider("cache", 0, 0.7, _CACHE if begin == NONE else 0, visible=not is_given)
         form["preset"].change(None, form["preset"], [own, form["cache"]], js=_SHOW_FIELDS)
 
     def _lay_out_options(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from PIL import Image
 
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
 from ppdiffusers_tome.tools.generation import loaded_pipeline, settings
@@ -114,7 +115,7 @@ class Studio:
 
         Raises:
             RefusedError: a field cannot be used, the settings change nothing, or the photo of the form is gone.
-            ToMeError: the class is not known.
+            ToMeError: the pipeline does not take it.
         """
         if form["has_photo"] and photo is None:  # Gradio drops the state of a page after an hour without a connection
             raise RefusedError("lost_photo")
@@ -142,6 +143,11 @@ class Studio:
             tome=ToMeConfig(0.0),
         )  # fmt: skip
         loaded = replace(base, settings=own)
+        if loaded.labels is not None:
+            try:
+                loaded.labels.find_class(prompt)
+            except UserError:
+                raise RefusedError("unknown_class", last=loaded.labels.num_classes - 1) from None
         loaded.check(prompt)
         return Request(loaded, prompt, edges, tome)
 

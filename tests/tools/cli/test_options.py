@@ -145,6 +145,13 @@ def test_settings_of_merging_are_refused_where_nothing_merges(line, plan, capsys
             assert re.search(rf"{setting} |\b{setting[2:].replace('-', '_')}\b", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("command", ["generate --prompt x", "compare"])
+def test_commands_begin_with_balanced_until_a_setting_is_given(command, plan):
+    begins = "ToMeConfig(ratio=0.8888888888888888,"
+    assert begins in plan(split(command))
+    assert begins not in plan(split(f"{command} --tile 16"))
+
+
 @pytest.mark.parametrize("command", ["generate --prompt x", "visualize"])
 def test_settings_that_others_leave_without_effect_are_refused(command, plan, capsys):
     assert plan(split(f"{command} --tome-seed 3 --no-rand")) == 2

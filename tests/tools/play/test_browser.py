@@ -24,10 +24,10 @@ def test_both_images_are_compared_under_a_slider(address: str, size: dict[str, i
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.goto(f"http://{address}/")
         tab.wait_for_selector("#tome-result p", timeout=WAIT)
-        tab.locator("#tome-preset input").last.check()  # nothing merges
-        tab.wait_for_selector("#tome-own", state="hidden", timeout=WAIT)
-        tab.locator("#tome-preset input").first.check()  # a ratio, where the page begins
+        tab.locator("#tome-preset input").nth(-2).check()  # by ratio
         tab.wait_for_selector("#tome-own", timeout=WAIT)
+        tab.locator("#tome-preset input").first.check()  # a preset, where the page begins
+        tab.wait_for_selector("#tome-own", state="hidden", timeout=WAIT)
         generate = tab.locator("#tome-generate").bounding_box()
         tab.click("#tome-generate")
         progress = tab.wait_for_selector("#tome-progress .progress-text", timeout=WAIT).bounding_box()

@@ -109,4 +109,6 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
     loaded.apply(ToMeConfig(ratio=0.5))
     assert images_equal(result.merged.image, loaded.generate("1", 0, None).image)
+    with pytest.raises(RefusedError, match="unknown_class"):
+        compare(studio, prompt="tea")
     studio.close()

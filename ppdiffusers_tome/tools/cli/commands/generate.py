@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
 )
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
-from ppdiffusers_tome.tools.generation.settings import Settings, parse_settings
+from ppdiffusers_tome.tools.generation.settings import BEGINNING, Settings, parse_settings
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
 from ppdiffusers_tome.tools.measure.system import get_device_name
@@ -40,7 +40,7 @@ share the images among them.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True)
-    add_tome_arguments(parser, ratio=True)
+    add_tome_arguments(parser, default=f"--config {BEGINNING}")
     add_controlnet_arguments(parser)
     add_output_arguments(parser)
 

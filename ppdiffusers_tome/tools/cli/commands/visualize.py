@@ -30,7 +30,7 @@ have no outline. Methods that compare no tokens, as in all presets, make no grou
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
-    add_tome_arguments(parser, ratio=True)
+    add_tome_arguments(parser, default="0.5")
     add_controlnet_arguments(parser)
     add_output_arguments(parser)
 
@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.compile is not None:
         raise UserError("--compile has no effect here: merging is recorded in Paddle's own layers; omit it")
+    if args.ratio is None and args.config is None:
+        args.ratio = 0.5  # presets make no groups
     settings = parse_settings(args)
     prompts = check_prompts(args.prompt, settings.model.default_prompts[1:2])
     if len(prompts) > 1:
