@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-SIZE = 128  # side of an image in pixels
 SETS = ("noto", "noto-v1", "twemoji", "fluent-emoji-flat", "emojione")
 NAMES = Path("/usr/share/unicode/emoji/emoji-test.txt")
 HELD_OUT = 10  # one name in so many is never trained on, in any set
@@ -116,17 +115,17 @@ def list_emoji(names: Path) -> list[Emoji]:
     return emoji
 
 
-def read_set(package: Path) -> dict[str, str]:
+def read_set(package: Path, size: int) -> dict[str, str]:
     """Return a package's SVG images by name and by their characters' numbers."""
     with tarfile.open(package) as archive:
         icons, names = (_read_json(archive, name) for name in ("icons.json", "chars.json"))
-    size = icons.get("width", 16)
+    square = icons.get("width", 16)
     images = {}
     for name, icon in icons["icons"].items():
-        box = f"0 0 {icon.get('width', size)} {icon.get('height', size)}"
+        box = f"0 0 {icon.get('width', square)} {icon.get('height', square)}"
         images[name] = (
             f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-            f'width="{SIZE}" height="{SIZE}" viewBox="{box}">{icon["body"]}</svg>'
+            f'width="{size}" height="{size}" viewBox="{box}">{icon["body"]}</svg>'
         )
     return images | {_VARIANT.sub("", codes): images[name] for codes, name in names.items() if name in images}
 
@@ -137,34 +136,35 @@ def _read_json(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
     return json.load(file)
 
 
-def draw(svg: str) -> np.ndarray:
-    """Draw an image on white: uint8 ``[SIZE, SIZE, 3]``."""
+def draw(svg: str, size: int) -> np.ndarray:
+    """Draw an image on white: uint8 ``[size, size, 3]``."""
     import resvg_py
     from PIL import Image
 
-    drawn = resvg_py.svg_to_bytes(svg_string=svg, background="white", width=SIZE, height=SIZE)
-    return np.asarray(Image.open(io.BytesIO(bytes(drawn))).convert("RGB").resize((SIZE, SIZE)))
+    drawn = resvg_py.svg_to_bytes(svg_string=svg, background="white", width=size, height=size)
+    return np.asarray(Image.open(io.BytesIO(bytes(drawn))).convert("RGB").resize((size, size)))
 
 
-def draw_all(packages: Path, names: Path) -> Iterator[tuple[Emoji, str, np.ndarray]]:
+def draw_all(packages: Path, names: Path, size: int) -> Iterator[tuple[Emoji, str, np.ndarray]]:
     """Draw every emoji of every set that has it, with the set's name."""
     emoji = list_emoji(names)
     for name in SETS:
         (package,) = packages.glob(f"iconify-json-{name}-[0-9]*.tgz")
-        images = read_set(package)
+        images = read_set(package, size)
         for one in emoji:
             key = next((key for key in one.keys if key in images), None)
             if key is not None:
-                yield one, name, draw(images[key])
+                yield one, name, draw(images[key], size)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--packages", type=Path, required=True, help="folder of the sets' packages")
     parser.add_argument("--names", type=Path, default=NAMES)
+    parser.add_argument("--size", type=int, default=128, help="of an image, in pixels (128)")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    emoji, sets, images = zip(*draw_all(args.packages, args.names), strict=True)
+    emoji, sets, images = zip(*draw_all(args.packages, args.names, args.size), strict=True)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     labels, is_held_out = (np.array([getattr(one, name) for one in emoji]) for name in ("number", "is_held_out"))
     np.savez_compressed(

@@ -5,8 +5,8 @@
 
 It runs under Paddle and writes ``OUTPUT/photographs`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``,
 ``OUTPUT/dit`` (a DiTPipeline) and into each a ``SHA256SUMS`` for ``sha256sum -c``. ``--emoji runs/emoji`` writes
-``OUTPUT/emoji`` (a StableDiffusionPipeline) and ``OUTPUT/emoji-dit`` (a DiTPipeline). A transformer's autoencoder is
-a link to the UNet's.
+``OUTPUT/emoji`` (a StableDiffusionPipeline) and, where a DiT was trained, ``OUTPUT/emoji-dit`` (a DiTPipeline). A
+transformer's autoencoder is a link to the UNet's.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ def main() -> None:
         export_dit(args.dit, args.vae, args.output / "dit")
     if args.emoji:
         export_emoji(args.emoji, args.output / "emoji")
-        export_emoji_dit(args.emoji, args.output / "emoji-dit")
+        if (args.emoji / "dit").exists():
+            export_emoji_dit(args.emoji, args.output / "emoji-dit")
 
 
 if __name__ == "__main__":

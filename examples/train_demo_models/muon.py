@@ -62,7 +62,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
     """Move singular values of ``[count, rows, columns]`` to about 1, by Newton-Schulz steps."""
     is_tall = matrices.shape[1] > matrices.shape[2]
-    x = (matrices.mT if is_tall else matrices).bfloat16()
+    x = (matrices.mT if is_tall else matrices).to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT

@@ -4,8 +4,9 @@
     python examples/train_demo_models/train_emoji.py dit --images runs/emoji.npz --output runs/emoji --minutes 6
     python examples/train_demo_models/train_emoji.py unet --images runs/emoji.npz --output runs/emoji --minutes 6
 
-It needs an accelerator, PyTorch, diffusers' model classes, numpy and the file of ``emoji.py``. It resumes from its
-checkpoint: more minutes than before continue a training, whose learning rate then falls a second time.
+It needs PyTorch, diffusers' model classes, numpy and the file of ``emoji.py``, and from scratch an accelerator. It
+resumes from its checkpoint: more minutes than before continue a training, whose learning rate then falls a second time.
+``unet --start examples/models/emoji`` starts from an exported model instead; the images may be of another size.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import torch
 from diffusers import AutoencoderKL, DDIMScheduler, DiTTransformer2DModel, UNet2DConditionModel
 from emoji_text import WIDTH, Text
 from muon import Muon
+from safetensors.torch import load_file, save_file
+from tokenizer_files import END, START
 from torch import nn
 from torch.nn import functional as F
 
 CHECKPOINT_MINUTES = 1.0
-ROW_STEPS = 100  # a row of the loss curve is the mean of this many steps
+ROW_STEPS = 20  # a row of the loss curve is the mean of this many steps
 WARMUP_STEPS = 100
 PATCH = 4  # side of a latent's patch in pixels
 UNLABELLED = 1000  # the label that DiTPipeline uses for "none"
@@ -35,15 +38,15 @@ VAE = dict(
     block_out_channels=(32, 48, 64), down_block_types=("DownEncoderBlock2D",) * 3,
     up_block_types=("UpDecoderBlock2D",) * 3, layers_per_block=1, norm_num_groups=8, latent_channels=4, sample_size=128,
 )  # fmt: skip
-# All blocks see 1,024 tokens, a latent's pixel each.
+# All blocks see 1,024 tokens of images of 128 pixels, a latent's pixel each.
 DIT = dict(
-    num_attention_heads=5, attention_head_dim=32, num_layers=7, in_channels=4, out_channels=4, sample_size=32,
-    patch_size=1, activation_fn="gelu-approximate", num_embeds_ada_norm=UNLABELLED, norm_type="ada_norm_zero",
+    num_attention_heads=5, attention_head_dim=32, num_layers=7, in_channels=4, out_channels=4, patch_size=1,
+    activation_fn="gelu-approximate", num_embeds_ada_norm=UNLABELLED, norm_type="ada_norm_zero",
     norm_elementwise_affine=False,
 )  # fmt: skip
-# The attention of the finest level sees 1,024 tokens, that of the next one 256.
+# The attention of the finest level sees 1,024 tokens of images of 128 pixels, that of the next one 256.
 UNET = dict(
-    block_out_channels=(64, 96, 128), layers_per_block=1, in_channels=4, out_channels=4, sample_size=32,
+    block_out_channels=(64, 96, 128), layers_per_block=1, in_channels=4, out_channels=4,
     down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
     up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
     attention_head_dim=(2, 3, 4),  # despite its name the number of heads
@@ -58,7 +61,6 @@ SCHEDULES = {  # of DiT-XL/2 and of Stable Diffusion 1.5
     ),
 }  # fmt: skip
 UNPROMPTED = 0.1  # fraction of the examples
-VIEWS = 16  # of each image; the first is the image itself
 UNTURNED = ("clock", "button", "digit", "zodiac", "flag", "book", "mail")  # their mirror images would be wrong
 
 
@@ -81,6 +83,7 @@ class Training:
         if self.file.exists():
             checkpoint = torch.load(self.file, map_location="cpu", weights_only=True)
             model.load_state_dict(checkpoint["model"])
+            self.optimiser.load_state_dict(checkpoint["optimiser"])
             for key, value in checkpoint["average"].items():
                 self.average[key].copy_(value)
             self.steps, self._earlier = checkpoint["steps"], checkpoint["minutes"]
@@ -95,10 +98,9 @@ class Training:
         """Train for the rest of the budget, on a loss of the spent part."""
         parameters = dict(self.model.named_parameters())
         torch.manual_seed(self.steps)
-        first = self.steps
         while (progress := self.spent / self.minutes) < 1:
             # A trapezoid: constant, then down to nothing over the last two fifths.
-            factor = min(1.0, (self.steps - first + 1) / WARMUP_STEPS, 0.01 + (1 - progress) / 0.4)
+            factor = min(1.0, (self.steps + 1) / WARMUP_STEPS, 0.01 + (1 - progress) / 0.4)
             loss = compute_loss(progress)
             loss.backward()
             nn.utils.clip_grad_norm_(parameters.values(), 1.0)
@@ -117,12 +119,9 @@ class Training:
         self.model.load_state_dict(self.average, strict=False)
 
     def save(self) -> None:
-        """Replace the checkpoint as a whole.
-
-        It lacks the optimiser's state, which a few steps bring back.
-        """
+        """Replace the checkpoint as a whole."""
         new = self.file.with_suffix(".new")
-        state = {"model": self.model.state_dict(), "average": self.average}
+        state = {"model": self.model.state_dict(), "average": self.average, "optimiser": self.optimiser.state_dict()}
         torch.save({"steps": self.steps, "minutes": self.spent, **state}, new)
         os.replace(new, self.file)
         self._saved = time.monotonic()
@@ -141,6 +140,11 @@ def make_tensor(images: torch.Tensor) -> torch.Tensor:
     return (images.permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 
 
+def autocast(device: torch.device) -> torch.autocast:
+    """Compute in bfloat16 on an accelerator."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
 def train_vae(args: argparse.Namespace, images: torch.Tensor) -> None:
     """Train the autoencoder, at first on crops, which are cheap.
 
@@ -152,7 +156,7 @@ def train_vae(args: argparse.Namespace, images: torch.Tensor) -> None:
     training = Training(args.output, "vae", args.minutes, vae, 2e-3)
 
     def run_model(batch: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(args.device.type, torch.bfloat16):
+        with autocast(args.device):
             mean = vae.encode(batch).latent_dist.mean.float()
             decoded = vae.decode(mean + 0.06 * torch.randn_like(mean)).sample.float()
         anchor = F.mse_loss(mean[:, :3], 1.5 * F.avg_pool2d(batch, PATCH))
@@ -164,7 +168,7 @@ def train_vae(args: argparse.Namespace, images: torch.Tensor) -> None:
 
     def compute_loss(progress: float) -> torch.Tensor:
         side, count = (64, 128) if progress < 0.5 else (128, 64)
-        y, x = torch.randint(0, 128 - side + 1, (2,)).tolist()
+        y, x = torch.randint(0, images.shape[1] - side + 1, (2,)).tolist()
         chosen = torch.randint(0, len(images), (count,), device=args.device)
         return run_model(make_tensor(images[chosen, y : y + side, x : x + side]))
 
@@ -187,8 +191,8 @@ def centre_latents(vae: AutoencoderKL, mean: torch.Tensor) -> None:
 
 
 def encode(vae: AutoencoderKL, images: torch.Tensor) -> torch.Tensor:
-    """Return the latents of images uint8, float32 ``[count, 4, 32, 32]``, not scaled."""
-    return torch.cat([vae.encode(make_tensor(some)).latent_dist.mean for some in images.split(256)])
+    """Return the latents of images uint8, float32 ``[count, 4, height, width]``, not scaled."""
+    return torch.cat([vae.encode(make_tensor(some)).latent_dist.mean for some in images.split(32)])
 
 
 def make_view(images: torch.Tensor, can_turn: torch.Tensor) -> torch.Tensor:
@@ -211,15 +215,24 @@ def make_view(images: torch.Tensor, can_turn: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def make_latents(args: argparse.Namespace, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return scaled latents of ``VIEWS`` views, ``[views, images, 4, 32, 32]``."""
+    """Return scaled latents of views of each image.
+
+    They are float16 ``[views, images, 4, height, width]``; the first view is the image itself. On a CPU, where encoding takes minutes, a file keeps them.
+    """
+    file = args.output / f"latents-{images.shape[1]}-{args.views}.pt"
+    if args.device.type == "cpu" and file.exists():
+        return torch.load(file, weights_only=True)
     torch.manual_seed(2)
     vae = AutoencoderKL.from_pretrained(args.output / "vae").eval().to(args.device, memory_format=torch.channels_last)
     turned = torch.tensor([name not in UNTURNED for name in args.classes], device=args.device)[labels]
-    views = [images] + [
-        torch.cat([make_view(*some) for some in zip(images.split(512), turned.split(512), strict=True)])
-        for _ in range(1, VIEWS)
+    views = [encode(vae, images)] + [
+        torch.cat([encode(vae, make_view(*some)) for some in zip(images.split(512), turned.split(512), strict=True)])
+        for _ in range(1, args.views)
     ]
-    return torch.stack([encode(vae, view) for view in views]) * vae.config.scaling_factor
+    latents = (torch.stack(views) * vae.config.scaling_factor).half()
+    if args.device.type == "cpu":
+        torch.save(latents, file)
+    return latents
 
 
 class Denoiser(nn.Module):
@@ -228,19 +241,20 @@ class Denoiser(nn.Module):
     Args:
         kind: ``dit`` or ``unet``, which has a text model.
         classes: names of the classes.
+        side: of the latents.
     """
 
-    def __init__(self, kind: str, classes: list[str]) -> None:
+    def __init__(self, kind: str, classes: list[str], side: int) -> None:
         super().__init__()
         self.none = len(classes)
         self.text = Text(classes) if kind == "unet" else None
         if self.text is not None:
             self.register_buffer("tokens", self.text.tokenize([*classes, ""]), persistent=False)
-            self.model = UNet2DConditionModel(**UNET)
+            self.model = UNet2DConditionModel(**UNET, sample_size=side)
             nn.init.zeros_(self.model.conv_out.weight)
         else:
             # In training mode every block would drop the label at random by itself; here all blocks drop it or none.
-            self.model = DiTTransformer2DModel(**DIT).eval()
+            self.model = DiTTransformer2DModel(**DIT, sample_size=side).eval()
             self._init_transformer()
 
     def _init_transformer(self) -> None:
@@ -256,7 +270,7 @@ class Denoiser(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, noisy: torch.Tensor, timesteps: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the noise ``[batch, 4, 32, 32]``."""
+        """Return the noise ``[batch, 4, side, side]``."""
         if self.text is not None:
             return self.model(noisy, timesteps, self.text(self.tokens[labels]), return_dict=False)[0]
         labels = torch.where(labels == self.none, UNLABELLED, labels)
@@ -270,7 +284,7 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
     """
     torch.manual_seed(1)
     scheduler = DDIMScheduler(**SCHEDULES[args.part])
-    denoiser = Denoiser(args.part, args.classes).to(args.device, memory_format=torch.channels_last)
+    denoiser = Denoiser(args.part, args.classes, latents.shape[-1]).to(args.device, memory_format=torch.channels_last)
     print(f"{sum(p.numel() for p in denoiser.parameters()) / 1e6:.2f} million parameters", flush=True)
     training = Training(args.output, args.part, args.minutes, denoiser, args.rate)
     # Rare classes are shown more often than their number of images says: by its square root.
@@ -280,7 +294,7 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
 
     @args.compile
     def run_model(noisy: torch.Tensor, timesteps: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(args.device.type, torch.bfloat16):
+        with autocast(args.device):
             return denoiser(noisy, timesteps, prompts).float()
 
     def compute_loss(_: float) -> torch.Tensor:
@@ -303,11 +317,38 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
 
 def save(model: Any, folder: Path) -> None:
     """Save weights in float16, as the exported model has them."""
-    from safetensors.torch import save_file
-
     model.save_config(folder)
     weights = {name: value.half().contiguous().cpu() for name, value in model.state_dict().items()}
     save_file(weights, folder / "diffusion_pytorch_model.safetensors", {"format": "pt"})
+
+
+def start_from_exported(args: argparse.Namespace, side: int) -> None:
+    """Write the autoencoder and the first checkpoint of an exported model's UNet and text model."""
+    vae = AutoencoderKL(**VAE)
+    read_exported(vae, args.start / "vae")
+    vae.register_to_config(scaling_factor=json.loads((args.start / "vae/config.json").read_text())["scaling_factor"])
+    save(vae, args.output / "vae")
+    denoiser = Denoiser("unet", args.classes, side)
+    read_exported(denoiser.model, args.start / "unet")
+    numbers = json.loads((args.start / "tokenizer/vocab.json").read_text())
+    tokens = [numbers[word if word in (START, END) else word + "</w>"] for word in denoiser.text.words]
+    exported = load_file(args.start / "text_encoder/model.safetensors")
+    embeddings = "text_model.embeddings"
+    denoiser.text.load_state_dict({
+        "token.weight": exported[f"{embeddings}.token_embedding.weight"][tokens],
+        "position.weight": exported[f"{embeddings}.position_embedding.weight"],
+        **{f"norm.{name}": exported[f"text_model.final_layer_norm.{name}"] for name in ("weight", "bias")},
+    })  # fmt: skip
+    Training(args.output, "unet", 0, denoiser, args.rate).save()
+
+
+def read_exported(model: Any, folder: Path) -> None:
+    """Read weights in ppdiffusers' format, whose linear layers are transposed."""
+    weights = load_file(folder / "diffusion_paddle_model.safetensors")
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear):
+            weights[f"{name}.weight"] = weights[f"{name}.weight"].T
+    model.load_state_dict(weights)
 
 
 def main() -> None:
@@ -316,6 +357,8 @@ def main() -> None:
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True, help="of training, those of earlier runs included")
+    parser.add_argument("--start", type=Path, help="exported model from which a UNet without a checkpoint starts")
+    parser.add_argument("--views", type=int, default=16, help="of each image that a denoiser sees (16)")
     parser.add_argument("--batch", type=int, default=256, help="of a denoiser")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="the denoiser's peak learning rate")
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
@@ -329,10 +372,12 @@ def main() -> None:
         images = torch.from_numpy(file["images"][is_trained]).to(args.device)
         labels = torch.from_numpy(file["labels"][is_trained].astype(np.int64)).to(args.device)
         args.classes = file["classes"].tolist()
+    if args.start and not (args.output / "unet.pt").exists():
+        start_from_exported(args, images.shape[1] // PATCH)
     if args.part == "vae":
         train_vae(args, images)
     else:
-        train_denoiser(args, make_latents(args, images, labels).half(), labels)
+        train_denoiser(args, make_latents(args, images, labels), labels)
 
 
 if __name__ == "__main__":
