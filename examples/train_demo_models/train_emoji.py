@@ -217,7 +217,8 @@ def make_view(images: torch.Tensor, can_turn: torch.Tensor) -> torch.Tensor:
 def make_latents(args: argparse.Namespace, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return scaled latents of views of each image.
 
-    They are float16 ``[views, images, 4, height, width]``; the first view is the image itself. On a CPU, where encoding takes minutes, a file keeps them.
+    They are float16 ``[views, images, 4, height, width]``; the first view is the image itself. On a CPU, where
+    encoding takes minutes, a file keeps them.
     """
     file = args.output / f"latents-{images.shape[1]}-{args.views}.pt"
     if args.device.type == "cpu" and file.exists():
