@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import warnings
@@ -11,7 +12,7 @@ from pathlib import Path
 
 # A warning names the first line outside of these files: the user's. Paddle 2.6 wraps functions with ``decorator``.
 _SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp", "decorator"))
-_LIBRARIES = (contextlib.__file__, *(
+_LIBRARIES = (contextlib.__file__, functools.__file__, *(
     f"{Path(spec.origin).parent}{os.sep}" if spec.submodule_search_locations else spec.origin  # a folder, or one file
     for spec in _SPECS if spec and spec.origin
 ))  # fmt: skip

@@ -403,7 +403,11 @@ def test_threads_that_find_a_new_layer_move_an_override_once() -> None:
     attention.to_k = new
     together = threading.Barrier(4)
     parent = find_layer(unet, ATTENTION.partition(".transformer_blocks")[0])
-    parent.norm.register_forward_post_hook(lambda *_: together.wait(timeout=60) and None)
+
+    def meet(*_: Any) -> None:
+        together.wait(timeout=60)
+
+    parent.norm.register_forward_post_hook(meet)
     with ThreadPoolExecutor(4) as pool:
         images = list(pool.map(lambda _: tiny.run_unet(unet), range(4)))
     assert list_overrides(new) == [override]

@@ -35,7 +35,7 @@ def test_presets_and_files_of_settings_are_read(tmp_path):
     for path, ratio in ((tmp_path / "careful.json", 0.3), (tmp_path / "other" / "careful.json", 0.4)):
         ToMeConfig(ratio=ratio, tile=8).save(path)
     careful = ["--configs", "quality", str(tmp_path / "careful.json")]
-    assert parse_configurations() == [UNMERGED, HALF]
+    assert parse_configurations() == [UNMERGED, Configuration("balanced", ToMeConfig.preset("balanced"))]
     assert parse_configurations(*careful) == [
         UNMERGED, Configuration("quality", ToMeConfig.preset("quality")),
         Configuration("careful", ToMeConfig(ratio=0.3, tile=8)),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import accepts_group_sizes
 from ppdiffusers_tome.patching.state.calls import PointCall, UnmergeableError
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
 class MaskOverride(Override):
@@ -19,18 +21,22 @@ class MaskOverride(Override):
     method_name = "prepare_attention_mask"
     runs_in = "point"
 
+    def __init__(self, state: DenoiserState, layer: Layer) -> None:
+        super().__init__(state, layer)
+        self._uses_group_sizes = state.config.uses_group_sizes
+
     def run(
         self, point: PointCall, original: Original, /, attention_mask: paddle.Tensor | None, target_length: int,
         batch_size: int, out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        mask, reduction, uses_group_sizes = attention_mask, point.reduction, self.state.config.uses_group_sizes
-        if mask is None and not uses_group_sizes:
+        mask, reduction = attention_mask, point.reduction
+        if mask is None and not self._uses_group_sizes:
             return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
         has_own_keys = target_length == reduction.num_tokens and (mask is None or mask.shape[-1] == target_length)
         if mask is not None:
             mask, target_length = self._reduce(mask, target_length, point)
-        if uses_group_sizes and has_own_keys and accepts_group_sizes(self.layer):
+        if self._uses_group_sizes and has_own_keys and accepts_group_sizes(self.layer):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
             if attention_mask is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.

@@ -92,7 +92,8 @@ class BlockOverride(Override):
                 with CHANGES:  # another thread may find the new layer, too
                     override.follow(layer)
         block: BlockCall | None = None
-        layout, tokens = call.layouts.get(self.grid), find_first_argument(self.layer, args, kwargs)
+        layout = call.layouts.get(self.grid)
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if layout is not None and tokens is not None:
             block = BlockCall(call, self.layer, layout, tokens)
             self.state.has_run_blocks = True

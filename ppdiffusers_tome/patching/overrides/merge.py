@@ -57,7 +57,7 @@ class PointOverride(Override):
             raise UnmergeableError(
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
-        tokens = find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if self.role == CROSS_ATTENTION:
             self._require_no_rows(kwargs, tokens, reduction.num_tokens)
         if not merge_point.merges_inside:
@@ -142,7 +142,8 @@ class ProjectionOverride(InnerOverride):
     def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on tokens that are reduced once for all projections."""
         point.awaited.discard(self.name)
-        tokens = find_first_argument(self.layer, args, kwargs)
+        point.has_reduced = True
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if point.reduced[0] is not tokens:
             point.require_fit(self.layer, tokens)
             point.reduced = tokens, point.reduce(tokens)
@@ -156,8 +157,9 @@ class OutputOverride(InnerOverride):
     """The override of attention's last layer, whose output is restored."""
 
     def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer; restore its output, of as many tokens as projections reduced."""
-        return point.restore(original(*args, **kwargs))
+        """Run the layer; restore its output if projections got reduced tokens."""
+        output = original(*args, **kwargs)
+        return point.restore(output) if point.has_reduced else output
 
 
 class NormOverride(InnerOverride):

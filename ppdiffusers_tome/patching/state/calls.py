@@ -68,7 +68,7 @@ class DenoiserCall:
     layouts: dict[object, Layout] = field(default_factory=dict)
     is_eager: bool = field(default_factory=paddle.in_dynamic_mode)
     records_gradients: bool = field(default_factory=lambda: paddle.in_dynamic_mode() and paddle.is_grad_enabled())
-    _reducers: dict[Layout, Reducer] = field(default_factory=dict)
+    _reducers: dict[Layout, Reducer | None] = field(default_factory=dict)
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
         """Set the timestep, the first that the model embeds; ignore later ones.
@@ -152,19 +152,24 @@ class DenoiserCall:
                 f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged"
             )
             return None
-        num_merged = self._count_merged(grid)
+        if layout not in self._reducers:
+            self._reducers[layout] = self._build_reducer(layout)
+        reduce = self._reducers[layout]
+        if reduce is None:
+            return None
+        key = (block, layout, tokens.shape[0])
+        # What steps do not share is not kept: a block matches once, and memory is short.
+        reductions = {} if self.shared is None or self.state.config.reuse_steps == 1 else self.shared.reductions
+        if key not in reductions:
+            reductions[key] = reduce(tokens)
+        return reductions[key]
+
+    def _build_reducer(self, layout: Layout) -> Reducer | None:
+        """Build what reduces the tokens of a layout; None where none merge."""
+        num_merged, state = self._count_merged(layout.grid), self.state
         if num_merged == 0:
             return None
-        config, key = self.state.config, (block, layout, tokens.shape[0])
-        # What steps do not share is not kept: a block matches once, and memory is short.
-        reductions = {} if self.shared is None or config.reuse_steps == 1 else self.shared.reductions
-        if key not in reductions:
-            if layout not in self._reducers:
-                self._reducers[layout] = build_reducer(
-                    config, layout, num_merged, timestep=self.timestep, constants=self.state.constants
-                )
-            reductions[key] = self._reducers[layout](tokens)
-        return reductions[key]
+        return build_reducer(state.config, layout, num_merged, timestep=self.timestep, constants=state.constants)
 
     def _count_merged(self, grid: Grid) -> int:
         """Count a grid's tokens that merge; warn where none can."""
@@ -192,14 +197,15 @@ class BlockCall:
         call: of the denoiser.
         layer: the block.
         layout: of its tokens.
-        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, (frames,) height, width]``.
+        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, (frames,) height, width]``; dropped when
+            the reduction is made, as memory is short.
         has_merged: True once a merge point ran on fewer tokens.
     """
 
     call: DenoiserCall
     layer: Hashable
     layout: Layout
-    tokens: paddle.Tensor
+    tokens: paddle.Tensor | None
     has_merged: bool = False
 
     @cached_property
@@ -208,7 +214,8 @@ class BlockCall:
 
         Not earlier, as a DiT embeds its timestep inside its first block.
         """
-        return self.call.find_reduction(self.layer, self.layout, self.tokens)
+        tokens, self.tokens = self.tokens, None
+        return None if tokens is None else self.call.find_reduction(self.layer, self.layout, tokens)
 
     def count_merging(self) -> None:
         """Count the block as one whose tokens merged; tell ``WATCHERS`` once."""
@@ -228,6 +235,7 @@ class PointCall:
         merge_point: describes the layer.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
         awaited: names of the layers of attention without which its result would be wrong, until each has run.
+        has_reduced: True once a projection ran on reduced tokens.
         reduced: the last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
     """
 
@@ -236,6 +244,7 @@ class PointCall:
     merge_point: MergePoint
     rotations: dict[str, Rotation] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
+    has_reduced: bool = False
     reduced: tuple[Any, Any] = (None, None)
 
     def require_fit(self, layer: Layer, tokens: paddle.Tensor | None) -> None:
@@ -252,7 +261,10 @@ class PointCall:
 
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
         """Reduce the image's tokens of ``[batch, tokens, channels]``."""
-        reduction, text_first = self.reduction, self.merge_point.text_first
+        reduction, merge_point = self.reduction, self.merge_point
+        if not merge_point.text:
+            return reduction.reduce(tokens)
+        text_first = merge_point.text_first
         image, text = TokenSpan(reduction.num_tokens, text_first).split(tokens)
         return TokenSpan(reduction.num_left, text_first).join(reduction.reduce(image), text)
 
@@ -261,9 +273,12 @@ class PointCall:
         if isinstance(output, (tuple, list)):
             restored = [self.restore(output[0]), *output[1:]]
             return restored if isinstance(output, list) else tuple(restored)
-        reduction, text_first = self.reduction, self.merge_point.text_first
+        reduction, merge_point = self.reduction, self.merge_point
         num_text = output.shape[1] - reduction.num_left
-        if num_text < 0 or (num_text > 0 and not self.merge_point.text):
+        if num_text < 0 or (num_text > 0 and not merge_point.text):
             return output  # not of merged tokens: a function of the user may replace the output
+        if num_text == 0:
+            return reduction.restore(output)
+        text_first = merge_point.text_first
         image, text = TokenSpan(reduction.num_left, text_first).split(output)
         return TokenSpan(reduction.num_tokens, text_first).join(reduction.restore(image), text)
