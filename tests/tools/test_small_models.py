@@ -44,7 +44,7 @@ def test_images_are_512_and_weights_float32(load, part, tokens, blocks):
 
 def test_model_of_emoji_shows_what_is_asked(tmp_path, capsys):
     """A face is yellow and a clock grey, with the settings of the command line."""
-    arguments = ["--model", "emoji", "--cache", "0.2", "--ratio", "0", "--output", str(tmp_path)]
+    arguments = ["--model", "emoji", "--cache", "0.2", "--ratio", "0", "--scheduler", "ddim", "--output", str(tmp_path)]
     assert main(["generate", *arguments, "--prompt", "face", "--prompt", "clock"]) == 0
     assert capsys.readouterr().err == ""
     face, clock = (np.asarray(Image.open(path)).astype(float) for path in sorted(tmp_path.glob("*.png")))

@@ -68,7 +68,8 @@ class DenoiserCall:
     layouts: dict[object, Layout] = field(default_factory=dict)
     is_eager: bool = field(default_factory=paddle.in_dynamic_mode)
     records_gradients: bool = field(default_factory=lambda: paddle.in_dynamic_mode() and paddle.is_grad_enabled())
-    _reducers: dict[Layout, Reducer | None] = field(default_factory=dict)
+    _num_merged: dict[Layout, int] = field(default_factory=dict)
+    _reducers: dict[Layout, Reducer] = field(default_factory=dict)
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
         """Set the timestep, the first that the model embeds; ignore later ones.
@@ -152,24 +153,21 @@ class DenoiserCall:
                 f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged"
             )
             return None
-        if layout not in self._reducers:
-            self._reducers[layout] = self._build_reducer(layout)
-        reduce = self._reducers[layout]
-        if reduce is None:
+        if layout not in self._num_merged:
+            self._num_merged[layout] = self._count_merged(grid)
+        if self._num_merged[layout] == 0:
             return None
         key = (block, layout, tokens.shape[0])
         # What steps do not share is not kept: a block matches once, and memory is short.
         reductions = {} if self.shared is None or self.state.config.reuse_steps == 1 else self.shared.reductions
         if key not in reductions:
-            reductions[key] = reduce(tokens)
+            if layout not in self._reducers:
+                self._reducers[layout] = build_reducer(
+                    self.state.config, layout, self._num_merged[layout], timestep=self.timestep,
+                    constants=self.state.constants,
+                )  # fmt: skip
+            reductions[key] = self._reducers[layout](tokens)
         return reductions[key]
-
-    def _build_reducer(self, layout: Layout) -> Reducer | None:
-        """Build what reduces the tokens of a layout; None where none merge."""
-        num_merged, state = self._count_merged(layout.grid), self.state
-        if num_merged == 0:
-            return None
-        return build_reducer(state.config, layout, num_merged, timestep=self.timestep, constants=state.constants)
 
     def _count_merged(self, grid: Grid) -> int:
         """Count a grid's tokens that merge; warn where none can."""
