@@ -70,7 +70,8 @@ class BlockOverride(Override):
         self, state: DenoiserState, block: MergeableBlock, grid: GridOverride, inner: Sequence[tuple[str, Override]],
     ) -> None:  # fmt: skip
         super().__init__(state, block.block)
-        self.grid, self._inner = grid, inner
+        self.grid = grid
+        self._inner = [([*filter(None, path.split("."))], override) for path, override in inner]
 
     def note_outside(self) -> None:
         """Warn of a block that runs outside of a call of its denoiser."""
@@ -86,8 +87,10 @@ class BlockOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
-        for path, override in self._inner:
-            layer = find_layer(self.layer, path)
+        for names, override in self._inner:
+            layer: Any = self.layer
+            for name in names:
+                layer = getattr(layer, name, None)
             if layer is not override.layer and layer is not None:
                 with CHANGES:  # another thread may find the new layer, too
                     override.follow(layer)
