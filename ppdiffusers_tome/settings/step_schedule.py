@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 MIN_STEPS = 9  # with fewer, no step is skipped
+# Schedulers that go on with the noise of earlier steps, and so with the errors of skipped or merged ones.
+NOISE_HISTORIES = ("PNDMScheduler", "IPNDMScheduler", "LMSDiscreteScheduler")
 HIGHEST_SHARE = 0.2  # of skipped steps; more loses to fewer steps in some regimes of docs/en/results/step-caches.md
 
 # The kinds of denoisers whose early and late steps matter differently.

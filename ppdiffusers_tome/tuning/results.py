@@ -14,7 +14,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.bounds import check_type, setting
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, NOISE_HISTORIES
 
 UNMERGED = ToMeConfig(0.0)
 # The most advised first, as a run may be stopped.
@@ -23,8 +23,6 @@ CANDIDATES = (
     replace(ToMeConfig.preset("balanced"), cache=0.2), ToMeConfig(0.0, cache=0.3), ToMeConfig(0.0, cache=0.5),
 )  # fmt: skip
 LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
-# They go on with the noise that the model predicted in earlier steps, so errors add up.
-_NOISE_HISTORY = ("PNDMScheduler", "IPNDMScheduler", "LMSDiscreteScheduler")
 
 
 def list_candidates(
@@ -126,7 +124,7 @@ def conclude(pipe: Any, target: Target, unmerged: Trial, trials: Sequence[Trial]
         verdict = "Nothing that was tried is faster on this machine at this size; larger images save more"
     elif best is None:
         scheduler, remedy = type(getattr(pipe, "scheduler", None)).__name__, "give a lower target, or other settings"
-        if scheduler in _NOISE_HISTORY:
+        if scheduler in NOISE_HISTORIES:
             remedy = f"images keep more with DDIMScheduler (--scheduler ddim) than with {scheduler}"
         nearest = min(faster, key=target.compute_shortfall)
         verdict = f"Nothing faster reaches the target. The nearest is {nearest}; {remedy}"
