@@ -176,7 +176,16 @@ def apply_patch(
     merge_crossattn: bool = False,
     merge_mlp: bool = False,
 ) -> T:
-    """Apply ToMe with the arguments and defaults of ``tomesd.apply_patch``."""
+    """Apply ToMe with the arguments and defaults of ``tomesd.apply_patch``.
+
+    Raises:
+        ToMeTypeError: ``ratio`` is a preset or config, most of which tomesd's defaults would replace.
+    """
+    if isinstance(ratio, str | ToMeConfig):
+        raise ToMeTypeError(
+            f"ratio={shorten_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; "
+            "pass presets and configs to apply_tome"
+        )
     return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)
 
 
