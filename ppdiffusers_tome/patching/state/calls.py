@@ -1,4 +1,4 @@
-"""The running calls of a denoiser, of a block in it, and of a merge point in that."""
+"""The running calls of a denoiser, a block and a merge point."""
 
 from __future__ import annotations
 
