@@ -1,4 +1,4 @@
-"""Custom nodes for ComfyUI: copy this folder into ``ComfyUI/custom_nodes``. See README.md."""
+"""Custom nodes for ComfyUI: link this folder into ``ComfyUI/custom_nodes``. See README.md."""
 
 try:
     import ppdiffusers_tome  # noqa: F401  (adds apply_tome to pipelines)
