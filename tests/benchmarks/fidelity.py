@@ -10,7 +10,6 @@ shares a line of docs/measured/frontier.py, ``contender`` (``ours`` or ``port``)
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     compare.add_arguments(parser)
     parser.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X")
     parser.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE")
-    words = sys.argv[1:] if argv is None else list(argv)
-    args = parser.parse_args(words)
-    args.given = {word.partition("=")[0] for word in words}
+    args = parser.parse_args(argv)
     settings = parse_settings(args)
     args.prompt = args.prompt or list(settings.model.prompts)
     configurations = parse_compared(args, settings.steps) if args.ratios or args.configs else [UNMERGED]

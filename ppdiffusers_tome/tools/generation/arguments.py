@@ -54,18 +54,13 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, 
                         help="fastest; for a CPU with openvino: float32 (default), or bfloat16 if it has that")
 
 
-def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a ControlNet and the edges that guide it."""
+def add_controlnet_arguments(parser: argparse.ArgumentParser, *, photo: bool = True) -> None:
+    """Add a ControlNet and, with ``photo``, whose edges guide it and how much."""
     group = parser.add_argument_group("ControlNet")
-    add_controlnet_argument(group)
-    group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
-    group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
-    group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X", help="strength (default: 1)")
-
-
-def add_controlnet_argument(group: Any) -> None:
-    """Add which ControlNet to use."""
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
+    if photo:
+        group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
+        group.add_argument("--controlnet-scale", type=float, metavar="X", help="strength (default: 1)")
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
-    from ppdiffusers_tome.tools.generation.edges import EdgeSource
 
 
 @dataclass(frozen=True)
@@ -155,9 +154,11 @@ class LoadedPipeline:
             )
         return found
 
-    def load_edges(self, source: EdgeSource | None) -> Image.Image | None:
-        """Load edges at the size of the images; None without a source."""
-        return None if source is None else source.load(*self.size)
+    def load_edges(self) -> Image.Image | None:
+        """Load the edges of the photo at the size of the images; None without one."""
+        from ppdiffusers_tome.tools.generation.edges import load_edges
+
+        return None if self.settings.photo is None else load_edges(self.settings.photo, *self.size)
 
     def describe(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""

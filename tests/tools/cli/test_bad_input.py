@@ -45,7 +45,7 @@ generate --prompt x --model controlnet | --model controlnet has no model_index.j
 generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or a small model of exam
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet {MODEL}/unet --image PHOTO | holds a UNet2DConditionModel
-generate --prompt x --controlnet controlnet | --controlnet needs edges
+generate --prompt x --controlnet controlnet | --controlnet needs the edges of a photo
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image PHOTO | --image needs a ControlNet that fits
 generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
@@ -55,7 +55,7 @@ play --port 70000 | --port 70000 cannot be used
 play --prompt a --prompt b | 2 prompts were given
 play --steps 201 | --steps 201 exceeds
 doctor --model photographs | '--model' is not an argument of doctor
-generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs edges
+generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs the edges of a photo
 compare --ratios | nothing is to be compared with the unmerged pipeline
 compare --configs nowhere.json | --configs nowhere.json cannot be read
 compare --seeds -1 | --seeds -1 must be from 0 to 2**62

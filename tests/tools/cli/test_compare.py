@@ -14,7 +14,7 @@ import pytest
 import tiny
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import sampling
-from ppdiffusers_tome.tools.generation.edges import EdgeSource
+from ppdiffusers_tome.tools.generation.edges import load_edges
 from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
 
@@ -93,12 +93,12 @@ def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monke
 def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path, photo):
     assert compare(tmp_path, "--image", str(photo), "--prompt", PROMPT, "--ratios", "0.5") == 0
     content = json.loads((tmp_path / "compare.json").read_text())
-    assert content["run"]["controlnet"]["edges"]["file"] == "photo.png"
+    assert content["run"]["controlnet"]["photo"] == "photo.png"
     sheet = pixels_of(tmp_path / "compare.png")
     assert sheet.shape[1] == 2 * 28 + 3 * 256 + 2 * 16
     column = sheet[:, 28 : 28 + 256]
     shown = column[(column == 0).all(-1).mean(1) > 0.1]
-    edges = EdgeSource(photo).load(64, 64)
+    edges = load_edges(photo, 64, 64)
     assert np.corrcoef(shown.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import ppdiffusers_tome
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import model_loader, sampling, schedulers
-from ppdiffusers_tome.tools.generation.edges import EdgeSource
+from ppdiffusers_tome.tools.generation.edges import load_edges
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
@@ -63,13 +64,14 @@ def test_ratio_0_equals_the_plain_pipeline_and_a_cache_needs_no_merging(generate
     assert not np.array_equal(pixels_of(computed), pixels_of(cached))
 
 
-def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_path, capsys):
-    edges = tmp_path / "edges.png"
-    EdgeSource(photo).load(64, 64).save(edges)
-    (by_photo,), (by_edges,) = generate("--image", str(photo)), generate("--control-image", str(edges), folder="b")
-    np.testing.assert_array_equal(pixels_of(by_photo), pixels_of(by_edges))
-    assert read_settings(by_photo)["controlnet"]["edges"] == {"option": "--image", "file": "photo.png"}
-    (by_kernel,) = generate("--image", str(photo), "--cpu-kernels", folder="c")
+def test_a_photo_guides_by_its_edges(generate, photo, capsys):
+    (by_photo,) = generate("--image", str(photo), "--ratio", "0")
+    pipe = model_loader.load_pipeline(find_model("photographs"), find_controlnet("controlnet"))
+    settings: dict[str, Any] = dict(height=64, width=64, seed=0, steps=1, guidance_scale=1.5)
+    by_edges = sampling.generate_image(pipe, PROMPT, edges=load_edges(photo, 64, 64), **settings)
+    np.testing.assert_array_equal(pixels_of(by_photo), np.asarray(by_edges))
+    assert read_settings(by_photo)["controlnet"] == {"model": "controlnet", "scale": 1, "photo": "photo.png"}
+    (by_kernel,) = generate("--image", str(photo), "--ratio", "0", "--cpu-kernels", folder="c")
     capsys.readouterr()
     generate("--image", str(photo), "--cache", "0.1", "--steps", "9", folder="d")
     assert "; 1 of 9 calls of unet skipped; 1 of 9 calls of controlnet skipped" in capsys.readouterr().out

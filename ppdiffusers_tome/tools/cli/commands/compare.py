@@ -54,7 +54,7 @@ def compare(args: argparse.Namespace, settings: Settings, configurations: list[C
 
         is_default = args.prompt is None and args.prompts is None
         loaded, prompts = load_for_prompts(settings, prompts, default=is_default)
-        edges = loaded.load_edges(settings.edges)
+        edges = loaded.load_edges()
         cases = list(dict.fromkeys(Case(prompt, seed) for prompt in prompts for seed in args.seeds))
         report = Comparison(loaded, configurations, args.output, edges).run(cases, overwrite=args.overwrite)
         report.write(paths, edges)

@@ -84,7 +84,7 @@ def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]]) -> Non
 
     loaded, _ = load_for_prompts(settings, [prompt for prompt, _ in images.values()])
     loaded.apply(settings.tome)
-    edges, done = loaded.load_edges(settings.edges), []
+    edges, done = loaded.load_edges(), []
     for path, (prompt, number) in tqdm(images.items(), desc="images", position=0, disable=None):
         generated = loaded.generate(prompt, number, edges)
         write_image(path, generated.image, loaded.describe(prompt, number))

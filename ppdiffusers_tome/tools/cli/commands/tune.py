@@ -101,7 +101,7 @@ def _try_settings(
 
     from ppdiffusers_tome.tuning.trials import Run, try_candidates
 
-    edges = loaded.load_edges(loaded.settings.edges)
+    edges = loaded.load_edges()
 
     def generate(number: int, steps: int | None = None) -> GeneratedImage:
         return loaded.generate(prompts[number], number, edges, steps=steps, after_call=progress.end_step)

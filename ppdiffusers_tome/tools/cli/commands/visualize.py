@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
         loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
         loaded.apply(settings.tome)
-        edges = loaded.load_edges(settings.edges)
+        edges = loaded.load_edges()
         # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
         with record_merging(loaded.pipe, image=-1 if loaded.labels is None else 0) as records:
             image = loaded.generate(prompt, 0, edges).image
