@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,9 +106,9 @@ def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration],
     UNMERGED.apply(loaded.pipe)
     for row in rows:
         own = seconds[row["configuration"]["name"]]
-        row["block_seconds"] = Median.from_values(own).to_dict()
+        row["block_seconds"] = asdict(Median.from_values(own))
         speed_ups = [slow / fast for slow, fast in zip(seconds[UNMERGED.name], own, strict=True)]
-        row["block_speed_up"] = Median.from_values(speed_ups).to_dict()
+        row["block_speed_up"] = asdict(Median.from_values(speed_ups))
     found["levels"] = levels
 
 

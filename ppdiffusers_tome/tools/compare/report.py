@@ -68,7 +68,7 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""
-        medians = {name: self.medians[name].to_dict() if name in self.medians else None for name in MEASURES}
+        medians = {name: asdict(self.medians[name]) if name in self.medians else None for name in MEASURES}
         samples = [asdict(sample) for sample in self.samples]
         return {"configuration": self.configuration.to_dict(), **medians, **self.peaks, "samples": samples}
 

@@ -19,6 +19,7 @@ from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
+from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.system import describe_load, describe_machine
 from ppdiffusers_tome.tools.measure.units import format_count
 
@@ -92,17 +93,15 @@ class Comparison:
         unmerged: GeneratedImage | None = None
         for each in self.configurations:
             generated = self._generate(each, case)
-            if unmerged is None:
-                unmerged = generated
-            else:
-                generated = generated.compare_with(unmerged.image)
+            similarity = None if unmerged is None else compare_images(unmerged.image, generated.image)
+            unmerged = unmerged or generated
             path = case.locate(self.folder, each.name)
             prepare_folder(path.parent, [path.name], overwrite=True)
             settings = {"configuration": each.name, "prompt": case.prompt, "seed": case.seed}
             write_image(path, generated.image, settings)
             yield each.name, Sample(
                 case.prompt, case.seed, generated.seconds, unmerged.seconds, generated.denoising_peak_bytes,
-                generated.peak_bytes, **(generated.similarity.to_dict() if generated.similarity else {}),
+                generated.peak_bytes, *(similarity or ()),
             )  # fmt: skip
 
     def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:

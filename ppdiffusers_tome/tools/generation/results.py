@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.tools.measure.units import format_count
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL import Image
-
-    from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 
 @dataclass(frozen=True)
@@ -23,15 +20,6 @@ class GeneratedImage:
     seconds: float  # of the whole call, with decoding
     peak_bytes: int | None  # with the weights; None if it could not be measured
     denoising_peak_bytes: int | None  # until the end of the last denoising step
-    similarity: Similarity | None = None  # to the unmerged image
-
-    def compare_with(self, unmerged: Image.Image | np.ndarray) -> GeneratedImage:
-        """Return the same with its similarity to the unmerged image."""
-        import numpy as np
-
-        from ppdiffusers_tome.tools.measure.similarity import compare_images
-
-        return replace(self, similarity=compare_images(np.asarray(unmerged), np.asarray(self.image)))
 
 
 def format_run(run: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from ppdiffusers_tome.tools.cli.commands import generate
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale, get_tome_overrides
 from tools.cli.conftest import PROMPT, SMALL, heard
@@ -115,6 +117,12 @@ def test_table_in_markdown_and_aligned(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "settings         seconds", "ours | tile 16  0.0123 s", "x                    1 s"
     ]  # fmt: skip
+
+
+def test_infinity_is_null_in_json_which_lacks_it(tmp_path):
+    paths = [tmp_path / "page.md", tmp_path / "page.json"]
+    Page("Title", ["a note"], []).write(paths, {"psnr": [30.5, math.inf, -math.inf]})
+    assert json.loads(paths[1].read_text(), parse_constant=pytest.fail) == {"psnr": [30.5, None, None]}
 
 
 # Prints what the environment says and whether memory is kept when a command runs.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -140,6 +139,4 @@ def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned:
 
 
 def _to_dict(trial: Trial) -> dict[str, Any]:
-    """Return plain values; an infinite PSNR, which JSON lacks, is null."""
-    psnr = trial.psnr if math.isfinite(trial.psnr) else None
-    return {**vars(trial), "config": trial.config.to_dict(), "psnr": psnr}
+    return {**vars(trial), "config": trial.config.to_dict()}
