@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.tools.compare.configurations import Configuration
 from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
-from ppdiffusers_tome.tools.console.output import print_line
+from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
@@ -75,17 +75,13 @@ class Comparison:
         if reused := len(cases) - len(missing):
             images = format_count(reused * len(self.configurations), "image")
             print_line(f"kept: {images} of {self.folder}; --overwrite generates all again")
-        total = len(self.configurations) * len(missing)
-        with tqdm(total=total, desc="images", position=0, disable=None) as bar:
+        with tqdm(total=len(self.configurations) * len(missing), desc="images", **choose_bar()) as bar:
             for case in missing:
                 samples = {}
                 for name, sample in self._measure_case(case):
                     samples[name] = asdict(sample)
                     bar.update()
-                    if bar.disable:  # without a terminal
-                        number = missing.index(case) * len(self.configurations) + len(samples)
-                        line = f"image {number} of {total}: {case.prompt}, {name}, {sample.seconds:.1f} s"
-                        print(line, file=sys.stderr, flush=True)
+                    tqdm.write(f"{case.prompt}, {name}: {sample.seconds:.2f} s", file=sys.stderr)
                 ledger.add(case, samples)
 
     def _measure_case(self, case: Case) -> Iterator[tuple[str, Sample]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.text import shorten_repr
-from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.console.output import choose_bar, warn
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
 from ppdiffusers_tome.tools.measure.memory import limit_memory
@@ -215,5 +214,5 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
     set_attention(pipe, xformers=settings.xformers, cpu=settings.cpu_kernels, compile=settings.compile)
-    pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
+    pipe.set_progress_bar_config(desc="steps", leave=False, **choose_bar(position=1))
     return LoadedPipeline(pipe, settings, labels)

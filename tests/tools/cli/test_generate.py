@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -156,6 +158,16 @@ def test_diffusers_folders_give_the_same_image(generate, tmp_path, photo):
     shutil.copytree(tmp_path / "model" / "unet", mixed / "unet")
     (known,), (file,) = generate(folder="c"), generate("--model", str(mixed), folder="d")
     np.testing.assert_array_equal(pixels_of(known), pixels_of(file))
+
+
+def test_progress_is_told_without_a_terminal(generate, monkeypatch, capsys):
+    clock = itertools.count(0, 5)  # seconds, five from one look at it to the next
+    monkeypatch.setattr("tqdm.std.time", lambda: next(clock))
+    generate("--steps", "3", prompts=(PROMPT, ROCKET))
+    lines = capsys.readouterr().err.splitlines()
+    told = [re.sub(r", [\d:]+ left$", "", line) for line in lines if "smears" not in line]
+    steps = [f"steps: {number} of 3" for number in (1, 2, 3)]
+    assert told == [*steps, "images: 1 of 2", *steps, "images: 2 of 2", "images: 2 of 2"]
 
 
 def test_oddities_are_reported_in_one_line_each(capsys, tmp_path):

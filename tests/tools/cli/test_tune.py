@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.console.output import report_regularly
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tuning import results
 from tools.cli.conftest import PROMPT, SMALL
@@ -81,14 +79,3 @@ def test_an_interrupt_keeps_what_is_found_by_then(tmp_path, monkeypatch, capsys)
     captured = capsys.readouterr()
     assert "The best is preset balanced" in captured.out
     assert captured.err.endswith("ppdiffusers-tome: interrupted\n")
-
-
-def test_progress_is_told_meanwhile_and_no_longer(capsys):
-    with report_regularly(lambda: "settings 1 of 8", seconds=0.01):
-        time.sleep(0.2)
-    time.sleep(0.05)
-    told = capsys.readouterr().err.splitlines()
-    assert set(told) == {"settings 1 of 8"}
-    assert len(told) > 1
-    time.sleep(0.05)
-    assert not capsys.readouterr().err

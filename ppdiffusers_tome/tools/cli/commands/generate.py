@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -85,7 +85,7 @@ def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]]) -> Non
     loaded, _ = load_for_prompts(settings, [prompt for prompt, _ in images.values()])
     loaded.apply(settings.tome)
     edges, done = loaded.load_edges(), []
-    for path, (prompt, number) in tqdm(images.items(), desc="images", position=0, disable=None):
+    for path, (prompt, number) in tqdm(images.items(), desc="images", **choose_bar()):
         generated = loaded.generate(prompt, number, edges)
         write_image(path, generated.image, loaded.describe(prompt, number))
         print_line(f"{path}  {generated.seconds:.2f} s")
