@@ -55,8 +55,8 @@ def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_args(arguments)
     chosen: Parser = args.parser
     if unknown:
-        # The help names all options, some of them in words.
-        suggestion = did_you_mean(unknown[0].partition("=")[0], re.findall(r"--[\w-]+", chosen.format_help()))
+        known = re.findall(r"--[\w-]+", chosen.format_help().replace("--[no-]", "--"))
+        suggestion = did_you_mean(unknown[0].partition("=")[0], known)
         name = chosen.prog.partition(" ")[2] or chosen.prog
         chosen.error(f"{shorten_repr(unknown[0])} is not an argument of {name}{suggestion}")
     if args.command is None:

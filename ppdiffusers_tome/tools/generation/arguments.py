@@ -27,10 +27,13 @@ _HELP = {  # of the settings that are not only listed
 }
 
 
-def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, several_seeds: bool = False) -> None:
-    """Add prompts, also as a ``file``, the model and how to generate."""
+def add_image_arguments(
+    parser: argparse.ArgumentParser, *, several: bool = True, file: bool = False, several_seeds: bool = False
+) -> None:
+    """Add the prompt, or ``several``, also as a ``file``, the model and how to generate."""
     group = parser.add_argument_group("the image")
-    group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
+    group.add_argument("--prompt", action="append", metavar="TEXT",
+                       help=f"what to generate{'; repeat it for more images' if several else ''}")
     if file:
         group.add_argument("--prompts", type=Path, metavar="FILE", help="a text with a prompt on each line")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
@@ -44,7 +47,8 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, 
     if several_seeds:
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="of all prompts (default: 0)")
     else:
-        group.add_argument("--seed", type=int, default=0, metavar="N", help="image i has seed N + i (default: 0)")
+        of_which = "of the first image, the next has N + 1" if several else "of the image"
+        group.add_argument("--seed", type=int, default=0, metavar="N", help=f"{of_which} (default: 0)")
     group.add_argument("--dtype", choices=list(DTYPES), default=DTYPES[0], metavar="NAME",
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()
@@ -76,7 +80,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
     if default is not None:
         group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
         group.add_argument("--ratio", type=float, metavar="X", help=f"fraction to merge (default: {default})")
-    listed, flags = [], []
+    listed = []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
         option = name_option(field.name)
         settings: dict[str, Any] = {"type": _parse_value, "metavar": "X"}
@@ -84,15 +88,13 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
             settings = {"metavar": "NAME"}
         elif field.type == "bool":
             settings = {"action": argparse.BooleanOptionalAction}
-            flags.append(option[2:])
-        if field.name not in _HELP and option[2:] not in flags:
-            listed.append(option)
+        if field.name not in _HELP:
+            listed.append(option.replace("--", "--[no-]") if field.type == "bool" else option)
         group.add_argument(
             option, dest="tome_seed" if field.name == "seed" else field.name, default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
         )  # fmt: skip
-    more = f"token merging, also {' '.join(listed)}, --[no-]... {' '.join(flags)}"
-    group.title = textwrap.fill(more, 76, break_on_hyphens=False)
+    group.title = textwrap.fill(f"token merging, also {' '.join(listed)}", 76, break_on_hyphens=False)
 
 
 def name_option(setting: str) -> str:

@@ -24,7 +24,12 @@ class GeneratedImage:
 
 def format_run(run: Mapping[str, Any]) -> str:
     """Format what ``LoadedPipeline.describe_run`` returns as one line."""
+    ways = {
+        f"ControlNet {(run['controlnet'] or {}).get('model')}": run["controlnet"], "xformers": run["xformers"],
+        "CPU kernels": run["cpu_kernels"], f"compiled in {run['compile']}": run["compile"],
+    }  # fmt: skip
     return (
         f"{run['model']} model, {run['width']}x{run['height']} pixels, {format_count(run['steps'], 'step')}, "
         f"{run['scheduler']}, guidance {run['guidance_scale']:g}, {run['dtype']}"
+        + "".join(f", {words}" for words, is_used in ways.items() if is_used)
     )

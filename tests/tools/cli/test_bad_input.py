@@ -23,6 +23,7 @@ MODEL = find_model("photographs").folder
 CASES = f"""
 generte | did you mean generate?; see ppdiffusers-tome --help
 generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
+generate --prompt x --no-merge-atn | is not an argument of generate; did you mean --merge-attn?
 generate --prompt x --method tood | did you mean todo?
 generate | there is no prompt
 generate --prompt a\udcd2 | --prompt 'a\\udcd2' must be text

@@ -92,6 +92,7 @@ def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monke
 
 def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path, photo):
     assert compare(tmp_path, "--image", str(photo), "--prompt", PROMPT, "--ratios", "0.5") == 0
+    assert "guidance 1.5, float32, ControlNet controlnet\n" in (tmp_path / "compare.md").read_text()
     content = json.loads((tmp_path / "compare.json").read_text())
     assert content["run"]["controlnet"]["photo"] == "photo.png"
     sheet = pixels_of(tmp_path / "compare.png")

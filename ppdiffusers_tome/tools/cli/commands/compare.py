@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.generation.settings import Settings, check_seed, par
 from ppdiffusers_tome.tools.measure.ledger import prepare_results
 
 HELP = "Generate the same images unmerged and with settings; compare speed, memory and similarity."
-EXAMPLES = """writes compare.png (a sheet of the first images), compare.md and compare.json (the table), images/ (all
+EXAMPLES = """It writes compare.png (a sheet of the first images), compare.md and compare.json (the table), images/ (all
 of them) and compare.jsonl prompt by prompt: stopped, the same command resumes, and one with more prompts or seeds adds
 to the results.
 

@@ -28,7 +28,7 @@ from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
 
 HELP = "Generate images from prompts with token merging."
-EXAMPLES = """stopped at any moment, the same command generates what is missing. The processes of Paddle's launcher
+EXAMPLES = """Stopped at any moment, the same command generates what is missing. The processes of Paddle's launcher
 share the images among them.
 
   ppdiffusers-tome generate --prompt "a photo of a cat" --image photo.png

@@ -16,10 +16,9 @@ from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
 EXTRA = "play"
-EXAMPLES = """prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
+EXAMPLES = """It prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
 It needs the packages of: pip install ".[play]" in a clone
 
-examples:
   ppdiffusers-tome play
   ppdiffusers-tome play --model runwayml/stable-diffusion-v1-5 --controlnet lllyasviel/sd-controlnet-canny
   ppdiffusers-tome play --config outputs/tome.json
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--port", type=int, default=PORT, metavar="N", help=f"0: any free one (default: {PORT})")
     page.add_argument("--language", choices=("en", "zh"), default="en", help="default: en")
     page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
-    add_image_arguments(parser)
+    add_image_arguments(parser, several=False)
     add_controlnet_arguments(parser, photo=False)
     parser.set_defaults(image=None, controlnet_scale=None)  # a photo is uploaded to the page
 

@@ -25,10 +25,10 @@ from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 
 HELP = "Try settings of token merging on this machine and model, and save the best."
-EXAMPLES = """tries ratio=0.5, the presets and the cache over steps on all prompts; the least similar image counts. Of
-those that are faster it saves the fastest that reach --target-psnr or, with --target-speedup alone, the most similar.
-It writes tome.json (for --config, and ToMeConfig.load in Python), tune.md and tune.json (all that was tried). If none
-reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it, and keeps what it has found.
+EXAMPLES = """It tries ratio=0.5, the presets and the cache over steps on all prompts; the least similar image counts.
+Of those that are faster it saves the fastest that reach --target-psnr or, with --target-speedup alone, the most
+similar. It writes tome.json (for --config, and ToMeConfig.load in Python), tune.md and tune.json (all that was tried).
+If none reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it, and keeps what it has found.
 
   ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket" --prompt "a photo of a cat"
   ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --scheduler ddim --prompt "a cat" --cpu-kernels

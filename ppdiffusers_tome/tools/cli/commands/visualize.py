@@ -19,9 +19,9 @@ from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_sett
 from ppdiffusers_tome.tools.images import write_image
 
 HELP = "Generate an image and show which of its tokens merged, by step and level."
-EXAMPLES = """writes visualize.png: groups of merged tokens over the image, a row for the first, a middle and the last
-step, a column for the first block of each level. Groups have their mean color and an outline; tokens that did not merge
-have no outline. Methods that compare no tokens, as in all presets, make no groups.
+EXAMPLES = """It writes visualize.png: groups of merged tokens over the image, a row for the first, a middle and the
+last step, a column for the first block of each level. Groups have their mean color and an outline; tokens that did not
+merge have no outline. Methods that compare no tokens, as in all presets, make no groups.
 
   ppdiffusers-tome visualize --prompt "a photo of a rocket" --max-downsample 4
   ppdiffusers-tome visualize --image photo.png
@@ -29,7 +29,7 @@ have no outline. Methods that compare no tokens, as in all presets, make no grou
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_image_arguments(parser)
+    add_image_arguments(parser, several=False)
     add_tome_arguments(parser, default="0.5")
     add_controlnet_arguments(parser)
     add_output_arguments(parser)
