@@ -101,16 +101,11 @@ class Comparison:
             )  # fmt: skip
 
     def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:
-        from ppdiffusers_tome.api import remove_tome
-
         image = case.prompt, case.seed - self.loaded.settings.seed, self.edges
-        try:
-            # The first image of a configuration is slower, and one whose program left memory.
-            if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
-                replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
-                self.loaded.generate(*image, steps=self.loaded.warm_up_steps)
-                self._warmed_up.add(configuration.name)
-            configuration.apply(self.loaded.pipe)
-            return self.loaded.generate(*image, steps=configuration.steps)
-        finally:
-            remove_tome(self.loaded.pipe)
+        # The first image of a configuration is slower, and one whose program left memory.
+        if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
+            replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
+            self.loaded.generate(*image, steps=self.loaded.warm_up_steps)
+            self._warmed_up.add(configuration.name)
+        configuration.apply(self.loaded.pipe)
+        return self.loaded.generate(*image, steps=configuration.steps)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import choose_bar, quiet_libraries
+from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
 from ppdiffusers_tome.tools.generation.arguments import (
@@ -79,6 +79,7 @@ def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Se
     from ppdiffusers_tome.tuning.trials import Run, try_candidates
 
     edges = loaded.load_edges()
+    log("Ctrl-C keeps what is found")
 
     def generate(number: int, steps: int | None = None) -> GeneratedImage:
         return loaded.generate(prompts[number], number, edges, steps=steps)
@@ -90,9 +91,6 @@ def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Se
     with tqdm(total=len(candidates) + 1, desc="settings", **choose_bar()) as bar:
         for trial in try_candidates(loaded.pipe, candidates, run_calls, lambda: generate(0, loaded.warm_up_steps)):
             tqdm.write(str(trial), file=sys.stderr)
-            if bar.n == 0:
-                minutes = max(1, round(len(candidates) * trial.seconds / 60))
-                tqdm.write(f"up to about {minutes} min for the rest; Ctrl-C keeps what is found", file=sys.stderr)
             bar.update()
             yield trial
 
