@@ -101,6 +101,8 @@ def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tm
     ):
         assert maker.prepare(make_form(maker, **form), None).tome == tome
     given.close()
+    with pytest.raises(UserError, match="--compile makes programs that do the same in every step"):
+        make_studio(*SMALL, "--config", str(tmp_path / "tome.json"), "--compile")
     ToMeConfig(0).save(tmp_path / "nothing.json")
     with pytest.raises(UserError, match="merges nothing and has no cache"):
         make_studio(*SMALL, "--config", str(tmp_path / "nothing.json"))
@@ -115,14 +117,20 @@ def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio
         compare(studio, has_photo=True)
 
 
-def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None:
+def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dit(tmp_path, {"0": "cat", "1": "coffee"})
     studio = make_studio("--model", str(tmp_path), "--steps", "2")
     assert (studio.guided, studio.prompt) == (None, "cat")
     pytest.importorskip("gradio")
     from ppdiffusers_tome.tools.play.page import Page
 
-    assert Page(studio, "zh").blocks.fns, "its page has other fields"
+    page = Page(studio, "zh")
+    assert page.blocks.fns, "its page has other fields"
+    assert page._form["preset"].value == "none"
+    compiled = replace(studio.plain, settings=replace(studio.plain.settings, compile="float32"))
+    monkeypatch.setattr(studio, "plain", compiled)
+    assert Page(studio, "zh")._form["preset"].value == "balanced", "a compiled model refuses the cache"
+    monkeypatch.undo()
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(CancelledError):

@@ -12,7 +12,13 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.arguments import add_controlnet_arguments, add_image_arguments
-from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, check_prompts, parse_settings
+from ppdiffusers_tome.tools.generation.settings import (
+    Settings,
+    changes_nothing,
+    check_prompts,
+    parse_settings,
+    refuse_conflicts,
+)
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
 EXTRA = "play"
@@ -81,6 +87,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     settings = parse_settings(args, provides_edges=True)
     if args.config is not None:
         settings = replace(settings, tome=combine_settings(args.config, {}))
+        refuse_conflicts(args, [settings.tome])
         if changes_nothing(settings.tome):
             raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
