@@ -84,6 +84,11 @@ def quiet_libraries() -> Iterator[None]:
             f"Paddle's libraries cannot be imported, as {error.filename} cannot be written ({error.strerror}); set "
             "HOME to a folder that you may write to, such as HOME=/tmp"
         ) from error
+    except ImportError as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"Paddle or ppdiffusers cannot be imported ({reason}); ppdiffusers-tome doctor says what to install"
+        ) from error
     ppdiffusers_logging.disable_progress_bar()
     paddlenlp_logger.set_level("ERROR")
     for handler in logging.getLogger("ppdiffusers").handlers:

@@ -112,6 +112,8 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
     assert main(GENERATE) == 2
     error = capsys.readouterr().err
     assert "not enough memory (all is taken); make images smaller, or on a CPU give --cpu-kernels" in error
+    assert main([*GENERATE, "--compile"]) == 2
+    assert capsys.readouterr().err.endswith("make images smaller\n"), "one or the other"
 
 
 def test_table_in_markdown_and_aligned(capsys):

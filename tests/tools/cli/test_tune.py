@@ -27,7 +27,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     assert main(["tune", *GIVEN, "--target-psnr", "1", "--output", str(folder)]) == 0
     shown = capsys.readouterr()
     assert "| best |" in (folder / "tune.md").read_text()
-    assert "target: psnr 1\n" in shown.out
+    assert "target: PSNR 1 dB\n" in shown.out
     found = json.loads((folder / "tune.json").read_text())
     assert found["verdict"] in shown.out
     assert (found["unmerged"]["psnr"], found["unmerged"]["speed_up"]) == (None, 1)

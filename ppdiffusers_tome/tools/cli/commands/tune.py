@@ -106,7 +106,8 @@ def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned:
     for trial in (tuned.unmerged, *tuned.trials):
         mark, psnr = "best" if trial is tuned.best else "", format_psnr(trial.psnr)
         table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speed_up:.2f}x", psnr)
-    given = ", ".join(f"{name} {value:g}" for name, value in vars(target).items() if value is not None)
+    required = (("PSNR {:g} dB", target.psnr), ("speed-up {:g}x", target.speedup))
+    given = ", ".join(words.format(value) for words, value in required if value is not None)
     results = {"run": run, "target": vars(target), "verdict": tuned.verdict,
                "config": tuned.best and tuned.config.to_dict(), "unmerged": _to_dict(tuned.unmerged),
                "trials": [_to_dict(trial) for trial in tuned.trials]}  # fmt: skip

@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
     if settings.tome.ratio == 0 or not METHODS[settings.tome.method].compares:
         raise UserError(
-            f"{settings.tome.summary} makes no groups of similar tokens, so there is nothing to show; add --method "
-            "tome --ratio 0.5, or see the images with ppdiffusers-tome compare"
+            f"{settings.tome.summary} makes no groups of similar tokens, so there is nothing to show; give --method "
+            "tome --ratio 0.5 in its place, or see the images with ppdiffusers-tome compare"
         )
     (path,) = prepare_folder(args.output, ["visualize.png"], overwrite=args.overwrite)
     with quiet_libraries():
