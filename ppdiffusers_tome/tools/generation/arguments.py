@@ -28,9 +28,17 @@ _HELP = {  # of the settings that are not only listed
 
 
 def add_image_arguments(
-    parser: argparse.ArgumentParser, *, several: bool = True, file: bool = False, several_seeds: bool = False
-) -> None:
-    """Add the prompt, or ``several``, also as a ``file``, the model and how to generate."""
+    parser: argparse.ArgumentParser, *, several: bool = True, file: bool = False, several_seeds: bool = False,
+    photo: bool = True,
+) -> None:  # fmt: skip
+    """Add all that an image depends on but token merging.
+
+    Args:
+        parser: of the command.
+        several, file: whether there may be several prompts, and a file of them.
+        several_seeds: whether each prompt may have several seeds.
+        photo: whether there may be a photo, whose edges guide.
+    """
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT",
                        help=f"what to generate{'; repeat it for more images' if several else ''}")
@@ -56,10 +64,6 @@ def add_image_arguments(
     either.add_argument("--cpu-kernels", action="store_true", help="faster, in less memory; for a CPU with onnxruntime")
     either.add_argument("--compile", nargs="?", const="float32", choices=["float32", "bfloat16"], metavar="PRECISION",
                         help="fastest; for a CPU with openvino: float32 (default), or bfloat16 if it has that")
-
-
-def add_controlnet_arguments(parser: argparse.ArgumentParser, *, photo: bool = True) -> None:
-    """Add a ControlNet and, with ``photo``, whose edges guide it and how much."""
     group = parser.add_argument_group("ControlNet")
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
     if photo:

@@ -6,12 +6,7 @@ import argparse
 
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
-from ppdiffusers_tome.tools.generation.arguments import (
-    add_controlnet_arguments,
-    add_image_arguments,
-    add_output_arguments,
-    add_tome_arguments,
-)
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_seed, parse_settings
@@ -32,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True, several_seeds=True)
     add_compared_arguments(parser)
     add_tome_arguments(parser)
-    add_controlnet_arguments(parser)
     add_output_arguments(parser)
     parser.set_defaults(seed=0)  # of an image it is one of --seeds
 

@@ -13,12 +13,7 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.arguments import (
-    add_controlnet_arguments,
-    add_image_arguments,
-    add_output_arguments,
-    add_tome_arguments,
-)
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import BEGINNING, Settings, parse_settings
@@ -41,7 +36,6 @@ share the images among them.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True)
     add_tome_arguments(parser, default=f"--config {BEGINNING}")
-    add_controlnet_arguments(parser)
     add_output_arguments(parser)
 
 

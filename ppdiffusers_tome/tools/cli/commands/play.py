@@ -11,7 +11,7 @@ from dataclasses import replace
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
-from ppdiffusers_tome.tools.generation.arguments import add_controlnet_arguments, add_image_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
 from ppdiffusers_tome.tools.generation.settings import (
     Settings,
     changes_nothing,
@@ -40,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--port", type=int, default=PORT, metavar="N", help=f"0: any free one (default: {PORT})")
     page.add_argument("--language", choices=("en", "zh"), default="en", help="default: en")
     page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
-    add_image_arguments(parser, several=False)
-    add_controlnet_arguments(parser, photo=False)
+    add_image_arguments(parser, several=False, photo=False)
     parser.set_defaults(image=None, controlnet_scale=None)  # a photo is uploaded to the page
 
 

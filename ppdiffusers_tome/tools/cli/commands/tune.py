@@ -13,11 +13,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
-from ppdiffusers_tome.tools.generation.arguments import (
-    add_controlnet_arguments,
-    add_image_arguments,
-    add_output_arguments,
-)
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
 from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings, refuse_conflicts
@@ -38,7 +34,6 @@ If none reach the target, it names the nearest, and writes no tome.json. Ctrl-C 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
-    add_controlnet_arguments(parser)
     group = parser.add_argument_group("what is tried, and for which target")
     group.add_argument("--configs", nargs="+", metavar="FILE", help="presets, or JSON files, to try in their place")
     group.add_argument("--target-psnr", type=float, metavar="DB",
