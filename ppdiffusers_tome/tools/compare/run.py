@@ -80,8 +80,8 @@ class Comparison:
                 samples = {}
                 for name, sample in self._measure_case(case):
                     samples[name] = asdict(sample)
-                    bar.update()
                     tqdm.write(f"{case.prompt}, {name}: {sample.seconds:.2f} s", file=sys.stderr)
+                    bar.update()
                 ledger.add(case, samples)
 
     def _measure_case(self, case: Case) -> Iterator[tuple[str, Sample]]:

@@ -40,9 +40,9 @@ def log(text: str) -> None:
 def choose_bar(position: int = 0) -> dict[str, Any]:
     """Return tqdm's options for a bar; without a terminal, for lines at times."""
     if sys.stderr.isatty():
-        return {"position": position, "file": sys.stderr}
-    lines = "{desc}: {n_fmt} of {total_fmt}, {remaining} left"
-    return {"position": 0, "file": _Lines(), "bar_format": lines, "delay": 4, "mininterval": 4}  # seconds
+        return {"position": position, "file": sys.stderr, "leave": position == 0}
+    lines = {"file": _Lines(), "bar_format": "{desc}: {n_fmt} of {total_fmt}, {remaining} left"}
+    return {**lines, "position": 0, "leave": False, "delay": 4, "mininterval": 4}  # in seconds
 
 
 class _Lines(io.TextIOBase):

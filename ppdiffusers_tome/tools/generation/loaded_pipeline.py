@@ -214,5 +214,5 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
     set_attention(pipe, xformers=settings.xformers, cpu=settings.cpu_kernels, compile=settings.compile)
-    pipe.set_progress_bar_config(desc="steps", leave=False, **choose_bar(position=1))
+    pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
     return LoadedPipeline(pipe, settings, labels)

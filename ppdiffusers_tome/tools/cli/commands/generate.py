@@ -68,7 +68,8 @@ def _is_finished(path: Path, wanted: Mapping[str, Any]) -> bool:
     for name, value in wanted.items():
         is_default = value is None and name in kept.get("defaults", ())
         if not is_default and kept.get(name) != value:
-            raise UserError(f"give another --output, or --overwrite: {path} is there with another {name}")
+            words = "setting of token merging" if name == "tome" else name.replace("_", " ")
+            raise UserError(f"give another --output, or --overwrite: {path} is there with another {words}")
     return True
 
 
@@ -87,8 +88,9 @@ def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]]) -> Non
     denoising = format_bytes(find_highest_peak(each.denoising_peak_bytes for each in done))
     peak = format_bytes(find_highest_peak(each.peak_bytes for each in done))
     seconds = statistics.median(each.seconds for each in done)
+    compiling = "" if settings.compile is None else ", with compiling in the first"
     print_line(
-        f"{seconds:.2f} s per image (median of {len(done)}) on {get_device_name()}; peak memory {denoising} "
+        f"{seconds:.2f} s per image (median of {len(done)}{compiling}) on {get_device_name()}; peak memory {denoising} "
         f"while denoising, {peak} with decoding ({explain_peak()})"
     )
     print_line(loaded.describe_merging())
