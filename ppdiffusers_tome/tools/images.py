@@ -21,17 +21,14 @@ SETTINGS_KEY = "ppdiffusers_tome"
 _MAX_SLUG, _MAX_SLUG_BYTES = 60, 120
 
 
-def read_image(
-    source: str | PathLike[str] | bytes, *, background: str = "white", formats: tuple[str, ...] | None = None
-) -> Image.Image:
+def read_image(source: str | PathLike[str] | bytes, *, formats: tuple[str, ...] | None = None) -> Image.Image:
     """Read an image file as people see it.
 
-    The image is rotated as its EXIF data says. CMYK, palettes and gray become RGB; the lightest gray of more than 8
-    bits becomes white.
+    The image is rotated as its EXIF data says. CMYK, palettes and gray become RGB, transparent parts white; the
+    lightest gray of more than 8 bits becomes white.
 
     Args:
         source: the path of a file, or its bytes.
-        background: the color that replaces transparency.
         formats: the formats of Pillow to accept, such as ``PNG``; None for all.
 
     Returns:
@@ -56,7 +53,7 @@ def read_image(
         return Image.fromarray((values * (255 / max(1e-9, float(values.max())))).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, background), image)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
 
 

@@ -10,10 +10,9 @@ shares a line of docs/measured/frontier.py, ``contender`` (``ours`` or ``port``)
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     compare.add_arguments(parser)
     parser.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X")
     parser.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE")
-    words = sys.argv[1:] if argv is None else list(argv)
-    args = parser.parse_args(words)
-    args.given = {word.partition("=")[0] for word in words}
+    args = parser.parse_args(argv)
     settings = parse_settings(args)
     args.prompt = args.prompt or list(settings.model.prompts)
     configurations = parse_compared(args, settings.steps) if args.ratios or args.configs else [UNMERGED]
@@ -109,9 +106,9 @@ def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration],
     UNMERGED.apply(loaded.pipe)
     for row in rows:
         own = seconds[row["configuration"]["name"]]
-        row["block_seconds"] = Median.from_values(own).to_dict()
+        row["block_seconds"] = asdict(Median.from_values(own))
         speed_ups = [slow / fast for slow, fast in zip(seconds[UNMERGED.name], own, strict=True)]
-        row["block_speed_up"] = Median.from_values(speed_ups).to_dict()
+        row["block_speed_up"] = asdict(Median.from_values(speed_ups))
     found["levels"] = levels
 
 

@@ -79,12 +79,12 @@ def test_rows_are_medians_with_intervals_and_the_lowest():
     assert (plain.peaks, plain.medians.keys()) == (
         {"denoising_peak_bytes": None, "peak_bytes": 7}, {"seconds", "speed_up"}
     )  # fmt: skip
-    values = json.loads(json.dumps(half.to_dict(), allow_nan=False))
+    values = json.loads(json.dumps(half.to_dict()))
     low, high = values["psnr_db"]["interval"]
     assert low < values["psnr_db"]["median"] < high
     assert [Sample(**each) for each in values["samples"]] == half.samples
     (first, *_), (name, _, speed_up, psnr, *_) = Report({}, {}, [plain, half]).make_table().rows
     assert (first, name, speed_up) == ("unmerged", "ratio 0.5", "1.50x")
     assert psnr == f"{values['psnr_db']['median']:.1f} [{low:.1f}, {high:.1f}] ({min(psnrs):.1f})"
-    identical = make_row(HALF, 1.5, [None] * 3, 3)
+    identical = make_row(HALF, 1.5, [math.inf] * 3, 3)
     assert (identical.medians["psnr_db"].median, identical.format("psnr_db")) == (math.inf, "identical")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -82,7 +81,6 @@ def test_infinite_values_have_medians_and_intervals():
     assert half.interval is not None
     assert half.interval[0] < 33
     assert half.interval[1] == math.inf
-    assert json.loads(json.dumps(half.to_dict(), allow_nan=False))["interval"][1] is None
     assert Median.from_values([-math.inf] * 3 + [math.inf] * 3).median == 0
     assert Median.from_values([math.inf] * 6).interval == (math.inf, math.inf)
 

@@ -20,6 +20,7 @@ from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model, list_small_models
 from ppdiffusers_tome.tools.generation.sampling import generate_image
+from tools.cli.conftest import heard
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_model_of_emoji_shows_what_is_asked(tmp_path, capsys):
     """A face is yellow and a clock grey, with the settings of the command line."""
     arguments = ["--model", "emoji", "--cache", "0.2", "--ratio", "0", "--scheduler", "ddim", "--output", str(tmp_path)]
     assert main(["generate", *arguments, "--prompt", "face", "--prompt", "clock"]) == 0
-    assert capsys.readouterr().err == ""
+    assert heard(capsys.readouterr().err) == []
     face, clock = (np.asarray(Image.open(path)).astype(float) for path in sorted(tmp_path.glob("*.png")))
     assert face.shape == clock.shape == (128, 128, 3)
     assert face[..., 0].mean() > face[..., 2].mean() + 60
@@ -62,7 +63,7 @@ def test_images_show_the_asked_photograph_merged(model, subjects, tmp_path, caps
     asked = {"photographs": prompt_of, "dit": lambda subject: subject.name}[model]
     prompts = [word for subject in subjects for word in ("--prompt", asked(subject))]
     assert main(["generate", "--model", model, *prompts, "--ratio", "0.5", "--output", str(tmp_path)]) == 0
-    assert capsys.readouterr().err == ""
+    assert heard(capsys.readouterr().err) == []
     shown = {path.name: recognition.nearest_subject(np.asarray(Image.open(path))) for path in tmp_path.glob("*.png")}
     assert [shown[name] for name in sorted(shown)] == list(subjects)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -25,8 +26,10 @@ from ppdiffusers_tome import (
     Trial,
     Tuned,
     apply_tome,
+    compile_cpu,
     tune,
 )
+from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.tuning.images import compute_psnr, read_images
 from ppdiffusers_tome.tuning.results import CANDIDATES, UNMERGED, conclude, list_candidates
 
@@ -162,6 +165,22 @@ class TestOnAPipeline:
     def test_a_cache_is_a_candidate_like_others(self):
         (trial,) = tune_with(ToMeConfig(0, cache=0.5), call={**PROMPT, "num_inference_steps": 9}).trials
         assert math.isfinite(trial.psnr)
+
+    @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
+    def test_compiling_is_not_timed(self, tmp_path, monkeypatch):
+        pytest.importorskip("openvino")
+        make_program = CompiledModel._make_program
+
+        def take_longer(*given):
+            time.sleep(2)
+            return make_program(*given)
+
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setattr(CompiledModel, "_make_program", take_longer)
+        pipe = small_pipeline()
+        compile_cpu(pipe)
+        found = tune(pipe, PROMPT, candidates=[MILD], on_trial=lambda trial: None)
+        assert max(found.unmerged.seconds, found.trials[0].seconds) < 2
 
     def test_without_candidates_the_usual_ones_are_tried_without_a_warning(self):
         with warnings.catch_warnings():

@@ -73,7 +73,8 @@ def _explain(error: Exception, args: Any) -> str | None:
     if isinstance(error, ToMeError):
         return str(error)
     if shortage := explain_shortage(error):
-        remedy = ", or on a CPU give --cpu-kernels" if getattr(args, "cpu_kernels", None) is False else ""
+        is_plain = not any(getattr(args, name, True) for name in ("cpu_kernels", "compile"))
+        remedy = ", or on a CPU give --cpu-kernels" if is_plain else ""
         return f"there is not enough memory ({shortage}); make images smaller{remedy}"
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         if error.filename is None:

@@ -36,8 +36,9 @@ class Configuration:
         """Apply it to a pipeline, in place of the one before."""
         from ppdiffusers_tome.api import apply_tome, remove_tome
 
-        remove_tome(pipe)
-        if self.tome is not None:
+        if self.tome is None:
+            remove_tome(pipe)
+        else:
             apply_tome(pipe, self.tome)
 
     def to_dict(self) -> dict[str, Any]:

@@ -43,12 +43,10 @@ class Row:
         values = {
             "seconds": [sample.seconds for sample in self.samples],
             "speed_up": [sample.unmerged_seconds / sample.seconds for sample in self.samples],
+            "psnr_db": [sample.similarity.psnr for sample in self.samples if sample.similarity is not None],
+            "ssim": [sample.similarity.ssim for sample in self.samples if sample.similarity is not None],
         }
-        similarities = [sample.similarity for sample in self.samples if sample.similarity is not None]
-        if similarities:
-            values["psnr_db"] = [similarity.psnr for similarity in similarities]
-            values["ssim"] = [similarity.ssim for similarity in similarities]
-        return {measure: Median.from_values(of_images) for measure, of_images in values.items()}
+        return {measure: Median.from_values(of_images) for measure, of_images in values.items() if of_images}
 
     @property
     def peaks(self) -> dict[str, int | None]:
@@ -68,7 +66,7 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""
-        medians = {name: self.medians[name].to_dict() if name in self.medians else None for name in MEASURES}
+        medians = {name: asdict(self.medians[name]) if name in self.medians else None for name in MEASURES}
         samples = [asdict(sample) for sample in self.samples]
         return {"configuration": self.configuration.to_dict(), **medians, **self.peaks, "samples": samples}
 

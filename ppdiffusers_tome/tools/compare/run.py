@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.tools.compare.configurations import Configuration
 from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
-from ppdiffusers_tome.tools.console.output import print_line
+from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
+from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.system import describe_load, describe_machine
 from ppdiffusers_tome.tools.measure.units import format_count
 
@@ -74,17 +75,13 @@ class Comparison:
         if reused := len(cases) - len(missing):
             images = format_count(reused * len(self.configurations), "image")
             print_line(f"kept: {images} of {self.folder}; --overwrite generates all again")
-        total = len(self.configurations) * len(missing)
-        with tqdm(total=total, desc="images", position=0, disable=None) as bar:
+        with tqdm(total=len(self.configurations) * len(missing), desc="images", **choose_bar()) as bar:
             for case in missing:
                 samples = {}
                 for name, sample in self._measure_case(case):
                     samples[name] = asdict(sample)
+                    tqdm.write(f"{case.prompt}, {name}: {sample.seconds:.2f} s", file=sys.stderr)
                     bar.update()
-                    if bar.disable:  # without a terminal
-                        number = missing.index(case) * len(self.configurations) + len(samples)
-                        line = f"image {number} of {total}: {case.prompt}, {name}, {sample.seconds:.1f} s"
-                        print(line, file=sys.stderr, flush=True)
                 ledger.add(case, samples)
 
     def _measure_case(self, case: Case) -> Iterator[tuple[str, Sample]]:
@@ -92,30 +89,23 @@ class Comparison:
         unmerged: GeneratedImage | None = None
         for each in self.configurations:
             generated = self._generate(each, case)
-            if unmerged is None:
-                unmerged = generated
-            else:
-                generated = generated.compare_with(unmerged.image)
+            similarity = None if unmerged is None else compare_images(unmerged.image, generated.image)
+            unmerged = unmerged or generated
             path = case.locate(self.folder, each.name)
             prepare_folder(path.parent, [path.name], overwrite=True)
             settings = {"configuration": each.name, "prompt": case.prompt, "seed": case.seed}
             write_image(path, generated.image, settings)
             yield each.name, Sample(
                 case.prompt, case.seed, generated.seconds, unmerged.seconds, generated.denoising_peak_bytes,
-                generated.peak_bytes, **(generated.similarity.to_dict() if generated.similarity else {}),
+                generated.peak_bytes, *(similarity or ()),
             )  # fmt: skip
 
     def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:
-        from ppdiffusers_tome.api import remove_tome
-
         image = case.prompt, case.seed - self.loaded.settings.seed, self.edges
-        try:
-            # The first image of a configuration is slower, and one whose program left memory.
-            if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
-                replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
-                self.loaded.generate(*image, steps=self.loaded.warm_up_steps)
-                self._warmed_up.add(configuration.name)
-            configuration.apply(self.loaded.pipe)
-            return self.loaded.generate(*image, steps=configuration.steps)
-        finally:
-            remove_tome(self.loaded.pipe)
+        # The first image of a configuration is slower, and one whose program left memory.
+        if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
+            replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
+            self.loaded.generate(*image, steps=self.loaded.warm_up_steps)
+            self._warmed_up.add(configuration.name)
+        configuration.apply(self.loaded.pipe)
+        return self.loaded.generate(*image, steps=configuration.steps)

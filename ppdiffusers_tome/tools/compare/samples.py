@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,9 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """The measurements of one image, as JSON has them.
+    """The measurements of one image.
 
-    Peaks are None if they could not be measured. Similarity is to the unmerged image, and None for that image itself;
-    an infinite PSNR is None, too.
+    Peaks are None if they could not be measured. Similarity is to the unmerged image, and None for that image itself.
     """
 
     prompt: str
@@ -42,9 +40,7 @@ class Sample:
 
     @property
     def similarity(self) -> Similarity | None:
-        if self.ssim is None:
-            return None
-        return Similarity(math.inf if self.psnr_db is None else self.psnr_db, self.ssim)
+        return None if self.psnr_db is None or self.ssim is None else Similarity(self.psnr_db, self.ssim)
 
 
 def _make_name(text: str) -> str:

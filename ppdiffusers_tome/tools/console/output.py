@@ -1,14 +1,14 @@
-"""Lines for the user, and quiet libraries."""
+"""Lines and bars for the user, and quiet libraries."""
 
 from __future__ import annotations
 
 import io
 import logging
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 
@@ -37,21 +37,21 @@ def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-@contextmanager
-def report_regularly(describe: Callable[[], str], seconds: float = 4.0) -> Iterator[None]:
-    """Print the progress every few seconds, where no terminal shows bars."""
-    stream, is_over = sys.stderr, threading.Event()
+def choose_bar(position: int = 0) -> dict[str, Any]:
+    """Return tqdm's options for a bar; without a terminal, for lines at times."""
+    if sys.stderr.isatty():
+        return {"position": position, "file": sys.stderr, "leave": position == 0}
+    lines = {"file": _Lines(), "bar_format": "{desc}: {n_fmt} of {total_fmt}, {remaining} left"}
+    return {**lines, "position": 0, "leave": False, "delay": 4, "mininterval": 4}  # in seconds
 
-    def report() -> None:
-        while not is_over.wait(seconds):
-            print(describe(), file=stream, flush=True)
 
-    if not stream.isatty():
-        threading.Thread(target=report, daemon=True).start()
-    try:
-        yield
-    finally:
-        is_over.set()
+class _Lines(io.TextIOBase):
+    """Standard error for bars, each state of which is a line."""
+
+    def write(self, text: str) -> int:
+        if line := text.strip():  # else it clears a bar
+            print(line, file=sys.stderr, flush=True)
+        return len(text)
 
 
 @contextmanager
@@ -83,6 +83,11 @@ def quiet_libraries() -> Iterator[None]:
         raise UserError(
             f"Paddle's libraries cannot be imported, as {error.filename} cannot be written ({error.strerror}); set "
             "HOME to a folder that you may write to, such as HOME=/tmp"
+        ) from error
+    except ImportError as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"Paddle or ppdiffusers cannot be imported ({reason}); ppdiffusers-tome doctor says what to install"
         ) from error
     ppdiffusers_logging.disable_progress_bar()
     paddlenlp_logger.set_level("ERROR")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
@@ -47,7 +47,7 @@ def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the program's arguments.
 
     Returns:
-        Also the module of the chosen command, ``command``, and the options that were given, ``given``.
+        Also the module of the chosen command, ``command``.
 
     Raises:
         UserError: an argument is not known, or no command was given.
@@ -55,27 +55,10 @@ def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_args(arguments)
     chosen: Parser = args.parser
     if unknown:
-        # The help names all options, some of them in words.
-        suggestion = did_you_mean(unknown[0].partition("=")[0], re.findall(r"--[\w-]+", chosen.format_help()))
+        known = re.findall(r"--[\w-]+", chosen.format_help().replace("--[no-]", "--"))
+        suggestion = did_you_mean(unknown[0].partition("=")[0], known)
         name = chosen.prog.partition(" ")[2] or chosen.prog
         chosen.error(f"{shorten_repr(unknown[0])} is not an argument of {name}{suggestion}")
     if args.command is None:
         chosen.error(f"no command was given; the commands are {', '.join(args.commands)}")
-    args.given = {word.partition("=")[0] for word in arguments if word.startswith("--")}
     return args
-
-
-def refuse_options(args: argparse.Namespace, options: Iterable[str], reason: str) -> None:
-    """Refuse options that this call would not use.
-
-    Args:
-        args: of ``parse``.
-        options: such as ``--tile``.
-        reason: what the option needs, the end of a sentence.
-
-    Raises:
-        UserError: one of them was given.
-    """
-    for option in options:
-        if option in getattr(args, "given", ()):
-            raise UserError(f"{option} {reason}")

@@ -50,11 +50,15 @@ class Page:
     tables: Sequence[Table]
 
     def write(self, paths: Sequence[Path], content: Mapping[str, Any]) -> None:
-        """Write Markdown and JSON to the last two paths; print everything."""
+        """Write Markdown and JSON to the last two paths; print everything.
+
+        Infinity, as of the PSNR of identical images, is null in JSON, which lacks it.
+        """
         notes = "\n".join(f"- {note}" for note in self.notes)
         markdown = "\n".join([f"# {self.title}\n", f"{notes}\n", *(table.markdown() for table in self.tables)])
         write_text(paths[-2], markdown)
-        write_text(paths[-1], json.dumps(content, indent=2, allow_nan=False) + "\n")
+        finite = json.loads(json.dumps(content), parse_constant=lambda name: None)
+        write_text(paths[-1], json.dumps(finite, indent=2) + "\n")
         print_line("\n".join([self.title, "", *self.notes]))
         for table in self.tables:
             print_line("")

@@ -40,7 +40,7 @@ def describe_environment() -> dict[str, Any]:
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
         "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use",
-        "memory": f"{format_bytes(get_total_memory())}, of it free {format_bytes(get_free_memory())}",
+        "memory": _describe_memory(),
         "installed": {name: version for name, version in versions.items() if version is not None},
         "variables": {
             name: value if _SHOWN.fullmatch(name) and _HARMLESS_VALUE.fullmatch(value) else "(set)"
@@ -82,6 +82,13 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
             "with and without it before you rely on it (ppdiffusers-tome compare)"
         )
     return problems or ["all that is needed is installed and can be imported"]
+
+
+def _describe_memory() -> str:
+    try:
+        return f"{format_bytes(get_total_memory())}, of it free {format_bytes(get_free_memory())}"
+    except ImportError:
+        return "not measured, as psutil cannot be imported"
 
 
 def _find_version_problems() -> Iterator[str]:

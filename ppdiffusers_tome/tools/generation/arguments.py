@@ -27,10 +27,21 @@ _HELP = {  # of the settings that are not only listed
 }
 
 
-def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, several_seeds: bool = False) -> None:
-    """Add prompts, also as a ``file``, the model and how to generate."""
+def add_image_arguments(
+    parser: argparse.ArgumentParser, *, several: bool = True, file: bool = False, several_seeds: bool = False,
+    photo: bool = True,
+) -> None:  # fmt: skip
+    """Add all that an image depends on but token merging.
+
+    Args:
+        parser: of the command.
+        several, file: whether there may be several prompts, and a file of them.
+        several_seeds: whether each prompt may have several seeds.
+        photo: whether there may be a photo, whose edges guide.
+    """
     group = parser.add_argument_group("the image")
-    group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
+    group.add_argument("--prompt", action="append", metavar="TEXT",
+                       help=f"what to generate{'; repeat it for more images' if several else ''}")
     if file:
         group.add_argument("--prompts", type=Path, metavar="FILE", help="a text with a prompt on each line")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
@@ -44,7 +55,8 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, 
     if several_seeds:
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="of all prompts (default: 0)")
     else:
-        group.add_argument("--seed", type=int, default=0, metavar="N", help="image i has seed N + i (default: 0)")
+        of_which = "of the first image, the next has N + 1" if several else "of the image"
+        group.add_argument("--seed", type=int, default=0, metavar="N", help=f"{of_which} (default: 0)")
     group.add_argument("--dtype", choices=list(DTYPES), default=DTYPES[0], metavar="NAME",
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()
@@ -52,20 +64,11 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, file: bool = False, 
     either.add_argument("--cpu-kernels", action="store_true", help="faster, in less memory; for a CPU with onnxruntime")
     either.add_argument("--compile", nargs="?", const="float32", choices=["float32", "bfloat16"], metavar="PRECISION",
                         help="fastest; for a CPU with openvino: float32 (default), or bfloat16 if it has that")
-
-
-def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a ControlNet and the edges that guide it."""
     group = parser.add_argument_group("ControlNet")
-    add_controlnet_argument(group)
-    group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
-    group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
-    group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X", help="strength (default: 1)")
-
-
-def add_controlnet_argument(group: Any) -> None:
-    """Add which ControlNet to use."""
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
+    if photo:
+        group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
+        group.add_argument("--controlnet-scale", type=float, metavar="X", help="strength (default: 1)")
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
@@ -81,7 +84,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
     if default is not None:
         group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
         group.add_argument("--ratio", type=float, metavar="X", help=f"fraction to merge (default: {default})")
-    listed, flags = [], []
+    listed = []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
         option = name_option(field.name)
         settings: dict[str, Any] = {"type": _parse_value, "metavar": "X"}
@@ -89,15 +92,13 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
             settings = {"metavar": "NAME"}
         elif field.type == "bool":
             settings = {"action": argparse.BooleanOptionalAction}
-            flags.append(option[2:])
-        if field.name not in _HELP and option[2:] not in flags:
-            listed.append(option)
+        if field.name not in _HELP:
+            listed.append(option.replace("--", "--[no-]") if field.type == "bool" else option)
         group.add_argument(
             option, dest="tome_seed" if field.name == "seed" else field.name, default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
         )  # fmt: skip
-    more = f"token merging, also {' '.join(listed)}, --[no-]... {' '.join(flags)}"
-    group.title = textwrap.fill(more, 76, break_on_hyphens=False)
+    group.title = textwrap.fill(f"token merging, also {' '.join(listed)}", 76, break_on_hyphens=False)
 
 
 def name_option(setting: str) -> str:

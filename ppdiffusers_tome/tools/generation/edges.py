@@ -1,10 +1,9 @@
-"""Edges that guide a ControlNet, of a photo or from a file."""
+"""Edges of a photo, which guide a ControlNet."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,51 +16,23 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-@dataclass(frozen=True)
-class EdgeSource:
-    """An image file that edges come from."""
+def load_edges(path: Path, height: int, width: int) -> Image.Image:
+    """Return the edges of a photo at that size, white on black."""
+    return detect_edges(fit_image(read_photo_file(path), height, width), name=f"--image {path.name}")
 
-    path: Path
-    option: str = "--image"  # for a photo; --control-image for edges
 
-    @property
-    def is_photo(self) -> bool:
-        """True if edges are detected in it, not given."""
-        return self.option == "--image"
+def read_photo_file(path: Path) -> Image.Image:
+    """Read the photo of ``--image``; all its faults are a ``UserError``."""
+    from PIL import Image
 
-    def check(self) -> None:
-        """Check that the file is a complete image."""
-        self._read()
-
-    def load(self, height: int, width: int) -> Image.Image:
-        """Return the edges as an image of that size, white on black."""
-        image = fit_image(self._read(), height, width)
-        if self.is_photo:
-            return detect_edges(image, name=f"{self.option} {self.path.name}")
-        dark = image.convert("L").histogram()[:26]
-        if not 0.5 < sum(dark) / (height * width) < 1:
-            warnings.warn(
-                f"{self.option} {self.path.name} does not show edges in white on black, so it may guide nothing: "
-                "invert it, draw transparent ones in white, or give a photo as --image", stacklevel=2,
-            )  # fmt: skip
-        return image
-
-    def to_dict(self) -> dict[str, str]:
-        """Return plain values, with the name of the file alone."""
-        return {"option": self.option, "file": self.path.name}
-
-    def _read(self) -> Image.Image:
-        """Read the file; all its faults are a ``UserError``."""
-        from PIL import Image
-
-        if not os.path.isfile(self.path):  # Path raises at names that are too long
-            raise UserError(f"{self.option} {str(self.path)[:200]} is no file; give the path of an image file")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user's own large photo
-                return read_image(self.path, background="white" if self.is_photo else "black")
-        except ToMeValueError as error:
-            raise UserError(f"{self.option} {error}") from error
+    if not os.path.isfile(path):  # Path raises at names that are too long
+        raise UserError(f"--image {str(path)[:200]} is no file; give the path of an image file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user's own large photo
+            return read_image(path)
+    except ToMeValueError as error:
+        raise UserError(f"--image {error}") from error
 
 
 def fit_image(image: Image.Image, height: int, width: int) -> Image.Image:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.text import shorten_repr
-from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.console.output import choose_bar, warn
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
 from ppdiffusers_tome.tools.measure.memory import limit_memory
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
-    from ppdiffusers_tome.tools.generation.edges import EdgeSource
 
 
 @dataclass(frozen=True)
@@ -155,9 +153,11 @@ class LoadedPipeline:
             )
         return found
 
-    def load_edges(self, source: EdgeSource | None) -> Image.Image | None:
-        """Load edges at the size of the images; None without a source."""
-        return None if source is None else source.load(*self.size)
+    def load_edges(self) -> Image.Image | None:
+        """Load the edges of the photo at the size of the images; None without one."""
+        from ppdiffusers_tome.tools.generation.edges import load_edges
+
+        return None if self.settings.photo is None else load_edges(self.settings.photo, *self.size)
 
     def describe(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
@@ -214,5 +214,5 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
     set_attention(pipe, xformers=settings.xformers, cpu=settings.cpu_kernels, compile=settings.compile)
-    pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
+    pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
     return LoadedPipeline(pipe, settings, labels)

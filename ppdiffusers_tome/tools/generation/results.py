@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.tools.measure.units import format_count
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL import Image
-
-    from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 
 @dataclass(frozen=True)
@@ -23,20 +20,16 @@ class GeneratedImage:
     seconds: float  # of the whole call, with decoding
     peak_bytes: int | None  # with the weights; None if it could not be measured
     denoising_peak_bytes: int | None  # until the end of the last denoising step
-    similarity: Similarity | None = None  # to the unmerged image
-
-    def compare_with(self, unmerged: Image.Image | np.ndarray) -> GeneratedImage:
-        """Return the same with its similarity to the unmerged image."""
-        import numpy as np
-
-        from ppdiffusers_tome.tools.measure.similarity import compare_images
-
-        return replace(self, similarity=compare_images(np.asarray(unmerged), np.asarray(self.image)))
 
 
 def format_run(run: Mapping[str, Any]) -> str:
     """Format what ``LoadedPipeline.describe_run`` returns as one line."""
+    ways = {
+        f"ControlNet {(run['controlnet'] or {}).get('model')}": run["controlnet"], "xformers": run["xformers"],
+        "CPU kernels": run["cpu_kernels"], f"compiled in {run['compile']}": run["compile"],
+    }  # fmt: skip
     return (
         f"{run['model']} model, {run['width']}x{run['height']} pixels, {format_count(run['steps'], 'step')}, "
         f"{run['scheduler']}, guidance {run['guidance_scale']:g}, {run['dtype']}"
+        + "".join(f", {words}" for words, is_used in ways.items() if is_used)
     )

@@ -14,9 +14,8 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import UNSET, combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import shorten_repr
-from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.arguments import name_option
-from ppdiffusers_tome.tools.generation.edges import EdgeSource
+from ppdiffusers_tome.tools.generation.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
@@ -43,7 +42,7 @@ class Settings:
 
     model: ModelSource
     controlnet: ModelSource | None  # None for text-to-image
-    edges: EdgeSource | None  # None also where the command has edges of its own
+    photo: Path | None  # whose edges guide; None also where the command has edges of its own
     tome: ToMeConfig
     height: int | None  # in pixels; None for the model's native size
     width: int | None
@@ -74,26 +73,11 @@ class Settings:
         }  # fmt: skip
 
     def describe_control(self) -> dict[str, Any] | None:
-        """Return the ControlNet and its edges as plain values, if any."""
+        """Return the ControlNet and its photo as plain values, if any."""
         if self.controlnet is None:
             return None
-        edges = None if self.edges is None else self.edges.to_dict()
-        return {"model": self.controlnet.label, "scale": self.controlnet_scale, "edges": edges}
-
-    def guide(self, photo: Path | None, edges: Path | None) -> Settings:
-        """Add the edges of a photo, or edges, and a ControlNet."""
-        if photo is not None and edges is not None:
-            raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
-        path, option = (photo, "--image") if edges is None else (edges, "--control-image")
-        if path is None:
-            return self
-        if self.controlnet is None and self.model.controlnet is None:
-            raise UserError(
-                f"{option} needs a ControlNet that fits the model; name one with --controlnet, which takes a "
-                "pipeline of Stable Diffusion or SDXL and no other, such as a DiTPipeline"
-            )
-        controlnet = self.controlnet or find_controlnet(str(self.model.controlnet))
-        return replace(self, controlnet=controlnet, edges=EdgeSource(path, option))
+        photo = None if self.photo is None else self.photo.name
+        return {"model": self.controlnet.label, "scale": self.controlnet_scale, "photo": photo}
 
 
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> Settings:
@@ -120,19 +104,33 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
-    controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     tome = parse_tome_config(args) if hasattr(args, "ratio") else ToMeConfig(0.0)
-    found = {"model": model, "controlnet": controlnet, "tome": tome, "steps": steps}
-    settings = Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
-    settings = settings.guide(args.image, args.control_image)
-    if settings.edges is not None:
-        settings.edges.check()
+    found: dict[str, Any] = {
+        "model": model, "controlnet": _parse_controlnet(args, model, provides_edges), "photo": args.image,
+        "controlnet_scale": 1.0 if args.controlnet_scale is None else args.controlnet_scale, "tome": tome,
+        "steps": steps,
+    }  # fmt: skip
+    if args.image is not None:
+        read_photo_file(args.image)  # or it would fail after the model was loaded
     if hasattr(args, "ratio"):
         refuse_conflicts(args, [tome])
-    if settings.edges is None and not provides_edges:
-        needs = "needs edges; give a photo with --image, or edges with --control-image"
-        refuse_options(args, ("--controlnet", "--controlnet-scale"), needs)
-    return settings
+    return Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
+
+
+def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edges: bool) -> ModelSource | None:
+    """Return the ControlNet that was named, or the model's own where edges guide."""
+    if args.image is None and not provides_edges:
+        for option, value in (("--controlnet", args.controlnet), ("--controlnet-scale", args.controlnet_scale)):
+            if value is not None:
+                raise UserError(f"{option} needs the edges of a photo; give one with --image")
+        return None
+    name = model.controlnet if args.controlnet is None else args.controlnet
+    if name is None and args.image is not None:
+        raise UserError(
+            "--image needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of "
+            "Stable Diffusion or SDXL and no other, such as a DiTPipeline"
+        )
+    return None if name is None else find_controlnet(name)
 
 
 def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:

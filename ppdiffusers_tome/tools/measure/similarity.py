@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
+    from PIL import Image
 
 
-@dataclass(frozen=True)
-class Similarity:
+class Similarity(NamedTuple):
     """The similarity of an image to a reference.
 
     Attributes:
@@ -25,23 +24,17 @@ class Similarity:
     def __str__(self) -> str:
         return "identical" if math.isinf(self.psnr) else f"PSNR {self.psnr:.1f} dB, SSIM {self.ssim:.3f}"
 
-    def to_dict(self) -> dict[str, float | None]:
-        """Return plain values; an infinite PSNR, which JSON lacks, is null."""
-        return {"psnr_db": self.psnr if math.isfinite(self.psnr) else None, "ssim": self.ssim}
 
-
-def compare_images(reference: np.ndarray, image: np.ndarray) -> Similarity:
-    """Compare an image with its reference.
-
-    Args:
-        reference, image: uint8 ``[height, width, 3]``, each side at least 7 pixels.
-    """
+def compare_images(reference: Image.Image | np.ndarray, image: Image.Image | np.ndarray) -> Similarity:
+    """Compare an image with its reference, RGB of 7 pixels a side or more."""
+    import numpy as np
     from skimage.metrics import structural_similarity
 
     from ppdiffusers_tome.tuning.images import compute_psnr
 
-    ssim = structural_similarity(reference, image, data_range=255, channel_axis=2)
-    return Similarity(compute_psnr(reference, image), float(ssim))
+    first, second = np.asarray(reference), np.asarray(image)
+    ssim = structural_similarity(first, second, data_range=255, channel_axis=2)
+    return Similarity(compute_psnr(first, second), float(ssim))
 
 
 def format_psnr(psnr: float) -> str:

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 LEVEL = 0.95
 RESAMPLES = 10_000
@@ -35,11 +34,6 @@ class Median:
         finite = [min(max(value, -_INFINITE), _INFINITE) for value in values]
         return cls(_restore(statistics.median(finite)), min(values), max(values), _bootstrap(finite))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values; infinity, which JSON lacks, is null."""
-        ends = None if self.interval is None else [_finite_or_none(end) for end in self.interval]
-        return {name: _finite_or_none(getattr(self, name)) for name in ("median", "low", "high")} | {"interval": ends}
-
     def format(self, format_value: Callable[[float], str]) -> str:
         """Return ``30.1 [28.9, 31.4]``, or one number for equal ends."""
         ends = [] if self.interval is None else [format_value(end) for end in self.interval]
@@ -64,7 +58,3 @@ def _bootstrap(values: Sequence[float]) -> tuple[float, float] | None:
 
 def _restore(value: float) -> float:
     return math.copysign(math.inf, value) if abs(value) > _INFINITE / 4 else value
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None

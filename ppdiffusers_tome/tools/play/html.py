@@ -25,8 +25,7 @@ def render_comparison(translate: Translate, comparison: Comparison) -> str:
     """Render both images under one slider, and their figures."""
     images, names = (comparison.unmerged, comparison.merged), (translate("unmerged"), translate("merged"))
     before, after = images
-    assert after.similarity is not None
-    psnr, ssim = after.similarity.psnr, after.similarity.ssim
+    psnr, ssim = comparison.similarity
     rows = [
         ("", *names),
         (translate("seconds"), *(format_seconds(image.seconds) for image in images)),

@@ -107,9 +107,12 @@ class Page:
     def _lay_out_settings(self) -> None:
         words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)
         choices = [(words(GIVEN), GIVEN)] if is_given else []
-        choices += [*((name, name) for name in PRESETS), (words(OWN), OWN), (words(NONE), NONE)]
-        # On a transformer of classes the cache keeps more than merging.
-        begin = GIVEN if is_given else BEGINNING if self._studio.plain.labels is None else NONE
+        choices += [*((name, name) for name in PRESETS), (words(OWN), OWN)]
+        begin = GIVEN if is_given else BEGINNING
+        if self._studio.plain.settings.compile is None:  # a compiled model has no cache
+            choices.append((words(NONE), NONE))
+            if begin == BEGINNING and self._studio.plain.labels is not None:
+                begin = NONE  # on a transformer of classes the cache keeps more than merging
         form["preset"] = gr.Radio(
             choices, value=begin, label=words("merging"), info=words("merging_info"), elem_id="tome-preset"
         )

@@ -20,6 +20,7 @@ from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.images import read_image
+from ppdiffusers_tome.tools.measure.similarity import Similarity, compare_images
 
 NONE = "none"  # nothing merges; the cache over steps alone
 OWN = "own"  # a method and a ratio from the form
@@ -60,6 +61,7 @@ class Comparison:
     request: Request
     unmerged: GeneratedImage
     merged: GeneratedImage
+    similarity: Similarity
     notes: Notes
 
 
@@ -186,18 +188,20 @@ class Studio:
         return self._worker.submit(copy_context().run, work, *arguments).result()
 
     def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
-        merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
+        merged = self._generate(request, request.tome, report)
+        similarity = compare_images(unmerged.image, merged.image)
         keys = ["measured_note", *(["reused_note"] if is_reused else [])]
         if request.edges is not None and request.edges.getbbox() is None:
             keys.append("no_edges")
         keys += request.loaded.describe_oddities(request.prompt)
-        return Comparison(request, unmerged, merged, _describe_merging(request) + [(key, {}) for key in keys])
+        notes = _describe_merging(request) + [(key, {}) for key in keys]
+        return Comparison(request, unmerged, merged, similarity, notes)
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
-        """Generate and measure an image, after a warm-up for new settings."""
+        """Generate and measure an image, after a warm-up for new settings, and ones whose program left memory."""
         loaded, edges, stage = request.loaded, request.edges, "unmerged_image" if tome is None else "merged_image"
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
-        if key not in self._warm:
+        if key not in self._warm or loaded.settings.compile is not None:
             loaded.apply(settings.make_warm_up_config(tome))
             counter = _count_calls(report, "warm_up", 1)
             loaded.generate(request.prompt, 0, edges, steps=loaded.warm_up_steps, after_call=counter)

@@ -23,6 +23,7 @@ MODEL = find_model("photographs").folder
 CASES = f"""
 generte | did you mean generate?; see ppdiffusers-tome --help
 generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
+generate --prompt x --no-merge-atn | is not an argument of generate; did you mean --merge-attn?
 generate --prompt x --method tood | did you mean todo?
 generate | there is no prompt
 generate --prompt a\udcd2 | --prompt 'a\\udcd2' must be text
@@ -45,7 +46,7 @@ generate --prompt x --model controlnet | --model controlnet has no model_index.j
 generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or a small model of exam
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet {MODEL}/unet --image PHOTO | holds a UNet2DConditionModel
-generate --prompt x --controlnet controlnet | --controlnet needs edges
+generate --prompt x --controlnet controlnet | --controlnet needs the edges of a photo
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image PHOTO | --image needs a ControlNet that fits
 generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
@@ -55,7 +56,7 @@ play --port 70000 | --port 70000 cannot be used
 play --prompt a --prompt b | 2 prompts were given
 play --steps 201 | --steps 201 exceeds
 doctor --model photographs | '--model' is not an argument of doctor
-generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs edges
+generate --prompts FILE --controlnet-scale 2 | --controlnet-scale needs the edges of a photo
 compare --ratios | nothing is to be compared with the unmerged pipeline
 compare --configs nowhere.json | --configs nowhere.json cannot be read
 compare --seeds -1 | --seeds -1 must be from 0 to 2**62
@@ -68,7 +69,8 @@ tune --configs nowhere.json | nowhere.json cannot be read as settings
 tune --ratio 0.5 | '--ratio' is not an argument of tune
 generate --prompt x --cache 0,1,3 | cache='0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 visualize --ratio 0 | ratio 0 makes no groups of similar tokens
-visualize --config fast | method todo) makes no groups of similar tokens, so there is nothing to show; add --me
+visualize --config fast | ; give --method tome --ratio 0.5 in its place, or see the images with
+visualize --config fast | method todo) makes no groups of similar tokens, so there is nothing to show; give --method
 visualize --prompt a --prompt b | 2 prompts were given
 """
 if paddle.get_device() == "cpu":

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import sampling
-from ppdiffusers_tome.tools.generation.edges import EdgeSource
+from ppdiffusers_tome.tools.generation.edges import load_edges
 from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
 
@@ -66,15 +66,15 @@ def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monke
     arguments = ["--ratios", "0.5", "0.7", "--configs", "fast", "--steps", "2", "--fewer-steps", "1"]
     assert compare(folder, *arguments, *TWO, "--seeds", "5", "6") == 0
     captured = capsys.readouterr()
-    lines = heard(captured.err)  # no terminal
-    assert [line.split(":")[0] for line in lines] == [f"image {number} of 20" for number in range(1, 21)]
-    assert lines[0].startswith(f"image 1 of 20: {PROMPT}, unmerged, ")
+    names = ("unmerged", "ratio 0.5", "ratio 0.7", "fast", "1 step")
+    expected = [f"{prompt}, {name}" for prompt in (PROMPT, ROCKET) for _ in range(2) for name in names]
+    assert [line.split(":")[0] for line in heard(captured.err)] == expected
     for told in (captured.out, (folder / "compare.md").read_text()):
         assert told.count("the machine was busy (load 99.0 on ") == 1
         assert "photographs model, 64x64 pixels, 2 steps," in told
     assert sorted(path.name for path in folder.iterdir()) == FILES
     rows = read_rows(folder)
-    assert list(rows) == ["unmerged", "ratio 0.5", "ratio 0.7", "fast", "1 step"]
+    assert list(rows) == list(names)
     cases = [(prompt, seed) for prompt in (PROMPT, ROCKET) for seed in (5, 6)]
     for name, row in rows.items():
         assert [(sample["prompt"], sample["seed"]) for sample in row["samples"]] == cases
@@ -92,13 +92,14 @@ def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monke
 
 def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path, photo):
     assert compare(tmp_path, "--image", str(photo), "--prompt", PROMPT, "--ratios", "0.5") == 0
+    assert "guidance 1.5, float32, ControlNet controlnet\n" in (tmp_path / "compare.md").read_text()
     content = json.loads((tmp_path / "compare.json").read_text())
-    assert content["run"]["controlnet"]["edges"]["file"] == "photo.png"
+    assert content["run"]["controlnet"]["photo"] == "photo.png"
     sheet = pixels_of(tmp_path / "compare.png")
     assert sheet.shape[1] == 2 * 28 + 3 * 256 + 2 * 16
     column = sheet[:, 28 : 28 + 256]
     shown = column[(column == 0).all(-1).mean(1) > 0.1]
-    edges = EdgeSource(photo).load(64, 64)
+    edges = load_edges(photo, 64, 64)
     assert np.corrcoef(shown.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
 
 
@@ -120,9 +121,8 @@ def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_p
     assert compare(tmp_path, *TWO, *BOTH) == 0
     captured = capsys.readouterr()
     assert f"kept: 3 images of {tmp_path}; --overwrite generates all again\n" in captured.out
-    said = [line for line in heard(captured.err) if line.startswith("image ")]
-    assert [line.split(": ")[0] for line in said] == ["image 1 of 3", "image 2 of 3", "image 3 of 3"]
-    assert all(ROCKET in line for line in said)
+    said = [line.split(":")[0] for line in heard(captured.err)]
+    assert said == [f"{ROCKET}, {name}" for name in ("unmerged", "ratio 0.5", "quality")]
     assert read_similarity(tmp_path) == read_similarity(whole)
     assert compare(tmp_path, "--prompt", PROMPT, *BOTH, "--seeds", "0", "3") == 0
     assert read_keys(tmp_path) == [[PROMPT, 0], [ROCKET, 0], [PROMPT, 3]]

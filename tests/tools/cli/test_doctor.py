@@ -28,12 +28,12 @@ VARIABLES = {
 }  # fmt: skip
 
 
-def report(home: Path, *arguments: str, broken: Path | None = None) -> str:
+def report(home: Path, *arguments: str, broken: Path | None = None, before: str = "") -> str:
     """Print the report of a user in ``home``, with the packages of ``broken`` in place of the installed."""
     unset = ("OMP_NUM_THREADS", "MKL_DEBUG_CPU_TYPE", "GLOG_minloglevel")
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     path = python_path(ROOT) if broken is None else f"{broken}{os.pathsep}{python_path(ROOT)}"
-    command = [sys.executable, "-c", "from ppdiffusers_tome.__main__ import program; program()", "doctor"]
+    command = [sys.executable, "-c", f"{before}\nfrom ppdiffusers_tome.__main__ import program; program()", "doctor"]
     done = subprocess.run(
         [*command, *arguments], cwd=home, capture_output=True, text=True, check=True,
         env={**inherited, **VARIABLES, "HOME": str(home), "PYTHONPATH": path},
@@ -81,6 +81,13 @@ def test_failed_import_is_explained(package, code, sentence, home, tmp_path):
     lines = report(home, broken=tmp_path / "broken").splitlines()
     assert sentence in lines
     assert lines[-1] == "the documentation (installation.md) says which versions work together"
+
+
+def test_report_needs_none_of_the_packages_of_the_commands(home, tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "psutil.py").write_text("raise ImportError")
+    code = "import sys; sys.modules['skimage'] = None"  # as find_spec finds a package that is missing
+    assert "not measured, as psutil cannot be imported" in report(home, broken=tmp_path / "broken", before=code)
 
 
 def test_versions_that_do_not_fit_are_named(monkeypatch):

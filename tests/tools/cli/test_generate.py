@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import resource
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ import ppdiffusers_tome
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import model_loader, sampling, schedulers
-from ppdiffusers_tome.tools.generation.edges import EdgeSource
+from ppdiffusers_tome.tools.generation.edges import load_edges
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
@@ -63,13 +66,14 @@ def test_ratio_0_equals_the_plain_pipeline_and_a_cache_needs_no_merging(generate
     assert not np.array_equal(pixels_of(computed), pixels_of(cached))
 
 
-def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_path, capsys):
-    edges = tmp_path / "edges.png"
-    EdgeSource(photo).load(64, 64).save(edges)
-    (by_photo,), (by_edges,) = generate("--image", str(photo)), generate("--control-image", str(edges), folder="b")
-    np.testing.assert_array_equal(pixels_of(by_photo), pixels_of(by_edges))
-    assert read_settings(by_photo)["controlnet"]["edges"] == {"option": "--image", "file": "photo.png"}
-    (by_kernel,) = generate("--image", str(photo), "--cpu-kernels", folder="c")
+def test_a_photo_guides_by_its_edges(generate, photo, capsys):
+    (by_photo,) = generate("--image", str(photo), "--ratio", "0")
+    pipe = model_loader.load_pipeline(find_model("photographs"), find_controlnet("controlnet"))
+    settings: dict[str, Any] = dict(height=64, width=64, seed=0, steps=1, guidance_scale=1.5)
+    by_edges = sampling.generate_image(pipe, PROMPT, edges=load_edges(photo, 64, 64), **settings)
+    np.testing.assert_array_equal(pixels_of(by_photo), np.asarray(by_edges))
+    assert read_settings(by_photo)["controlnet"] == {"model": "controlnet", "scale": 1, "photo": "photo.png"}
+    (by_kernel,) = generate("--image", str(photo), "--ratio", "0", "--cpu-kernels", folder="c")
     capsys.readouterr()
     generate("--image", str(photo), "--cache", "0.1", "--steps", "9", folder="d")
     assert "; 1 of 9 calls of unet skipped; 1 of 9 calls of controlnet skipped" in capsys.readouterr().out
@@ -79,7 +83,9 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
 def test_compile_draws_the_same_image(generate, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (plain,), (compiled,) = generate(), generate("--compile", folder="b")
-    assert "UNet2DConditionModel was compiled in" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert "UNet2DConditionModel was compiled in" in captured.err
+    assert "(median of 1, with compiling in the first) on CPU" in captured.out
     assert read_settings(compiled)["compile"] == "float32"
     assert np.abs(pixels_of(plain).astype(int) - pixels_of(compiled)).max() <= 1
 
@@ -113,7 +119,7 @@ def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     assert run() == 0  # a finished run needs no model
     for option, value, name in (
-        ("--tile", "9", "tome"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
+        ("--tile", "9", "setting of token merging"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
         ("--scheduler", "lcm", "scheduler"),
     ):  # fmt: skip
         assert run(option, value) == 2
@@ -154,6 +160,16 @@ def test_diffusers_folders_give_the_same_image(generate, tmp_path, photo):
     shutil.copytree(tmp_path / "model" / "unet", mixed / "unet")
     (known,), (file,) = generate(folder="c"), generate("--model", str(mixed), folder="d")
     np.testing.assert_array_equal(pixels_of(known), pixels_of(file))
+
+
+def test_progress_is_told_without_a_terminal(generate, monkeypatch, capsys):
+    clock = itertools.count(0, 5)  # seconds, five from one look at it to the next
+    monkeypatch.setattr("tqdm.std.time", lambda: next(clock))
+    generate("--steps", "3", prompts=(PROMPT, ROCKET))
+    lines = capsys.readouterr().err.splitlines()
+    told = [re.sub(r", [\d:]+ left$", "", line) for line in lines if "smears" not in line]
+    steps = [f"steps: {number} of 3" for number in (1, 2, 3)]
+    assert told == [*steps, "images: 1 of 2", *steps, "images: 2 of 2"]
 
 
 def test_oddities_are_reported_in_one_line_each(capsys, tmp_path):

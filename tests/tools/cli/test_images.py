@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError, UserError
-from ppdiffusers_tome.tools.generation.edges import EdgeSource, detect_edges, fit_image
+from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image, load_edges, read_photo_file
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
 
 SQUARE = np.zeros((64, 64), bool)
@@ -29,45 +29,30 @@ def test_files_of_all_kinds_become_rgb_as_people_see_them(tmp_path):
         np.testing.assert_array_equal(read_image(save(tmp_path / "a.tiff", pixels)), gray)
     np.testing.assert_array_equal(read_image(save(tmp_path / "a.png", np.dstack([0 * white, 255 - ALPHA]))), gray)
     assert read_image(save(tmp_path / "a.jpg", GRAY, "CMYK")).mode == "RGB"
-    palette = read_image(save(tmp_path / "p.png", GRAY, "P", transparency=0), background="black")
-    assert palette.getextrema() == ((0, 250),) * 3
+    palette = read_image(save(tmp_path / "p.png", GRAY, "P", transparency=0))
+    assert palette.getextrema() == ((250, 255),) * 3
     tags = Image.Exif()
     tags[0x0112] = 6  # turned by the camera
     turned = read_image(save(tmp_path / "a.png", NOISE, exif=tags))
     np.testing.assert_array_equal(turned, np.rot90(NOISE, -1))
 
 
-def test_edges_are_of_the_middle_and_given_ones_are_left_as_they_are_on_black(tmp_path):
-    wide = EdgeSource(save(tmp_path / "wide.png", np.pad(GRAY, ((0, 0), (32, 32))), "RGB")).load(64, 64)
-    np.testing.assert_array_equal(wide, EdgeSource(save(tmp_path / "square.png", GRAY, "RGB")).load(64, 64))
-    pixels = NOISE[:16, :16]
-    np.testing.assert_array_equal(EdgeSource(save(tmp_path / "a.png", pixels), "--control-image").load(16, 16), pixels)
-    white = save(tmp_path / "b.png", np.dstack([np.full((64, 64, 3), 255, np.uint8), ALPHA]))
-    np.testing.assert_array_equal(np.asarray(EdgeSource(white, "--control-image").load(64, 64))[..., 0], ALPHA)
-
-
-def test_images_that_cannot_guide_are_named(tmp_path, recwarn):
-    white = np.full((64, 64, 3), 255, np.uint8)
-    edges = np.where(np.pad(SQUARE[20:44, 20:44], 20) & ~np.pad(SQUARE[21:43, 21:43], 21), 255, 0).astype(np.uint8)
-    for pixels, option, words in (
-        (edges, "--control-image", None), (255 - edges, "--control-image", "does not show edges in white on black"),
-        (np.dstack([0 * white, edges]), "--control-image", "does not show edges in white on black"),
-        (NOISE, "--control-image", "does not show edges in white on black"),
-        (white // 4, "--image", "has no edges with the thresholds 100 and 200"),
-    ):  # fmt: skip
-        recwarn.clear()
-        EdgeSource(save(tmp_path / "a.png", pixels), option).load(64, 64)
-        assert [f"{option} a.png {words}" in str(each.message) for each in recwarn] == [True] * (words is not None)
+def test_edges_are_of_the_middle_and_a_photo_without_any_is_named(tmp_path, recwarn):
+    wide = load_edges(save(tmp_path / "wide.png", np.pad(GRAY, ((0, 0), (32, 32))), "RGB"), 64, 64)
+    np.testing.assert_array_equal(wide, load_edges(save(tmp_path / "square.png", GRAY, "RGB"), 64, 64))
+    assert not recwarn.list
+    load_edges(save(tmp_path / "a.png", NOISE // 255), 64, 64)
+    (warning,) = recwarn
+    assert "--image a.png has no edges with the thresholds 100 and 200" in str(warning.message)
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png", "gif", "webp"])
 def test_files_that_were_cut_off_are_detected(kind, tmp_path):
     path = save(tmp_path / f"a.{kind}", NOISE)
-    EdgeSource(path).check()
+    read_photo_file(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
-    for use in (EdgeSource.check, lambda source: source.load(8, 8)):
-        with pytest.raises(UserError, match=rf"a\.{kind} cannot be read as an image"):
-            use(EdgeSource(path))
+    with pytest.raises(UserError, match=rf"--image .*a\.{kind} cannot be read as an image"):
+        read_photo_file(path)
 
 
 def test_what_is_no_image_is_named(tmp_path):

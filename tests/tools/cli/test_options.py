@@ -27,7 +27,6 @@ from tools.cli.conftest import PROMPT
 CASES = {
     f"generate --prompt {PROMPT!r}": (),
     f"generate --prompt {PROMPT!r} --image PHOTO": (),
-    f"generate --prompt {PROMPT!r} --control-image PHOTO": ("--controlnet-scale",),
     "generate --prompts FILE": (),
     "compare": (),
     "compare --configs balanced": (),
@@ -43,7 +42,7 @@ USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp"}  # 
 LATER = {"--output", "--overwrite", "--no-keep-memory", "--language", "--host", "--port", "--target-psnr",
          "--target-speedup", "--help"}  # fmt: skip
 VALUES = {
-    "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
+    "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO",
     "--model": "dit", "--controlnet": "CONTROLNET",
     "--dtype": "float16", "--config": "fast", "--configs": "fast",
     "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--method": "keys",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from ppdiffusers_tome.tools.cli.commands import generate
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale, get_tome_overrides
 from tools.cli.conftest import PROMPT, SMALL, heard
@@ -58,7 +60,11 @@ def test_help_has_60_lines_and_lists_every_option(command, monkeypatch, capsys):
     text, parser = capsys.readouterr().out, Parser(prog="x")
     assert len(text.splitlines()) <= 60
     commands.commands()[command].add_arguments(parser)
-    assert not [action for action in parser._actions for name in action.option_strings[:1] if name[2:] not in text]
+    listed = text.replace("[no-]", "")
+    assert not [action for action in parser._actions for name in action.option_strings[:1] if name not in listed]
+    assert ("repeat it" in text, "next has N + 1" in text) == (
+        command not in ("doctor", "play", "visualize"), command in ("generate", "tune")
+    )  # fmt: skip
 
 
 def test_help_says_the_steps_and_guidance_of_the_small_models(monkeypatch, capsys):
@@ -88,7 +94,7 @@ def test_every_setting_is_an_option():
 def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, capsys):
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name in ("tqdm", "gradio") else find_spec(name))
     monkeypatch.setattr(generate, "run", lambda args: pytest.fail("work was started"))
-    for arguments, extra in ((GENERATE, "cli"), (["doctor"], "cli"), (["play"], "play")):
+    for arguments, extra in ((GENERATE, "cli"), (["play"], "play")):
         assert main(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.endswith(f'pip install ".[{extra}]" in a clone of the repository')
@@ -106,6 +112,8 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
     assert main(GENERATE) == 2
     error = capsys.readouterr().err
     assert "not enough memory (all is taken); make images smaller, or on a CPU give --cpu-kernels" in error
+    assert main([*GENERATE, "--compile"]) == 2
+    assert capsys.readouterr().err.endswith("make images smaller\n"), "one or the other"
 
 
 def test_table_in_markdown_and_aligned(capsys):
@@ -115,6 +123,12 @@ def test_table_in_markdown_and_aligned(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "settings         seconds", "ours | tile 16  0.0123 s", "x                    1 s"
     ]  # fmt: skip
+
+
+def test_infinity_is_null_in_json_which_lacks_it(tmp_path):
+    paths = [tmp_path / "page.md", tmp_path / "page.json"]
+    Page("Title", ["a note"], []).write(paths, {"psnr": [30.5, math.inf, -math.inf]})
+    assert json.loads(paths[1].read_text(), parse_constant=pytest.fail) == {"psnr": [30.5, None, None]}
 
 
 # Prints what the environment says and whether memory is kept when a command runs.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from launching import python_path
 from ppdiffusers_tome.tools.cli.program import main
 from tools.cli.conftest import PROMPT, SMALL
 
@@ -61,6 +62,19 @@ def test_pickled_weights_are_named_before_they_are_loaded(tmp_path, capsys):
     assert "weights are pickles, which can run any code" in first
     assert first.endswith(": unet/model_state.pdparams")
     assert mark.exists()
+
+
+@pytest.mark.once
+def test_ppdiffusers_that_cannot_be_imported_is_one_line_that_names_the_doctor(tmp_path):
+    (tmp_path / "ppdiffusers").mkdir()
+    (tmp_path / "ppdiffusers" / "__init__.py").write_text("from huggingface_hub import cached_downlod")
+    done = subprocess.run(
+        [sys.executable, "-m", "ppdiffusers_tome", *GENERATE, "--output", str(tmp_path)], capture_output=True,
+        text=True, env={**os.environ, "PYTHONPATH": python_path(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "'cached_downlod' from 'huggingface_hub'" in done.stderr
+    assert done.stderr.endswith("; ppdiffusers-tome doctor says what to install\n")
 
 
 @pytest.mark.once

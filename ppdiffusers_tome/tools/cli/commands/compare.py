@@ -6,19 +6,14 @@ import argparse
 
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
-from ppdiffusers_tome.tools.generation.arguments import (
-    add_controlnet_arguments,
-    add_image_arguments,
-    add_output_arguments,
-    add_tome_arguments,
-)
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_seed, parse_settings
 from ppdiffusers_tome.tools.measure.ledger import prepare_results
 
 HELP = "Generate the same images unmerged and with settings; compare speed, memory and similarity."
-EXAMPLES = """writes compare.png (a sheet of the first images), compare.md and compare.json (the table), images/ (all
+EXAMPLES = """It writes compare.png (a sheet of the first images), compare.md and compare.json (the table), images/ (all
 of them) and compare.jsonl prompt by prompt: stopped, the same command resumes, and one with more prompts or seeds adds
 to the results.
 
@@ -32,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True, several_seeds=True)
     add_compared_arguments(parser)
     add_tome_arguments(parser)
-    add_controlnet_arguments(parser)
     add_output_arguments(parser)
     parser.set_defaults(seed=0)  # of an image it is one of --seeds
 
@@ -54,7 +48,7 @@ def compare(args: argparse.Namespace, settings: Settings, configurations: list[C
 
         is_default = args.prompt is None and args.prompts is None
         loaded, prompts = load_for_prompts(settings, prompts, default=is_default)
-        edges = loaded.load_edges(settings.edges)
+        edges = loaded.load_edges()
         cases = list(dict.fromkeys(Case(prompt, seed) for prompt in prompts for seed in args.seeds))
         report = Comparison(loaded, configurations, args.output, edges).run(cases, overwrite=args.overwrite)
         report.write(paths, edges)

@@ -11,14 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.arguments import (
-    add_controlnet_arguments,
-    add_image_arguments,
-    add_output_arguments,
-    add_tome_arguments,
-)
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import BEGINNING, Settings, parse_settings
@@ -28,7 +23,7 @@ from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
 
 HELP = "Generate images from prompts with token merging."
-EXAMPLES = """stopped at any moment, the same command generates what is missing. The processes of Paddle's launcher
+EXAMPLES = """Stopped at any moment, the same command generates what is missing. The processes of Paddle's launcher
 share the images among them.
 
   ppdiffusers-tome generate --prompt "a photo of a cat" --image photo.png
@@ -41,7 +36,6 @@ share the images among them.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True)
     add_tome_arguments(parser, default=f"--config {BEGINNING}")
-    add_controlnet_arguments(parser)
     add_output_arguments(parser)
 
 
@@ -74,7 +68,8 @@ def _is_finished(path: Path, wanted: Mapping[str, Any]) -> bool:
     for name, value in wanted.items():
         is_default = value is None and name in kept.get("defaults", ())
         if not is_default and kept.get(name) != value:
-            raise UserError(f"give another --output, or --overwrite: {path} is there with another {name}")
+            words = "setting of token merging" if name == "tome" else name.replace("_", " ")
+            raise UserError(f"give another --output, or --overwrite: {path} is there with another {words}")
     return True
 
 
@@ -84,8 +79,8 @@ def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]]) -> Non
 
     loaded, _ = load_for_prompts(settings, [prompt for prompt, _ in images.values()])
     loaded.apply(settings.tome)
-    edges, done = loaded.load_edges(settings.edges), []
-    for path, (prompt, number) in tqdm(images.items(), desc="images", position=0, disable=None):
+    edges, done = loaded.load_edges(), []
+    for path, (prompt, number) in tqdm(images.items(), desc="images", **choose_bar()):
         generated = loaded.generate(prompt, number, edges)
         write_image(path, generated.image, loaded.describe(prompt, number))
         print_line(f"{path}  {generated.seconds:.2f} s")
@@ -93,8 +88,9 @@ def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]]) -> Non
     denoising = format_bytes(find_highest_peak(each.denoising_peak_bytes for each in done))
     peak = format_bytes(find_highest_peak(each.peak_bytes for each in done))
     seconds = statistics.median(each.seconds for each in done)
+    compiling = "" if settings.compile is None else ", with compiling in the first"
     print_line(
-        f"{seconds:.2f} s per image (median of {len(done)}) on {get_device_name()}; peak memory {denoising} "
+        f"{seconds:.2f} s per image (median of {len(done)}{compiling}) on {get_device_name()}; peak memory {denoising} "
         f"while denoising, {peak} with decoding ({explain_peak()})"
     )
     print_line(loaded.describe_merging())

@@ -11,16 +11,20 @@ from dataclasses import replace
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
-from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
-from ppdiffusers_tome.tools.generation.model_sources import find_controlnet
-from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, check_prompts, parse_settings
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
+from ppdiffusers_tome.tools.generation.settings import (
+    Settings,
+    changes_nothing,
+    check_prompts,
+    parse_settings,
+    refuse_conflicts,
+)
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
 EXTRA = "play"
-EXAMPLES = """prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
+EXAMPLES = """It prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
 It needs the packages of: pip install ".[play]" in a clone
 
-examples:
   ppdiffusers-tome play
   ppdiffusers-tome play --model runwayml/stable-diffusion-v1-5 --controlnet lllyasviel/sd-controlnet-canny
   ppdiffusers-tome play --config outputs/tome.json
@@ -36,10 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--port", type=int, default=PORT, metavar="N", help=f"0: any free one (default: {PORT})")
     page.add_argument("--language", choices=("en", "zh"), default="en", help="default: en")
     page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
-    add_image_arguments(parser)
-    add_controlnet_argument(parser.add_argument_group("ControlNet"))
-    # The user uploads a photo to the page.
-    parser.set_defaults(image=None, control_image=None, controlnet_scale=1.0)
+    add_image_arguments(parser, several=False, photo=False)
+    parser.set_defaults(image=None, controlnet_scale=None)  # a photo is uploaded to the page
 
 
 def run(args: argparse.Namespace) -> None:
@@ -82,10 +84,9 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
         UserError, ToMeValueError: an argument cannot be used.
     """
     settings = parse_settings(args, provides_edges=True)
-    if settings.model.controlnet is not None and args.controlnet is None:
-        settings = replace(settings, controlnet=find_controlnet(settings.model.controlnet))
     if args.config is not None:
         settings = replace(settings, tome=combine_settings(args.config, {}))
+        refuse_conflicts(args, [settings.tome])
         if changes_nothing(settings.tome):
             raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])

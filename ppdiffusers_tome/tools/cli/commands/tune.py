@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import quiet_libraries, report_regularly
+from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
-from ppdiffusers_tome.tools.generation.arguments import (
-    add_controlnet_arguments,
-    add_image_arguments,
-    add_output_arguments,
-)
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
 from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings, refuse_conflicts
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
-from ppdiffusers_tome.tools.measure.units import format_count
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 
 HELP = "Try settings of token merging on this machine and model, and save the best."
-EXAMPLES = """tries ratio=0.5, the presets and the cache over steps on all prompts; the least similar image counts. Of
-those that are faster it saves the fastest that reach --target-psnr or, with --target-speedup alone, the most similar.
-It writes tome.json (for --config, and ToMeConfig.load in Python), tune.md and tune.json (all that was tried). If none
-reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it, and keeps what it has found.
+EXAMPLES = """It tries ratio=0.5, the presets and the cache over steps on all prompts; the least similar image counts.
+Of those that are faster it saves the fastest that reach --target-psnr or, with --target-speedup alone, the most
+similar. It writes tome.json (for --config, and ToMeConfig.load in Python), tune.md and tune.json (all that was tried).
+If none reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it, and keeps what it has found.
 
   ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket" --prompt "a photo of a cat"
   ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --scheduler ddim --prompt "a cat" --cpu-kernels
@@ -41,7 +34,6 @@ reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it,
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
-    add_controlnet_arguments(parser)
     group = parser.add_argument_group("what is tried, and for which target")
     group.add_argument("--configs", nargs="+", metavar="FILE", help="presets, or JSON files, to try in their place")
     group.add_argument("--target-psnr", type=float, metavar="DB",
@@ -58,66 +50,44 @@ def run(args: argparse.Namespace) -> None:
     candidates = list_candidates(given, [settings.steps], is_compiled=settings.compile is not None)
     target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
-    progress = _Progress(len(candidates))
-    with report_regularly(lambda: f"{progress} ..."), quiet_libraries():
+    trials: list[Trial] = []
+    with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
         is_stopped = False
         try:
-            _try_settings(loaded, prompts, candidates, progress)
+            for trial in _try_settings(loaded, prompts, candidates):
+                trials.append(trial)
         except KeyboardInterrupt:
             is_stopped = True
-            if len(progress.trials) < 2:
+            if len(trials) < 2:
                 raise
-        unmerged, *trials = progress.trials
-        _write(paths, loaded.describe_run(), target, conclude(loaded.pipe, target, unmerged, trials))
+        _write(paths, loaded.describe_run(), target, conclude(loaded.pipe, target, trials[0], trials[1:]))
     if is_stopped:
         raise KeyboardInterrupt
 
 
-@dataclass
-class _Progress:
-    """The progress of the trials."""
-
-    num_candidates: int
-    trials: list[Trial] = field(default_factory=list)
-    num_steps: int = 0
-
-    def __str__(self) -> str:
-        if self.num_steps == 0:
-            return "loading the model"
-        number = f"settings {len(self.trials)} of {self.num_candidates}" if self.trials else "unmerged"
-        return f"{number}, {format_count(self.num_steps, 'step')} done in all"
-
-    def end_step(self) -> None:
-        self.num_steps += 1
-
-
-def _try_settings(
-    loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig], progress: _Progress
-) -> None:
+def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig]) -> Iterator[Trial]:
     """Try the unmerged pipeline and the candidates, and tell of each."""
     import numpy as np
     from tqdm import tqdm
 
     from ppdiffusers_tome.tuning.trials import Run, try_candidates
 
-    edges = loaded.load_edges(loaded.settings.edges)
+    edges = loaded.load_edges()
+    log("Ctrl-C keeps what is found")
 
     def generate(number: int, steps: int | None = None) -> GeneratedImage:
-        return loaded.generate(prompts[number], number, edges, steps=steps, after_call=progress.end_step)
+        return loaded.generate(prompts[number], number, edges, steps=steps)
 
     def run_calls() -> Run:
         images = [generate(number) for number in range(len(prompts))]
         return Run(sum(each.seconds for each in images), [np.asarray(each.image) for each in images])
 
-    with tqdm(total=len(candidates) + 1, desc="settings", position=0, disable=None) as bar:
+    with tqdm(total=len(candidates) + 1, desc="settings", **choose_bar()) as bar:
         for trial in try_candidates(loaded.pipe, candidates, run_calls, lambda: generate(0, loaded.warm_up_steps)):
             tqdm.write(str(trial), file=sys.stderr)
-            if not progress.trials:
-                minutes = max(1, round(len(candidates) * trial.seconds / 60))
-                tqdm.write(f"up to about {minutes} min for the rest; Ctrl-C keeps what is found", file=sys.stderr)
-            progress.trials.append(trial)
             bar.update()
+            yield trial
 
 
 def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
@@ -131,7 +101,8 @@ def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned:
     for trial in (tuned.unmerged, *tuned.trials):
         mark, psnr = "best" if trial is tuned.best else "", format_psnr(trial.psnr)
         table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speed_up:.2f}x", psnr)
-    given = ", ".join(f"{name} {value:g}" for name, value in vars(target).items() if value is not None)
+    required = (("PSNR {:g} dB", target.psnr), ("speed-up {:g}x", target.speedup))
+    given = ", ".join(words.format(value) for words, value in required if value is not None)
     results = {"run": run, "target": vars(target), "verdict": tuned.verdict,
                "config": tuned.best and tuned.config.to_dict(), "unmerged": _to_dict(tuned.unmerged),
                "trials": [_to_dict(trial) for trial in tuned.trials]}  # fmt: skip
@@ -140,6 +111,4 @@ def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned:
 
 
 def _to_dict(trial: Trial) -> dict[str, Any]:
-    """Return plain values; an infinite PSNR, which JSON lacks, is null."""
-    psnr = trial.psnr if math.isfinite(trial.psnr) else None
-    return {**vars(trial), "config": trial.config.to_dict(), "psnr": psnr}
+    return {**vars(trial), "config": trial.config.to_dict()}

@@ -8,20 +8,15 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.arguments import (
-    add_controlnet_arguments,
-    add_image_arguments,
-    add_output_arguments,
-    add_tome_arguments,
-)
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings
 from ppdiffusers_tome.tools.images import write_image
 
 HELP = "Generate an image and show which of its tokens merged, by step and level."
-EXAMPLES = """writes visualize.png: groups of merged tokens over the image, a row for the first, a middle and the last
-step, a column for the first block of each level. Groups have their mean color and an outline; tokens that did not merge
-have no outline. Methods that compare no tokens, as in all presets, make no groups.
+EXAMPLES = """It writes visualize.png: groups of merged tokens over the image, a row for the first, a middle and the
+last step, a column for the first block of each level. Groups have their mean color and an outline; tokens that did not
+merge have no outline. Methods that compare no tokens, as in all presets, make no groups.
 
   ppdiffusers-tome visualize --prompt "a photo of a rocket" --max-downsample 4
   ppdiffusers-tome visualize --image photo.png
@@ -29,9 +24,8 @@ have no outline. Methods that compare no tokens, as in all presets, make no grou
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_image_arguments(parser)
+    add_image_arguments(parser, several=False)
     add_tome_arguments(parser, default="0.5")
-    add_controlnet_arguments(parser)
     add_output_arguments(parser)
 
 
@@ -46,27 +40,26 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
     if settings.tome.ratio == 0 or not METHODS[settings.tome.method].compares:
         raise UserError(
-            f"{settings.tome.summary} makes no groups of similar tokens, so there is nothing to show; add --method "
-            "tome --ratio 0.5, or see the images with ppdiffusers-tome compare"
+            f"{settings.tome.summary} makes no groups of similar tokens, so there is nothing to show; give --method "
+            "tome --ratio 0.5 in its place, or see the images with ppdiffusers-tome compare"
         )
     (path,) = prepare_folder(args.output, ["visualize.png"], overwrite=args.overwrite)
     with quiet_libraries():
         from ppdiffusers_tome.tools.figures.merged_sheets import make_groups_sheet
-        from ppdiffusers_tome.tools.recorder import MergingBlock, find_merging_blocks, record_merging
+        from ppdiffusers_tome.tools.recorder import MergingBlock, record_merging
 
         loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
         loaded.apply(settings.tome)
-        edges = loaded.load_edges(settings.edges)
+        edges = loaded.load_edges()
         # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
         with record_merging(loaded.pipe, image=-1 if loaded.labels is None else 0) as records:
             image = loaded.generate(prompt, 0, edges).image
-        first: dict[tuple[str, int], MergingBlock] = {}  # of each level
-        for block in find_merging_blocks(loaded.pipe).values():
-            first.setdefault((block.denoiser, block.level), block)
-        by_block = {block: [record for record in records if record.block == block] for block in first.values()}
-        by_block = {block: of_block for block, of_block in by_block.items() if of_block}
-        if not by_block:
+        if not records:
             raise UserError("no block merged tokens into groups, so there is nothing to show; generate a larger image")
+        first: dict[tuple[str, int], MergingBlock] = {}  # of each level
+        for record in records:
+            first.setdefault((record.block.denoiser, record.block.level), record.block)
+        by_block = {block: [record for record in records if record.block == block] for block in first.values()}
         run, num_calls = loaded.describe(prompt, 0), loaded.count_calls()
         sheet = make_groups_sheet(image, by_block, num_calls, run, settings.tome.summary)
         write_image(path, sheet, run)
