@@ -19,7 +19,7 @@ CLI = [
     "psutil>=5.9",
     "scikit-image>=0.22,<0.25",
     "scipy>=1.11,<2",
-    "tqdm",
+    "tqdm>=4.60",  # with delay=
 ]
 # Bounds that ppdiffusers and paddlenlp need and do not set: newer ones fail on import.
 FRESH_ENVIRONMENT = [

@@ -101,11 +101,11 @@ def path(tmp_path):
 
 def test_results_are_there_in_the_next_run_of_the_same_settings_alone(path):
     ledger = Ledger(path, IDENTITY)
-    ledger.add(["a cat", 0], {"seconds": 1.5})
+    ledger.add(["a cat", 0], {"seconds": 1.5, "psnr_db": math.inf})
     ledger.add(["a cat", 1], 1)
     ledger.add(["a cat", 1], 2)
     ledger = Ledger(path, IDENTITY)
-    assert (ledger[["a cat", 0]], ledger[["a cat", 1]]) == ({"seconds": 1.5}, 2)
+    assert (ledger[["a cat", 0]], ledger[["a cat", 1]]) == ({"seconds": 1.5, "psnr_db": math.inf}, 2)
     assert ["a cat", 2] not in ledger
     assert ledger.get(["a cat", 2]) is None
     with pytest.raises(UserError, match=r"with model photographs, and this run has other$"):

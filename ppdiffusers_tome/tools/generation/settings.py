@@ -105,7 +105,8 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     tome = parse_tome_config(args) if hasattr(args, "ratio") else ToMeConfig(0.0)
-    found: dict[str, Any] = {
+    found: dict[str, Any] = {field.name: getattr(args, field.name, None) for field in fields(Settings)}
+    found |= {
         "model": model, "controlnet": _parse_controlnet(args, model, provides_edges), "photo": args.image,
         "controlnet_scale": 1.0 if args.controlnet_scale is None else args.controlnet_scale, "tome": tome,
         "steps": steps,
@@ -114,7 +115,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         read_photo_file(args.image)  # or it would fail after the model was loaded
     if hasattr(args, "ratio"):
         refuse_conflicts(args, [tome])
-    return Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
+    return Settings(**found)
 
 
 def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edges: bool) -> ModelSource | None:

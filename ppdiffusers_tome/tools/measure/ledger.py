@@ -15,7 +15,7 @@ _MAX_CHARACTERS = 60  # of two values in an error
 
 
 class Ledger:
-    """Results by key, in memory and as lines of JSON.
+    """Results by key, in memory and as lines of JSON with Python's infinity.
 
     A key is any value that JSON can hold, such as ``["a cat", 0]``; so is a result.
 

@@ -38,7 +38,7 @@ WORDS = {
     "strength": ("Strength", "引导强度"),
     "generate": ("Generate", "生成"),
     "cancel": ("Cancel", "取消"),
-    "first": ("Press “Generate”; on a CPU a small model takes a minute.", "点击“生成”；小模型约需一分钟。"),
+    "first": ("Press “Generate”; on a CPU a small model takes a minute.", "点击“生成”；在 CPU 上小模型约需一分钟。"),
     "known": ("This model knows these subjects and no others: {subjects}.", "这个模型只认识这些内容：{subjects}。"),
     "unmerged_shown": ("The unmerged image.", "这是不合并的图。"),
     "warm_up": ("Warming up, not timed", "预热中，不计时"),
