@@ -248,10 +248,13 @@ def disable_then_remove(model: Any) -> Any:
     return remove_tome(disable_cpu_kernels(model))
 
 
-@pytest.mark.parametrize("end", [remove_then_disable, disable_then_remove])
 @pytest.mark.parametrize(
-    "settings", [tiny.MERGE_ALL, dict(ratio=0.5, method="keys"), dict(ratio=0, cache=0.2)], ids=str
-)
+    ("settings", "end"),
+    [
+        (tiny.MERGE_ALL, remove_then_disable), (dict(ratio=0.5, method="keys"), disable_then_remove),
+        (dict(ratio=0, cache=0.2), remove_then_disable),
+    ],
+)  # fmt: skip
 def test_tome_before_and_after(
     end: Callable[[Any], Any], settings: dict[str, Any], computed: list[tuple[int, ...]]
 ) -> None:

@@ -92,6 +92,19 @@ class TestSchedule:
         assert all(later - earlier == 2 for earlier, later in pairwise(skipped))
 
     @pytest.mark.parametrize(
+        ("num_steps", "share", "skipped"),
+        [
+            (20, 0.2, range(12, 20, 2)), (20, 0.3, range(8, 20, 2)),
+            (28, 0.2, range(16, 28, 2)), (50, 0.2, range(28, 48, 2)),
+        ],
+    )  # fmt: skip
+    def test_a_class_conditional_transformer_that_predicts_noise_skips_until_late(
+        self, num_steps: int, share: float, skipped: range
+    ) -> None:
+        computed = choose_computed_steps(num_steps, share, CLASS_TRANSFORMER, predicts_noise=True)
+        assert set(range(num_steps)) - computed == set(skipped)
+
+    @pytest.mark.parametrize(
         ("share", "family", "errors", "highest"),
         [
             (0.5, CLASS_TRANSFORMER, "DiT-XL/2", 0.012), (0.5, TEXT_TRANSFORMER, "FLUX.1-dev", 1.3),
