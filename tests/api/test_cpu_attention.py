@@ -83,30 +83,37 @@ MODELS = {
 }
 
 
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of queries for which the kernel is asked; it has to answer."""
+def note_answers(patch: pytest.MonkeyPatch, place: Any, name: str) -> list[tuple[int, ...]]:
+    """Return a list that fills with the shapes for which a kernel is asked; it has to answer."""
     shapes: list[tuple[int, ...]] = []
+    compute = getattr(kernel, name)
 
-    def note(query: paddle.Tensor, *rest: Any) -> paddle.Tensor:
-        shapes.append(tuple(query.shape))
-        result = kernel.compute_attention(query, *rest)
+    def note(x: paddle.Tensor, *rest: Any, **given: Any) -> paddle.Tensor:
+        shapes.append(tuple(x.shape))
+        result = compute(x, *rest, **given)
         assert result is not None
         return result
 
-    monkeypatch.setattr(attention, "compute_attention", note)
+    patch.setattr(place, name, note)
     return shapes
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of queries."""
+    return note_answers(monkeypatch, attention, "compute_attention")
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_output_is_the_plain_processors(name: str, computed: list[tuple[int, ...]]) -> None:
     build, run = MODELS[name]
     model = plain(build())
-    expected = run(model)
+    expected, keys = run(model), list(model.state_dict())
     enable_cpu_kernels(model)
     assert kinds(model) == {CPUAttnProcessor}
     assert differ(run(model), expected) <= 5e-6
     assert computed
+    assert list(model.state_dict()) == keys
     assert np.array_equal(run(disable_cpu_kernels(model)), expected)
     assert kinds(model) == {AttnProcessor}
 

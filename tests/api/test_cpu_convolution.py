@@ -13,24 +13,15 @@ from paddle.nn import Conv2D
 from ppdiffusers.models.lora import LoRACompatibleConv, LoRAConv2dLayer
 
 import tiny
-from api.test_cpu_attention import differ, plain, run_eagerly
+from api.test_cpu_attention import differ, note_answers, plain, run_eagerly
 from ppdiffusers_tome import apply_tome, disable_cpu_kernels, enable_cpu_kernels, remove_tome
-from ppdiffusers_tome.cpu import convolution, kernel
+from ppdiffusers_tome.cpu import convolution
 
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of images for which the kernel is asked; it has to answer."""
-    shapes: list[tuple[int, ...]] = []
-
-    def note(x: paddle.Tensor, *rest: Any, **given: Any) -> paddle.Tensor:
-        shapes.append(tuple(x.shape))
-        result = kernel.compute_convolution(x, *rest, **given)
-        assert result is not None
-        return result
-
-    monkeypatch.setattr(convolution, "compute_convolution", note)
-    return shapes
+    """The shapes of images."""
+    return note_answers(monkeypatch, convolution, "compute_convolution")
 
 
 def functions(model: tiny.Model) -> dict[str, Any]:
@@ -154,21 +145,6 @@ def test_traced_programs_have_paddles_operator(full_graph: bool, first: str) -> 
     assert differ(run_eagerly(disable_cpu_kernels(traced), x), expected) <= 2e-6
 
 
-MODELS = {"unet": (tiny.unet, tiny.run_unet), "controlnet": (tiny.controlnet, tiny.run_controlnet)}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_convolution_of_a_model_is_computed(name: str, computed: list[tuple[int, ...]]) -> None:
-    build, run = MODELS[name]
-    model = plain(build())
-    expected, keys = run(model), list(model.state_dict())
-    assert differ(run(enable_cpu_kernels(enable_cpu_kernels(model))), expected) <= 2e-6
-    assert len(computed) == len(functions(model)) == len(convolutions(model))
-    assert list(model.state_dict()) == keys
-    assert np.array_equal(run(disable_cpu_kernels(model)), expected)
-    assert not functions(model)
-
-
 def test_convolutions_and_attention_of_a_vae_are_computed(computed: list[tuple[int, ...]]) -> None:
     pipe = tiny.pipeline()
     image = tiny.array((1, 3, 32, 32), seed=1)
@@ -178,7 +154,7 @@ def test_convolutions_and_attention_of_a_vae_are_computed(computed: list[tuple[i
         return pipe.vae.decode(pipe.vae.encode(image).latent_dist.mode()).sample
 
     expected = run_eagerly(reconstruct, image)
-    enable_cpu_kernels(pipe)
+    enable_cpu_kernels(enable_cpu_kernels(pipe))
     assert differ(run_eagerly(reconstruct, image), expected) <= 4e-6
     assert len(computed) == len(convolutions(pipe.vae))
     disable_cpu_kernels(pipe)
@@ -196,24 +172,19 @@ class Renamed(Conv2D):
     """Has the forward of its base."""
 
 
-def test_a_subclass_keeps_its_own_forward(computed: list[tuple[int, ...]]) -> None:
+def test_a_subclass_keeps_its_own_forward(
+    computed: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that it gets later."""
     x = tiny.array((2, 8, 9, 13), seed=1)
     layer = paddle.nn.Sequential(*(tiny.build(cls, in_channels=8, out_channels=8, kernel_size=3) for cls in
                                    (Doubling, Renamed, paddle.nn.Conv2DTranspose)))  # fmt: skip
     expected = run_eagerly(layer, x)
     assert differ(run_eagerly(enable_cpu_kernels(layer), x), expected) <= 2e-6
     assert [*functions(layer)] == ["1"]
+    monkeypatch.setattr(Renamed, "forward", lambda self, x: x)
+    assert run_eagerly(layer[1], x).shape == tuple(x.shape)
     assert len(computed) == 1
-
-
-def test_a_forward_that_replaces_the_class_s_afterwards_runs(
-    computed: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layer = enable_cpu_kernels(tiny.build(Renamed, in_channels=8, out_channels=8, kernel_size=3))
-    x = tiny.array((2, 8, 9, 13), seed=1)
-    monkeypatch.setattr(Renamed, "forward", lambda self, x: x + 1)
-    assert np.array_equal(run_eagerly(layer, x), (x + 1).numpy())
-    assert computed == []
 
 
 def test_hooks_and_functions_of_the_users_stay(computed: list[tuple[int, ...]]) -> None:
@@ -277,10 +248,13 @@ def disable_then_remove(model: Any) -> Any:
     return remove_tome(disable_cpu_kernels(model))
 
 
-@pytest.mark.parametrize("end", [remove_then_disable, disable_then_remove])
 @pytest.mark.parametrize(
-    "settings", [tiny.MERGE_ALL, dict(ratio=0.5, method="keys"), dict(ratio=0, cache=0.2)], ids=str
-)
+    ("settings", "end"),
+    [
+        (tiny.MERGE_ALL, remove_then_disable), (dict(ratio=0.5, method="keys"), disable_then_remove),
+        (dict(ratio=0, cache=0.2), remove_then_disable),
+    ],
+)  # fmt: skip
 def test_tome_before_and_after(
     end: Callable[[Any], Any], settings: dict[str, Any], computed: list[tuple[int, ...]]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.override import list_overrides
 
 SIDE, CHANNELS = 8, 8
 
@@ -138,51 +135,3 @@ def test_keywords_only_call_equals_a_positional_one() -> None:
     with paddle.no_grad():
         output = unet(sample=tiny.latent(), timestep=500, encoder_hidden_states=tiny.text()).sample.numpy()
     assert np.array_equal(output, tiny.run_unet(unet))
-
-
-def test_a_parent_called_by_keyword_merges_as_one_called_by_position() -> None:
-    parent = tiny.as_model(tiny.unet().down_blocks[0].attentions[0])
-    latent, text = tiny.array((2, 8, 16, 16)), tiny.text()
-
-    @paddle.no_grad()
-    def run(*inputs: paddle.Tensor, **keywords: paddle.Tensor) -> np.ndarray:
-        return parent(*inputs, encoder_hidden_states=text, **keywords).sample.numpy()
-
-    plain = run(latent)
-    apply_tome(parent, 0.5)
-    merged = run(latent)
-    assert np.abs(merged - plain).max() >= 1e-3
-    assert np.array_equal(run(hidden_states=latent), merged)
-
-
-def test_a_sublayer_called_by_keyword_merges() -> None:
-    def run_with(call: Callable[[Any, paddle.Tensor], paddle.Tensor], ratio: float = 0.5) -> np.ndarray:
-        class Own(BasicTransformerBlock):
-            def forward(self, hidden_states: paddle.Tensor, *args: object, **kwargs: object) -> paddle.Tensor:
-                return call(self.attn1, self.norm1(hidden_states)) + hidden_states
-
-        model = tiny.unet()
-        for block in find_blocks(model):
-            block.block.__class__ = Own
-        return tiny.run_unet(apply_tome(model, ratio))
-
-    merged = run_with(lambda attention, tokens: attention(hidden_states=tokens))
-    assert np.array_equal(merged, run_with(lambda attention, tokens: attention(tokens)))
-    assert np.abs(merged - run_with(lambda attention, tokens: attention(tokens), ratio=0)).max() > 1e-4
-
-
-def test_a_block_that_is_given_another_class_keeps_tome() -> None:
-    class Other(BasicTransformerBlock):
-        pass
-
-    model, expected = (apply_tome(tiny.unet(), 0.5, max_downsample=2) for _ in range(2))
-    blocks = [found.block for found in find_blocks(model)]
-    before = model.tome.num_blocks
-    blocks[0].__class__ = Other
-    assert model.tome.num_blocks == before
-    assert np.array_equal(tiny.run_unet(model), tiny.run_unet(expected))
-    remove_tome(model)
-    assert type(blocks[0]) is Other
-    assert not [layer for layer in model.sublayers(include_self=True) if list_overrides(layer)]
-    apply_tome(model, 0.5, max_downsample=2)
-    assert model.tome.num_blocks == before

@@ -188,20 +188,6 @@ def test_a_list_that_rounds_one_of_two_timesteps_is_one_run(name: str, num_steps
     assert {steps.step_at(timestep).num_steps for timestep in schedule} == {len(schedule)}
 
 
-def test_a_jump_back_to_more_noise_begins_another_run() -> None:
-    scheduler = ppdiffusers.RePaintScheduler()
-    scheduler.set_timesteps(40, jump_length=10, jump_n_sample=2)
-    schedule = [float(timestep) for timestep in scheduler.timesteps]
-    called = [after for before, after in zip([np.inf, *schedule], schedule, strict=False) if after < before]
-    steps = Steps(schedule)
-    found = [steps.step_at(timestep) for timestep in called]
-    begins = {number for number, step in enumerate(found) if not step.continues}
-    rises = {number for number in range(1, len(called)) if called[number] > called[number - 1]}
-    assert rises
-    assert begins >= {0, *rises}
-    assert len(begins) < len(called) / 2  # most steps of a run follow one another
-
-
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_missing_timestep_begins_another_run(missing: int) -> None:
     """Whoever skipped its call knows nothing of what this keeps."""

@@ -10,12 +10,16 @@ import pytest
 from paddle.distributed.fleet.utils import recompute
 
 import tiny
-from patching.contract import needs_recompute
-from ppdiffusers_tome import apply_tome
+from patching.contract import Tensors, needs_recompute
+from ppdiffusers_tome import ToMeValueError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.overrides import denoiser
+from zoo.lvdm import SPECIMEN as LVDM
+from zoo.specimen import Inputs, attention_anywhere
 
 Gradients = dict[str, np.ndarray]
 
@@ -29,11 +33,10 @@ def run_dit(dit: tiny.Model, height: int = 16, width: int = 16, timestep: int = 
     return dit(tiny.latent(2, height, width), timestep=steps, class_labels=labels).sample
 
 
-def gradients(model: tiny.Model, *outputs: paddle.Tensor) -> Gradients:
-    """Of the mean squares; several outputs go backward one after the other, in the order given."""
+def gradients(model: tiny.Model, output: paddle.Tensor) -> Gradients:
+    """Of the mean square."""
     model.clear_gradients()
-    for output in outputs:
-        (output**2).mean().backward()
+    (output**2).mean().backward()
     return {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -65,15 +68,18 @@ def test_gradients_are_finite_and_reach_every_parameter(case: Any) -> None:
 
 @needs_recompute
 class TestCheckpointing:
-    @pytest.mark.parametrize("settings", [{}, dict(reuse_steps=3), dict(ratio=(0.6, 0.1))], ids=str)
-    @pytest.mark.parametrize("between", [(8, 32, 500), (16, 16, 20), (32, 32, 3)], ids=str)
+    @pytest.mark.parametrize("settings", [{}, dict(ratio=(0.6, 0.1))], ids=str)
+    @pytest.mark.parametrize("between", [(8, 32, 20), (16, 16, 20)], ids=str)
+    @pytest.mark.parametrize("flag", ["False", "True"], ids=["new", "old"])
     def test_forward_in_between_changes_nothing(
-        self, case: Any, settings: dict[str, Any], between: tuple[int, int, int]
-    ) -> None:
+        self, case: Any, settings: dict[str, Any], between: tuple[int, int, int], flag: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
         """The rerun must see its own image's shape and timestep, not those of the last forward.
 
         It begins with the last block, and must find the matching that the first one made.
         """
+        monkeypatch.setenv("FLAG_USE_OLD_RECOMPUTE", flag)
         model, run = case
         apply_tome(model, **{**tiny.MERGE_ALL, **settings})
         expected = gradients(model, run(model))
@@ -82,6 +88,78 @@ class TestCheckpointing:
         with paddle.no_grad():
             run(model, *between)
         assert difference(gradients(model, output), expected) <= 1e-6
+
+    @pytest.mark.parametrize("method", ["tome", "keys", "todo"])
+    def test_inside_of_the_blocks_of_lvdm(self, method: str) -> None:
+        def found(checkpointed: bool) -> Gradients:
+            model = apply_tome(LVDM.build(), 0.5, max_downsample=8, method=method)
+            model.train()
+            for layer in model.sublayers():
+                if type(layer).__name__ == "BasicTransformerBlockST":
+                    layer.checkpoint = checkpointed
+                if isinstance(layer, paddle.nn.Dropout):
+                    layer.p = 0
+            with paddle.set_grad_enabled(True), attention_anywhere():
+                inputs = Inputs()
+                x = inputs.image(4, inputs.frames)
+                x.stop_gradient = False
+                return gradients(model, model(x, inputs.timesteps.astype("int64"), context=inputs.text()).sample)
+
+        assert difference(found(True), found(False)) <= 1e-6
+
+    SETTINGS = ({}, dict(method="todo"))
+    NEED_THE_STEP = (dict(reuse_steps=2), dict(end=0.6), dict(ratio=(0.6, 0.2)), dict(cache=0.5))
+
+    @pytest.mark.parametrize("settings", [*SETTINGS, *NEED_THE_STEP], ids=str)
+    @pytest.mark.parametrize("piped", [False, True], ids=["bare", "in a pipeline"])
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_of_the_denoiser_itself(self, settings: dict[str, Any], piped: bool, reentrant: bool) -> None:
+        """As rewards are trained through a whole denoising; the backward pass knows no steps."""
+
+        class Rewarded(tiny.Sampler):
+            def denoise(self, checkpointed: bool) -> paddle.Tensor:
+                self.scheduler.set_timesteps(4)
+                x = tiny.latent()
+                x.stop_gradient = False
+                for timestep in self.scheduler.timesteps[:3]:
+                    call = lambda x, at=timestep: self.unet(x, at, tiny.text()).sample  # noqa: E731
+                    x = x - 0.3 * (recompute(call, x, use_reentrant=reentrant) if checkpointed else call(x))
+                return x
+
+            def __call__(self, checkpointed: bool) -> paddle.Tensor:
+                return self.denoise(checkpointed)
+
+        def found(checkpointed: bool) -> Gradients:
+            pipe = Rewarded(apply_tome(tiny.unet(levels=1), **{"ratio": 0.5, **settings}), tiny.scheduler())
+            return gradients(pipe.unet, pipe(checkpointed) if piped else pipe.denoise(checkpointed))
+
+        if settings in self.NEED_THE_STEP:
+            # Paddle gives an error in a backward pass its own class, around the message.
+            with pytest.raises((ToMeValueError, OSError), match="needs the step of each call"):
+                found(True)
+            assert not CALL_STACK.is_recomputing
+        else:
+            assert difference(found(True), found(False)) <= 1e-6
+
+    def test_without_paddles_state_it_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As with Paddle 2.6, which hands no state to layers that run again."""
+        unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
+        monkeypatch.setattr(denoiser, "HAS_STATE", False)
+        unet.enable_gradient_checkpointing()
+        with pytest.raises(ToMeValueError, match="checkpointing does not go together with ToMe on Paddle"):
+            run_unet(unet)
+        tiny.run_unet(unet)  # without gradients
+
+    def test_a_call_is_remembered_no_longer_than_its_graph(self) -> None:
+        unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
+        unet.train()
+        unet.enable_gradient_checkpointing()
+        tensors = Tensors(unet)
+        output = run_unet(unet)
+        assert tensors.alive() > 0
+        output.mean().backward()
+        del output
+        assert tensors.alive() == 0
 
     @pytest.mark.filterwarnings("always:ToMe")
     def test_recompute_without_its_state_is_told(self) -> None:

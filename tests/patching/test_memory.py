@@ -25,14 +25,14 @@ def test_memory_stays_when_tome_comes_and_goes(removing: bool) -> None:
     unet = tiny.unet(levels=1)
     before = tiny.snapshot(unet)
     for number in range(3 * WARM):
-        if number == WARM:
+        if number in (0, WARM):  # the first has room made for what counting takes itself
             start = count_objects()
         tiny.run_unet(apply_tome(unet, 0.5, seed=number), 1, 8, 8)
         if removing:
             remove_tome(unet)
     end = count_objects()
     assert tiny.snapshot(remove_tome(unet)) == before
-    assert end[0] == start[0]  # states and overrides
+    assert end[0] <= start[0]  # states and overrides; those of earlier tests may go meanwhile
     assert end[1] - start[1] < 2 * WARM  # not one more a round, whatever else Python holds
     assert end[2] - start[2] <= MOST_GROWTH
 
@@ -48,7 +48,7 @@ def test_memory_stays_over_calls_of_ever_new_sizes() -> None:
         return count_objects()
 
     start, end = run_all(), run_all()
-    assert end[0] == start[0]
+    assert end[0] <= start[0]
     assert end[1] - start[1] <= len(sizes)
     assert end[2] - start[2] <= MOST_GROWTH
 
@@ -71,11 +71,11 @@ def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp() -> None:
 def count_objects() -> tuple[int, int, int]:
     """States and overrides of ToMe that are alive; all objects that Python tracks; bytes that the process holds."""
     gc.collect()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096  # before a list of all, which has megabytes
     # Paddle itself never frees the list of its keywords that it makes for every ``to_tensor`` of an array.
     objects = [each for each in gc.get_objects() if not _is_of_keywords(each)]
     # By its type: a weak proxy would answer for what it stands for, which may be gone.
     ours = sum(issubclass(type(each), (DenoiserState, Override)) for each in objects)
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     return ours, len(objects), resident
 
 

@@ -172,17 +172,6 @@ def test_other_ways_to_attend_give_the_same(name: str, tmp_path: Path, monkeypat
     assert np.abs(tiny.run_unet(unet) - expected).max() <= 1e-5
 
 
-def test_processors_are_left_where_they_are() -> None:
-    unet, processor = tiny.unet(), Counting()
-    unet.set_attn_processor(processor)
-    apply_tome(unet, **tiny.MERGE_ALL)
-    assert all(held is processor for held in unet.attn_processors.values())
-    tiny.run_unet(unet)
-    assert processor.calls == len(unet.attn_processors)
-    remove_tome(unet)
-    assert all(held is processor for held in unet.attn_processors.values())
-
-
 def test_unfusing_a_lora_under_tome(tmp_path: Path) -> None:
     """ppdiffusers drops a LoRA when it fuses it, so unfusing gives the UNet without one."""
     unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL)

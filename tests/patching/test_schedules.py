@@ -272,7 +272,7 @@ class TestInAModel:
         seen = pipe(lambda unet, number, timestep: tokens_by_level(unet, timestep=timestep)[FINEST], steps=6)
         assert seen[0] == seen[1] == seen[2] != seen[3] == seen[4] == seen[5]
 
-    @pytest.mark.parametrize("settings", [dict(ratio=(0.6, 0.2)), dict(end=0.5)])
+    @pytest.mark.parametrize("settings", [dict(ratio=(0.6, 0.2)), dict(end=0.5), dict(ratio=0, cache=0.5)])
     def test_a_program_cannot_follow_what_is_read_on_the_host(self, settings: dict[str, Any]) -> None:
         unet = apply_tome(tiny.small_unet(), **settings)
         specs = [InputSpec([2, 4, 16, 16], "float32"), InputSpec([1], "int64"), InputSpec(tiny.text().shape, "float32")]

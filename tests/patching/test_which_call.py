@@ -14,12 +14,8 @@ from paddle import nn
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
-from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.tools.recorder import record_merging
-from zoo.specimen import Inputs
-from zoo.unidiffuser import IMAGE_DIM
-from zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
 
 
 class Sampler(nn.Layer):
@@ -74,25 +70,6 @@ def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -
     assert len({id(override.state) for _, _, override in list_attached_blocks(multi)}) == 2
 
 
-def test_a_model_of_its_own_in_a_callback_has_its_own_steps() -> None:
-    """The pipeline's schedule says nothing of it."""
-    pipe, judge = tiny.pipeline(), apply_tome(tiny.unet(), 0.5, end=0.5)
-    counts: list[int] = []
-
-    def callback(pipe: Any, step: int, timestep: Any, values: dict[str, Any]) -> dict[str, Any]:
-        for timestep in (900, 100):
-            with record_merging(judge) as records:
-                tiny.run_unet(judge, timestep=timestep)
-            counts.append(sum(record.num_merged for record in records) > 0)
-        return values
-
-    expected = tiny.run_pipeline(tiny.pipeline().apply_tome(0.5, end=0.5), steps=3)
-    pipe.apply_tome(0.5, end=0.5)
-    output = tiny.run_pipeline(pipe, steps=3, callback_on_step_end=callback)
-    assert counts == [True, False] * 3
-    assert np.array_equal(output, expected)
-
-
 def run_img2img(pipe: Any) -> None:
     image = paddle.tanh(tiny.array((1, 3, 32, 32), seed=6))
     pipe(image=image, strength=0.3, num_inference_steps=10, output_type="latent", **tiny.PROMPT)
@@ -125,24 +102,3 @@ def test_idle_start_and_end_are_logged(steps: int | None, settings: dict[str, An
     messages = [str(warning.message) for warning in logged if "ToMe" in str(warning.message)]
     assert len(messages) == (message is not None)
     assert message is None or re.search(message, messages[0])
-
-
-def test_reuse_that_never_finds_anything_is_logged_once() -> None:
-    """UniDiffuser denoises all that it is given, so nothing beside the latents stays the same."""
-    model = apply_tome(UNIDIFFUSER.build(), 0.5, reuse_steps=4)
-    with pytest.warns(UserWarning, match="shared nothing, so cache and reuse_steps .*cannot be told apart") as told:
-        denoise_all(model, steps=8)
-    assert len([each for each in told if "reuse_steps" in str(each.message)]) == 1
-    remove_tome(model)
-
-
-def denoise_all(model: Any, steps: int) -> None:
-    def call(model: Any, number: int, timestep: float) -> Any:
-        inputs = Inputs(timestep=int(timestep))
-        return model(
-            latent_image_embeds=inputs.image(4, seed=number), prompt_embeds=inputs.text(seed=number + 99),
-            image_embeds=inputs.normal(1, IMAGE_DIM, seed=number + 50),
-            timestep_img=inputs.timesteps, timestep_text=inputs.timesteps,
-        )  # fmt: skip
-
-    tiny.Sampler(model, tiny.scheduler())(call, steps=steps)
