@@ -153,7 +153,7 @@ class CompiledModel:
                 raise UncompilableError("an attention processor keeps something of every call")
             if trace.digest in self._programs:  # the model changed back
                 return self._programs[trace.digest]
-            show_progress(f"{name} for {' '.join(str(x.shape) for x in tensors[:1])} is being compiled ...")
+            show_progress(f"{name} for {' '.join(str(list(x.shape)) for x in tensors[:1])} is being compiled ...")
             program = Program(trace, self.precision, self.threads)
             note = hash_comparison(__version__, trace.digest, contents.samples, self.precision)
             if not has_compared(note):
