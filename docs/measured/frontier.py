@@ -56,10 +56,17 @@ IMAGE, BLOCKS = attrgetter("image_speed"), attrgetter("block_speed")
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Read a ``compare.json``."""
+    """Read a ``compare.json``, without the settings that are no longer included."""
     results = json.loads(path.read_text())
-    rows = [row for row in results["configurations"] if row["psnr_db"] is not None]
+    rows = [row for row in results["configurations"] if row["psnr_db"] is not None and is_included(row)]
     return results["run"]["model"], [make_point(row) for row in rows]
+
+
+def is_included(row: Mapping[str, Any]) -> bool:
+    """Return True for a configuration that the port or today's package can run."""
+    settings = row["configuration"]["tome"]
+    has_gone = any(settings.get(name) for name in ("proportional", "min_similarity", "reuse_blocks"))
+    return settings.get("method", PLAIN_TOME) in (PLAIN_TOME, "keys", PLAIN_TODO) and not has_gone
 
 
 def make_point(row: Mapping[str, Any]) -> Point:
