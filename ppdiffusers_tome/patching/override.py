@@ -138,10 +138,7 @@ def list_functions(layer: Layer) -> list[Any]:
 
 
 def find_inside(layer: Layer) -> Any:
-    """Return the ``forward`` inside of a layer's overrides.
-
-    None is the method of the class.
-    """
+    """Return the ``forward`` inside of a layer's overrides; None: the class's."""
     places = vars(layer).get(PLACES, {}).get("forward")
     return places[0].inside if places else vars(layer).get("forward")
 

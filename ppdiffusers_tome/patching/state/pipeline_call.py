@@ -41,12 +41,7 @@ class SharedValues:
 
 
 class Denoising:
-    """The calls of one denoiser in a call of its pipeline.
-
-    Args:
-        pipe: the pipeline.
-        name: of the denoiser in it.
-        state: of the denoiser.
+    """The calls of one denoiser in a call of its pipeline, where it has a name.
 
     Attributes:
         scheduler: of the denoiser, at its last call.
