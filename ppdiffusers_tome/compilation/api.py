@@ -1,7 +1,5 @@
 """``compile_cpu`` and ``uncompile_cpu``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, TypeVar
 

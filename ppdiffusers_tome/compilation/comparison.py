@@ -5,8 +5,6 @@ noted by an empty file in the user's cache folder, named by a hash of the progra
 computes it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

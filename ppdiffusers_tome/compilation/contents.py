@@ -1,7 +1,5 @@
 """A model as its programs were made of it: layers, their attributes and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -50,7 +50,7 @@ _TYPES = {"float32", "int64", "int32", "bool"}
 
 
 class CompiledModel:
-    """The programs of a model, each in a precision of ``BOUNDS`` and on so many threads.
+    """The programs of a model, in a precision and on some threads.
 
     It ``brings_kernels`` where what Paddle computes got onnxruntime's kernels with it.
     """

@@ -4,8 +4,6 @@ All shapes of a traced call are fixed, so an operator's result has the shape tha
 is not needed. An operator that is missing here makes a call uncompilable only where its result is used.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

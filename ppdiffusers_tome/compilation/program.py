@@ -1,7 +1,5 @@
 """A program that OpenVINO compiled for one kind of call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tensors taken out of nested arguments and outputs, and put back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The program of a call: traced by Paddle, and written with OpenVINO's operators."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ ppdiffusers has no memory efficient attention for CPUs. Its plain processor hold
 all heads and images at once, a gigabyte for two images at Stable Diffusion 1.5's finest level.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import paddle

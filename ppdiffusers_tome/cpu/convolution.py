@@ -1,7 +1,5 @@
 """Convolutions on a CPU, faster and lighter than Paddle's own."""
 
-from __future__ import annotations
-
 from types import MethodType
 from typing import Any
 

@@ -3,8 +3,6 @@
 All tokens give queries, so nothing is restored. (Merged keys are a ``Matching`` that keeps queries.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Constant arrays as tensors, copied to the device once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary

@@ -6,8 +6,6 @@ neighbours are never out of reach, as in comparing each token with its neighbour
 sources merge is still decided over the whole image.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 

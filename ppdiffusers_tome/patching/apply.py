@@ -1,13 +1,9 @@
 """The application, removal and report of settings on a pipeline or model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-
-from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.patching import checks
@@ -174,7 +170,7 @@ def get_tome(model_or_pipe: Any) -> AppliedToMe | None:
     return AppliedToMe(tuple(entries)) if entries else None
 
 
-def _remove_port(model: Layer) -> None:
+def _remove_port(model: Any) -> None:
     """Restore the classes and attributes that ppdiffusers' port of tomesd changed."""
     for layer in model.sublayers(include_self=True):
         info = vars(layer).get("_tome_info")

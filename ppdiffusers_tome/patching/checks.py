@@ -1,7 +1,5 @@
 """Refusals, explanations and advice before ToMe is applied."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from paddle.nn import Layer

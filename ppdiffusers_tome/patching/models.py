@@ -22,7 +22,7 @@ _NOT_DENOISERS = (
 
 
 def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Layer]]:
-    """Yield names and models of a pipeline, or "" and the model; refuse anything else."""
+    """Yield names and models of a pipeline, or "" and the model."""
     import paddle
 
     if isinstance(model_or_pipe, paddle.nn.Layer):

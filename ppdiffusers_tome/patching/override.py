@@ -6,8 +6,6 @@ class stays. So a user's hooks run outside and see all tokens, a cache that repl
 and a deep copy of a model carries its ToMe.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

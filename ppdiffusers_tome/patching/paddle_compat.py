@@ -1,7 +1,5 @@
 """Compatibility with the tracing of Paddle 2.6 and 3."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Bounds of single settings, and numbers of other libraries as Python's own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The construction of reducers from settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 
@@ -46,9 +44,6 @@ def build_reducer(
     )  # fmt: skip
 
 
-# Functions of this module with ``partial``, not nested functions: Paddle 2.6 loses the variables of a closure while it
-# traces a program.
-
-
+# For ``partial``, as Paddle 2.6 loses the variables of a nested function while it traces a program.
 def _make_chosen_keys(kept: paddle.Tensor, tokens: paddle.Tensor) -> ChosenKeys:
     return ChosenKeys(kept, tokens.shape[0], tokens.shape[1])

@@ -1,7 +1,5 @@
 """Values and names as text for people."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Any

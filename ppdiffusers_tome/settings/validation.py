@@ -1,7 +1,5 @@
 """Validation of ``ToMeConfig``: types, ranges, and settings that conflict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field

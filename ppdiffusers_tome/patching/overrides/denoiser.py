@@ -1,7 +1,5 @@
 """Overrides that begin and end a denoiser's call and find its timestep."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
