@@ -189,9 +189,8 @@ def apply_patch(
     return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)
 
 
-def remove_patch(model: T) -> T:
-    """Remove ToMe, under tomesd's name for ``remove_tome``."""
-    return remove_tome(model)
+remove_patch = remove_tome
+"""``remove_tome``, under tomesd's name."""
 
 
 class ToMeMixin:

@@ -1,7 +1,5 @@
 """Errors of this package; each is a built-in error too."""
 
-from __future__ import annotations
-
 
 class ToMeError(Exception):
     """Any error of ppdiffusers_tome."""

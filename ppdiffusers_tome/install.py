@@ -4,8 +4,6 @@ Importing ppdiffusers takes 10 seconds and more, so importing this package does 
 ppdiffusers' classes at once where it is imported already, otherwise as soon as it is.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.abc
 import importlib.machinery
@@ -122,10 +120,7 @@ def _list_subclasses(cls: type) -> Iterator[type]:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """A finder that patches ppdiffusers' classes once ppdiffusers is imported.
-
-    It stays until an import succeeds.
-    """
+    """A finder that patches ppdiffusers' classes once its import succeeds."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,7 +1,5 @@
 """Warn of what does less than asked, and tell what takes a while."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

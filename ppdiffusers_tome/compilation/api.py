@@ -1,7 +1,5 @@
 """``compile_cpu`` and ``uncompile_cpu``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -80,11 +78,7 @@ def uncompile_cpu(model_or_pipe: T) -> T:
 
 
 def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
-    """Yield names and layers that are compiled: denoisers, and decoders of VAEs.
-
-    Raises:
-        ToMeTypeError: it is neither a pipeline nor a model.
-    """
+    """Yield names and layers that are compiled: denoisers, and decoders of VAEs."""
     for name, model in list_models(model_or_pipe, denoisers_only=False):
         if hasattr(model, "decode") and isinstance(getattr(model, "decoder", None), Layer):
             yield f"{name}.decoder".lstrip("."), model.decoder

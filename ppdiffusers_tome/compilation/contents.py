@@ -1,7 +1,5 @@
 """A model as its programs were made of it: layers, their attributes and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +8,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.arrays import share_memory
+from ppdiffusers_tome.patching.checks import NO_PROGRAM
 from ppdiffusers_tome.patching.override import PLACES, find_inside, list_overrides
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -20,7 +19,7 @@ class Contents:
     """The layers, attributes and weights of a model at one moment.
 
     Of each weight some numbers are read: whatever changes a weight (a LoRA that is fused, training, another state)
-    changes all of it.
+    changes all of it, or its address, or counts its version up (``weight[3] = 0``).
 
     Args:
         attributes: of ``list_contents``.
@@ -28,51 +27,45 @@ class Contents:
     Attributes:
         weights: parameters and buffers.
         num_bytes: of the weights.
-        samples: numbers of each weight.
         obstacle: why no call of the model can become a program, or None.
+        samples: numbers of each weight.
+        places: the address and version of each weight.
     """
 
     def __init__(self, attributes: list[Any]) -> None:
         self._attributes = attributes
-        layers = [each for each in self._attributes if isinstance(each, Layer)]
+        layers = [each for each in attributes if isinstance(each, Layer)]
         tensors = (x for each in layers for held in (each._parameters, each._buffers) for x in held.values())
         self.weights = list({id(x): x for x in tensors if x is not None}.values())
         self.num_bytes = sum(x.size * x.element_size() for x in self.weights)
-        self._addresses = self._find_addresses()
-        self.obstacle = self._find_obstacle()
+        self.obstacle = self._find_obstacle(layers)
         self._views = [] if self.obstacle else [_sample(x) for x in self.weights]  # of others numpy may have no view
-        self.samples = self._read_samples()
+        self.places, self.samples = self._read_weights()
 
     def is_outdated(self, attributes: list[Any]) -> bool:
         """Return whether a layer, an attribute or a weight changed since."""
         try:
-            return (
-                self._find_addresses() != self._addresses
-                or self._read_samples() != self.samples
-                or attributes != self._attributes  # the same objects, or equal ones
-            )
+            # The same objects, or equal ones.
+            return self._read_weights() != (self.places, self.samples) or attributes != self._attributes
         except Exception:  # of attributes that cannot be compared, such as arrays
             return True
 
-    def _find_obstacle(self) -> str | None:
-        layers = {each for each in self._attributes if isinstance(each, Layer)}
+    def _find_obstacle(self, layers: list[Layer]) -> str | None:
         if others := {str(x.dtype) for x in self.weights if x.is_floating_point()} - {str(paddle.float32)}:
             return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
         if not all(x.place.is_cpu_place() for x in self.weights):
             return "its weights are on a GPU; load it under paddle.set_device('cpu')"
         if not all(x.is_contiguous() for x in self.weights):
             return "one of its weights is a view of another tensor; make it contiguous()"
-        if any(each._forward_pre_hooks or each._forward_post_hooks for each in layers - {self._attributes[0]}):
+        if any(each._forward_pre_hooks or each._forward_post_hooks for each in layers if each is not layers[0]):
             return "hooks are on layers inside of it, which a program would not call; remove them"
-        if self._attributes[0].training:  # layers of a LoRA are where they come later
+        if layers[0].training:  # layers of a LoRA are where they come later
             return "it is in training mode; call its eval()"
         return None
 
-    def _find_addresses(self) -> list[tuple[int, int]]:
-        return [(x.data_ptr(), x.inplace_version) for x in self.weights]  # ``weight[3] = 0`` counts the version up
-
-    def _read_samples(self) -> bytes:
-        return b"".join(view.tobytes() for view in self._views)
+    def _read_weights(self) -> tuple[list[tuple[int, int]], bytes]:
+        places = [(x.data_ptr(), x.inplace_version) for x in self.weights]
+        return places, b"".join(view.tobytes() for view in self._views)
 
 
 def _sample(x: paddle.Tensor) -> np.ndarray:
@@ -84,44 +77,37 @@ def _sample(x: paddle.Tensor) -> np.ndarray:
 def find_conflict(settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
     """Return why settings of ToMe cannot become a program, or None."""
     if any(config.differs_by_step for _, config in settings):
-        return (
-            "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
-            "compile_cpu, whose programs do the same in every step; apply_tome with one ratio and without them"
-        )
+        return f"{NO_PROGRAM}; apply_tome with one ratio and without them"
     return None
 
 
-def list_contents(layer: Layer) -> tuple[list[Any], tuple[tuple[int, ToMeConfig], ...]]:
+def list_contents(model: Layer) -> tuple[list[Any], tuple[tuple[int, ToMeConfig], ...]]:
     """List the attributes of a model's layers, and ToMe's settings by layer.
 
-    ToMe leaves no trace in the first list, so a model to which it is applied again finds its programs. Of lists and
-    dictionaries, which may change in place, the items are listed, too: hooks, scales of LoRAs. So are the attributes of
-    attention processors, such as an IP-Adapter's scale.
+    ToMe leaves no trace in the first list, so a model to which it is applied again finds its programs; nor do hooks on
+    the model itself, which run around them. Of lists and dictionaries, which may change in place, the items are listed,
+    too: hooks, scales of LoRAs. So are the attributes of attention processors, such as an IP-Adapter's scale.
     """
     found: list[Any] = []
     settings: list[tuple[int, ToMeConfig]] = []
-    _append_contents(layer, found, settings)
+    for layer in model.sublayers(include_self=True):
+        overrides = list_overrides(layer)
+        settings.extend((id(layer), each.state.config) for each in overrides)
+        # A cache of steps may replace the method of a class, or put a function in its place.
+        found.extend((layer, type(layer).forward, find_inside(layer)))
+        # Those of ToMe, and one that Paddle sets where hooks run.
+        skipped = {"forward", "_built", PLACES, *(each.method_name for each in overrides)}
+        attributes = [
+            value for name, value in vars(layer).items()
+            if name not in skipped and not (layer is model and name.startswith("_forward_"))
+        ]  # fmt: skip
+        attributes.extend(getattr(vars(layer).get("processor"), "__dict__", {}).values())
+        found.extend(attributes)
+        # Other scalars are equal.
+        found.extend(id(x) for held in (layer._parameters, layer._buffers) for x in held.values())
+        for value in attributes:
+            if isinstance(value, dict) and value:
+                found.extend(value.values())
+            elif isinstance(value, list):
+                found.extend(value)
     return found, tuple(settings)
-
-
-def _append_contents(layer: Layer, found: list[Any], settings: list[tuple[int, ToMeConfig]]) -> None:
-    overrides = list_overrides(layer)
-    settings.extend((id(layer), each.state.config) for each in overrides)
-    # A cache of steps may replace the method of a class, or put a function in its place.
-    found.extend((layer, type(layer).forward, find_inside(layer)))
-    tome = {"forward", PLACES, *(each.method_name for each in overrides)}
-    attributes = [value for name, value in vars(layer).items() if name not in tome]
-    found.extend(attributes)
-    # Other scalars are equal.
-    found.extend(id(x) for held in (layer._parameters, layer._buffers) for x in held.values())
-    for value in attributes:
-        if isinstance(value, dict) and value:
-            found.extend(value.values())
-        elif isinstance(value, list):
-            found.extend(value)
-    processor = vars(layer).get("processor")
-    if hasattr(processor, "__dict__"):
-        found.extend(vars(processor).values())
-    for each in layer._sub_layers.values():
-        if each is not None:
-            _append_contents(each, found, settings)

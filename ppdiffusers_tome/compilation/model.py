@@ -11,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.comparisons import has_compared, hash_comparison, note_compared
 from ppdiffusers_tome.compilation.contents import Contents, find_conflict, list_contents
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.cpu.attention import has_kernels, replace_processors, restore_processors
@@ -50,12 +50,9 @@ _TYPES = {"float32", "int64", "int32", "bool"}
 
 
 class CompiledModel:
-    """The programs of a model.
+    """The programs of a model, in a precision and on some threads.
 
-    Args:
-        precision: of the computation, one of ``BOUNDS``.
-        threads: for each program.
-        brings_kernels: True where what Paddle computes got onnxruntime's kernels with it.
+    It ``brings_kernels`` where what Paddle computes got onnxruntime's kernels with it.
     """
 
     def __init__(self, precision: str, threads: int, *, brings_kernels: bool) -> None:
@@ -109,13 +106,13 @@ class CompiledModel:
 
     def _update_contents(self, attributes: list[Any]) -> Contents:
         """Return the model's contents; drop programs of other ones."""
-        contents = self._contents
-        if contents is None or contents.is_outdated(attributes):
-            self._contents = Contents(attributes)
-            self._by_kind.clear()
-            if contents is not None and contents.samples != self._contents.samples:
-                self._programs.clear()
-            contents = self._contents
+        before = self._contents
+        if before is not None and not before.is_outdated(attributes):
+            return before
+        self._contents = contents = Contents(attributes)
+        self._by_kind.clear()
+        if before is None or (before.places, before.samples) != (contents.places, contents.samples):
+            self._programs.clear()
         return contents
 
     def _require_compilable(
@@ -138,12 +135,10 @@ class CompiledModel:
         self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor],
         run_paddle: Callable[..., Any],
     ) -> Program:  # fmt: skip
-        """Make a call's program, and compare its first result with Paddle's.
-
-        Raises:
-            UncompilableError: there is none, or its result differs.
-        """
-        from ppdiffusers_tome.compilation.program import Program, measure_difference  # which need OpenVINO
+        """Make a call's program, and compare its first result with Paddle's."""
+        # Which need OpenVINO.
+        from ppdiffusers_tome.compilation.comparison import find_note, measure_difference
+        from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
 
         begin, name = time.perf_counter(), type(layer).__name__
@@ -155,8 +150,8 @@ class CompiledModel:
                 return self._programs[trace.digest]
             show_progress(f"{name} for {' '.join(str(list(x.shape)) for x in tensors[:1])} is being compiled ...")
             program = Program(trace, self.precision, self.threads)
-            note = hash_comparison(__version__, trace.digest, contents.samples, self.precision)
-            if not has_compared(note):
+            note = find_note(__version__, trace.digest, contents.samples, self.precision)
+            if not os.path.isfile(note):  # False too where Path raises, as in a folder without permission
                 args, kwargs = put_tensors(arguments, tensors)
                 difference = measure_difference(program.run(tensors), run_paddle(*args, **kwargs))
                 if not difference <= BOUNDS[self.precision]:
@@ -164,7 +159,9 @@ class CompiledModel:
                         f"its result in {self.precision} differs from Paddle's by {difference:.2g}, more than "
                         f"{BOUNDS[self.precision]:g}"
                     )
-                note_compared(note)
+                with suppress(OSError):  # else the next process compares again
+                    note.parent.mkdir(parents=True, exist_ok=True)
+                    note.touch()
         except Exception as error:  # of code of the model, of Paddle or OpenVINO
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
             raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from error
@@ -232,7 +229,4 @@ def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, A
         return paddle.to_tensor([int(value)], "int64", paddle.CPUPlace()) if is_whole else value
 
     names = [*list_parameters(layer), *[""] * len(args)]
-    return (
-        tuple(convert(name, value) for name, value in zip(names, args, strict=False)),
-        {name: convert(name, value) for name, value in kwargs.items()},
-    )
+    return tuple(map(convert, names, args)), {name: convert(name, value) for name, value in kwargs.items()}

@@ -4,8 +4,6 @@ All shapes of a traced call are fixed, so an operator's result has the shape tha
 is not needed. An operator that is missing here makes a call uncompilable only where its result is used.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,11 +17,9 @@ from ppdiffusers_tome.errors import UncompilableError
 
 
 class Operator:
-    """An operator of Paddle's program with its inputs in OpenVINO's.
+    """An operator of Paddle with its inputs in OpenVINO's program.
 
-    Args:
-        operator: of Paddle.
-        inputs: outputs of nodes, lists of them (``builtin.combine``), or None where one is missing.
+    They are outputs of nodes, lists of them (``builtin.combine``), or None where one is missing.
     """
 
     def __init__(self, operator: Any, inputs: Sequence[Any]) -> None:
@@ -124,11 +120,6 @@ def _scatter(op: Operator) -> Any:
     if op.compute(0).any():  # Paddle sets the rows that it adds to to zero first
         raise UncompilableError("pd_op.scatter adds to other numbers than zeros")
     return ov.scatter_nd_update(data, ov.unsqueeze(index, np.array(-1, np.int64)), updates, "sum")
-
-
-def _arange(op: Operator) -> np.ndarray:
-    start, end, step = (op.compute(number)[0] for number in range(3))
-    return np.arange(start, end, step).astype(op.dtype)
 
 
 def _sort(op: Operator) -> list[Any]:
@@ -295,7 +286,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "full_like": lambda op: np.full(op.x_shape, op.compute(1)[0], op.dtype),
     "full_int_array": lambda op: np.array(op["value"], op.dtype),
     "assign_value": lambda op: np.array(op["values"]).astype(op.dtype).reshape(op["shape"]),
-    "arange": _arange,
+    "arange": lambda op: np.arange(*(op.compute(number)[0] for number in range(3))).astype(op.dtype),
     "shape": lambda op: np.array(op.x_shape, op.dtype),
     "shape64": lambda op: np.array(op.x_shape, op.dtype),
 }

@@ -1,15 +1,12 @@
 """A program that OpenVINO compiled for one kind of call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import openvino
 import paddle
 
-from ppdiffusers_tome.compilation.structure import put_tensors, take_tensors
+from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
 from ppdiffusers_tome.merging.arrays import share_memory
 
@@ -19,10 +16,7 @@ _HINTS = {"float32": "f32", "bfloat16": "bf16"}
 class Program:
     """A compiled program and the structure of its output.
 
-    Args:
-        trace: what is compiled; its weights are read where Paddle keeps them, and repacked.
-        precision: of the computation, ``float32`` or ``bfloat16``.
-        threads: for the program.
+    The weights of the trace are read where Paddle keeps them, and repacked.
     """
 
     def __init__(self, trace: Trace, precision: str, threads: int) -> None:
@@ -36,21 +30,3 @@ class Program:
         self._request.infer(share_memory(*tensors), share_inputs=True)
         outputs = [paddle.to_tensor(each.data, place=paddle.CPUPlace()) for each in self._request.output_tensors]
         return put_tensors(self._output, outputs)
-
-
-def measure_difference(result: Any, expected: Any) -> float:
-    """Compare two outputs of a call.
-
-    Returns:
-        The root mean square of the difference, over that of what is expected; of several tensors the largest. NaN where
-        one has NaN.
-    """
-    found: list[paddle.Tensor] = []
-    wanted: list[paddle.Tensor] = []
-    if take_tensors(result, found) != take_tensors(expected, wanted):
-        return float("nan")
-    differences = []
-    for x, y in zip(found, wanted, strict=True):
-        a, b = x.numpy().astype(np.float64), y.numpy().astype(np.float64)
-        differences.append(np.sqrt(np.mean((a - b) ** 2) / max(np.mean(b**2), 1e-24)))
-    return float(np.max(differences))

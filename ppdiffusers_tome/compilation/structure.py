@@ -1,7 +1,5 @@
 """Tensors taken out of nested arguments and outputs, and put back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,28 +8,20 @@ import paddle
 
 from ppdiffusers_tome.errors import UncompilableError
 
-_CONSTANTS = (type(None), bool, int, float, str)
-
 
 @dataclass(frozen=True)
-class Leaf:
-    """A tensor's number; or a constant with its type, as ``1 == True``."""
+class Structure:
+    """A nested value without its tensors.
 
-    number: int | None = None
-    constant: Any = None
-    kind: type | None = None
+    Attributes:
+        kind: the type of the value, as ``1 == True``; None for a tensor.
+        content: a tensor's number; a constant; or the structures in a list, tuple or mapping.
+        keys: of a mapping.
+    """
 
-
-@dataclass(frozen=True)
-class Branch:
-    """A list, tuple or mapping of leaves and branches."""
-
-    kind: type
-    items: tuple[Any, ...]
-    keys: tuple[Any, ...] | None = None
-
-
-Structure = Leaf | Branch
+    kind: type | None
+    content: Any
+    keys: tuple[Any, ...] = ()
 
 
 def take_tensors(value: Any, tensors: list[Any]) -> Structure:
@@ -42,22 +32,26 @@ def take_tensors(value: Any, tensors: list[Any]) -> Structure:
     """
     if isinstance(value, (paddle.Tensor, paddle.pir.Value)):
         tensors.append(value)
-        return Leaf(number=len(tensors) - 1)
-    if isinstance(value, _CONSTANTS):
-        return Leaf(constant=value, kind=type(value))
+        return Structure(None, len(tensors) - 1)
+    if isinstance(value, (type(None), bool, int, float, str)):
+        return Structure(type(value), value)
     if isinstance(value, Mapping):
-        return Branch(type(value), tuple(take_tensors(each, tensors) for each in value.values()), tuple(value))
+        items = tuple(take_tensors(each, tensors) for each in value.values())
+        return Structure(type(value), items, tuple(value))
     if isinstance(value, (list, tuple)):
-        return Branch(type(value), tuple(take_tensors(each, tensors) for each in value))
+        return Structure(type(value), tuple(take_tensors(each, tensors) for each in value))
     raise UncompilableError(f"it gets or returns a {type(value).__name__}")
 
 
 def put_tensors(structure: Structure, tensors: Sequence[Any]) -> Any:
     """Return the nested value of a structure with these tensors."""
-    if isinstance(structure, Leaf):
-        return structure.constant if structure.number is None else tensors[structure.number]
-    items = [put_tensors(each, tensors) for each in structure.items]
-    if structure.keys is None:
-        return structure.kind(items)
+    kind, content = structure.kind, structure.content
+    if kind is None:
+        return tensors[content]
+    if not isinstance(content, tuple):
+        return content
+    items = [put_tensors(each, tensors) for each in content]
+    if not issubclass(kind, Mapping):
+        return kind(items)  # type: ignore[call-arg]
     pairs = dict(zip(structure.keys, items, strict=True))
-    return pairs if structure.kind is dict else structure.kind(**pairs)  # such as a UNet2DConditionOutput
+    return pairs if kind is dict else kind(**pairs)  # such as a UNet2DConditionOutput

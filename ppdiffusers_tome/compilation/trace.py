@@ -1,7 +1,5 @@
 """The program of a call: traced by Paddle, and written with OpenVINO's operators."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,8 +45,7 @@ def trace_call(layer: Layer, arguments: Structure, tensors: Sequence[paddle.Tens
 
     Args:
         layer: in evaluation mode.
-        arguments: the structure of its ``args`` and ``kwargs``.
-        tensors: in them.
+        arguments, tensors: of its ``args`` and ``kwargs``, as ``take_tensors`` parts them.
 
     Raises:
         UncompilableError: an operator of the call is none of ``OPERATORS``.
@@ -80,10 +77,7 @@ def _static_mode() -> Iterator[Any]:
 
 @contextmanager
 def _replace_weights(layer: Layer) -> Iterator[dict[str, paddle.Tensor]]:
-    """Replace parameters and buffers by inputs of a program; restore all attributes.
-
-    Yields:
-        The weights by the names of their inputs.
+    """Yield weights by name, replaced by inputs; restore all attributes.
 
     Raises:
         UncompilableError: an attribute was set meanwhile, which a program would not do.
@@ -119,13 +113,8 @@ def _replace_weights(layer: Layer) -> Iterator[dict[str, paddle.Tensor]]:
 def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[list[Any], Any]:
     """Write a program with OpenVINO's operators.
 
-    Args:
-        program: of Paddle.
-        known: the nodes of its inputs, by name.
-        outputs: values of Paddle.
-
     Returns:
-        The outputs' nodes, and a hash of the operators.
+        The nodes of ``outputs``, given those of the inputs by name, and a hash of the operators.
 
     Raises:
         UncompilableError: an output depends on an operator that is not known.
@@ -159,11 +148,7 @@ def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[A
 
 
 def _write_operator(operator: Any, inputs: Sequence[Any], known: Mapping[str, Any]) -> Any:
-    """Write an operator; return its node, array or outputs.
-
-    Raises:
-        UncompilableError: it is not known, or an input of it.
-    """
+    """Write an operator; return its node, array or outputs."""
     for each in inputs:
         for node in each if isinstance(each, list) else [each]:
             if isinstance(node, UncompilableError):

@@ -3,8 +3,6 @@
 They are off by default and independent of ToMe.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from ppdiffusers_tome.cpu.attention import replace_processors, restore_processors

@@ -4,8 +4,6 @@ ppdiffusers has no memory efficient attention for CPUs. Its plain processor hold
 all heads and images at once, a gigabyte for two images at Stable Diffusion 1.5's finest level.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import paddle
@@ -52,15 +50,10 @@ class CPUAttnProcessor:
         scale: float = 1.0,
         **kwargs: Any,
     ) -> paddle.Tensor:
-        """Compute attention as ``AttnProcessor`` does.
+        """Compute attention as ``AttnProcessor`` does, of which these are the arguments.
 
-        Args:
-            attn: the ``Attention`` layer.
-            hidden_states: ``[batch, tokens, channels]``, or ``[batch, channels, height, width]`` in a VAE.
-            encoder_hidden_states: ``[batch, keys, channels]``; None for self-attention.
-            attention_mask: as ``attn.prepare_attention_mask`` takes it.
-            temb: the spatial norm's second input, if there is such a norm.
-            scale: of the LoRA layers.
+        ``hidden_states`` are ``[batch, tokens, channels]``, or ``[batch, channels, height, width]`` in a VAE, and
+        ``encoder_hidden_states`` ``[batch, keys, channels]``.
         """
         lora_scale = () if USE_PEFT_BACKEND else (scale,)
         x = hidden_states if attn.spatial_norm is None else attn.spatial_norm(hidden_states, temb)
@@ -109,13 +102,8 @@ def _append_mask_channel(
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Append a channel to each head whose product is the mask.
 
-    The kernel takes a mask, too, but then computes all scores at once. Scores are products times ``scale``.
-
-    Args:
-        query: ``[batch, tokens, channels]``.
-        key: ``[batch, keys, channels]``.
-        mask: ``[batch, heads, 1, keys]``, which is added to the scores.
-        scale: of the scores.
+    The kernel takes a mask, too, but then computes all scores at once. Queries are ``[batch, tokens, channels]``, keys
+    ``[batch, keys, channels]``, and the mask ``[batch, heads, 1, keys]`` is added to products times ``scale``.
     """
     heads = mask.shape[1]
     # The lowest float32 would become infinite.

@@ -1,7 +1,5 @@
 """Convolutions on a CPU, faster and lighter than Paddle's own."""
 
-from __future__ import annotations
-
 from types import MethodType
 from typing import Any
 
@@ -44,13 +42,7 @@ def restore_convolutions(model: Layer) -> None:
 
 @paddle.jit.not_to_static
 def forward(layer: Any, *args: Any, **kwargs: Any) -> paddle.Tensor:
-    """Compute a convolution by the kernel where its class computes the same.
-
-    Args:
-        layer: a ``Conv2D``.
-        args: ``[batch, channels, height, width]``, and maybe the scale of a LoRA.
-        kwargs: of the class's ``forward``.
-    """
+    """Compute a ``Conv2D`` by the kernel where its class computes the same."""
     psdb.fallback(**FALLBACK)
     if args and _fits_kernel(layer, args[0]):
         result = compute_convolution(

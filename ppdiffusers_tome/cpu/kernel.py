@@ -5,8 +5,6 @@ and takes heads side by side, as linear layers give them. Its ``Conv`` unfolds a
 unfolds the whole image. They read and write the memory of Paddle's tensors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -47,8 +45,7 @@ def compute_attention(
 
     Args:
         query: ``[batch, tokens, heads * channels]``; it and the others fit the kernel.
-        key: ``[batch, keys, heads * channels]``.
-        value: ``[batch, keys, heads * own channels]``.
+        key, value: ``[batch, keys, heads * channels]``; the value may have channels of its own.
         heads: their number.
         scale: of the scores.
 

@@ -3,8 +3,6 @@
 Importing this package sets none of them. ``ppdiffusers-tome`` calls ``prepare_cpu``, and so may any program.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

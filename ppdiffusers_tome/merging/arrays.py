@@ -1,7 +1,5 @@
 """Arrays of numpy on the memory of tensors."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

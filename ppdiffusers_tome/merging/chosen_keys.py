@@ -3,8 +3,6 @@
 All tokens give queries, so nothing is restored. (Merged keys are a ``Matching`` that keeps queries.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -12,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constant, Constants
+from ppdiffusers_tome.merging.constants import Constant, load_constants
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition
 
@@ -49,9 +47,7 @@ class ChosenKeys:
 TokenReduction: TypeAlias = Matching | ChosenKeys
 
 
-def select_key_tokens(
-    partition: Partition, num_dropped: int, constants: Constants | None = None, *, frames: int = 1
-) -> paddle.Tensor:
+def select_key_tokens(partition: Partition, num_dropped: int, *, frames: int = 1) -> paddle.Tensor:
     """Select tokens for keys: destinations, evenly spread sources, the prefix.
 
     Sources in no cell give as large a share of the keys as of the tokens: with a stride of 3 the last of 64 columns has
@@ -61,24 +57,22 @@ def select_key_tokens(
     Args:
         partition: of the grid; its S sources are listed cell by cell.
         num_dropped: how many sources give none, ``1 <= num_dropped <= S``.
-        constants: as in ``partition.random_partition``.
         frames: how many such grids an image's tokens hold, one after the other; the same tokens of each give keys.
 
     Returns:
         int64 ``[tokens - num_dropped]``.
     """
     num_sources, num_destinations = partition.sources.shape[0], partition.destinations.shape[0]
-    chosen = (constants or Constants())(
-        _choose_sources(num_sources - num_dropped, num_sources, num_destinations, partition.num_rest)
-    )
+    num_kept, num_rest = num_sources - num_dropped, partition.num_rest
+    chosen = load_constants(_choose_sources(num_kept, num_sources, num_destinations, num_rest))
     parts = [partition.destinations]
     if chosen.inside is not None:
         parts.append(paddle.gather(partition.sources, chosen.inside))
     if chosen.outside is not None:
         index = chosen.outside
         if partition.random_numbers is not None:
-            index = (index + partition.random_numbers[:1]) % partition.num_rest
-        parts.append(paddle.gather(partition.sources, index + (num_sources - partition.num_rest)))
+            index = (index + partition.random_numbers[:1]) % num_rest
+        parts.append(paddle.gather(partition.sources, index + (num_sources - num_rest)))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
     kept = paddle.concat(parts) if len(parts) > 1 else parts[0]

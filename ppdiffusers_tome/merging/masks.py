@@ -1,7 +1,5 @@
 """Biases of attention on reduced tokens: its mask, and group sizes."""
 
-from __future__ import annotations
-
 import paddle
 
 from ppdiffusers_tome.merging.chosen_keys import TokenReduction

@@ -5,8 +5,6 @@ for Fast Stable Diffusion (Bolya & Hoffman 2023), section 3. Where all are compa
 ``bipartite_soft_matching_random2d`` of tomesd 0.1.3 (MIT, see NOTICE).
 """
 
-from __future__ import annotations
-
 import paddle
 
 from ppdiffusers_tome.merging.matching import Matching, scatter_rows

@@ -1,7 +1,5 @@
 """Groups of tokens as integer maps, which merge and restore them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import paddle

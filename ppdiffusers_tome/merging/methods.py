@@ -5,8 +5,6 @@ keep every query and reduce the keys and values of self-attention alone, which c
 then falls with the fraction of keys that remain, not with its square, so their ratios are higher.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

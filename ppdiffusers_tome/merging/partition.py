@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constant, Constants
+from ppdiffusers_tome.merging.constants import Constant, load_constants
 from ppdiffusers_tome.merging.grid import Grid
 
 # Above the 1000 timesteps of a model. Products of two residues stay below 2**24, as some compilers compute integers in
@@ -44,7 +44,7 @@ class Partition:
         return replace(self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=prefix)
 
 
-def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1) -> Partition:
+def regular_partition(grid: Grid, sx: int, sy: int, *, st: int = 1) -> Partition:
     """Choose the top left token of every cell (``use_rand=False``).
 
     Example:
@@ -52,13 +52,12 @@ def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None 
         >>> partition.destinations.tolist(), partition.sources.tolist()
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
-    return (constants or Constants())(_list_regular(grid, sx, sy, st))
+    return load_constants(_list_regular(grid, sx, sy, st))
 
 
 def random_partition(
-    grid: Grid, sx: int, sy: int, *,
-    seed: int, timestep: paddle.Tensor | None, constants: Constants | None = None, st: int = 1,
-) -> Partition:  # fmt: skip
+    grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddle.Tensor | None, st: int = 1
+) -> Partition:
     """Choose one token of every cell at random.
 
     This is section 4.1 of Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023).
@@ -69,9 +68,8 @@ def random_partition(
         seed: of the random choice.
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. None where a model has no timestep.
-        constants: keeps the tensors that the next partition of this grid needs again; None keeps none.
     """
-    cells = (constants or Constants())(_list_random(grid, sx, sy, seed, st))
+    cells = load_constants(_list_random(grid, sx, sy, seed, st))
     if timestep is None:
         key = paddle.zeros([1], dtype="int64")
     else:

@@ -6,8 +6,6 @@ as Paddle's, and on AMD its products are three times as fast as those of the lib
 slow path there. No program that is traced can contain it.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np

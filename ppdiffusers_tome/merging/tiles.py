@@ -6,15 +6,13 @@ neighbours are never out of reach, as in comparing each token with its neighbour
 sources merge is still decided over the whole image.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.constants import Constant, Constants
+from ppdiffusers_tome.merging.constants import Constant, load_constants
 from ppdiffusers_tome.merging.grid import Grid, divide_evenly
 from ppdiffusers_tome.merging.partition import Partition
 
@@ -79,9 +77,7 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
     )  # fmt: skip
 
 
-def split_by_tile(
-    partition: Partition, grid: Grid, tile: int | None, stride: tuple[int, int, int], constants: Constants | None = None
-) -> Tiles | None:
+def split_by_tile(partition: Partition, grid: Grid, tile: int | None, stride: tuple[int, int, int]) -> Tiles | None:
     """Find the tokens of a partition's tiles; None for a single tile.
 
     Args:
@@ -90,7 +86,6 @@ def split_by_tile(
         tile: as in ``ToMeConfig``.
         stride: ``(sx, sy, st)`` of the partition. Over several frames tokens are compared with those of the same cell's
             frames only, also without ``tile``, so the cost is linear in the frames.
-        constants: as in ``partition.random_partition``.
     """
     sx, sy, st = stride
     if tile is None and st == 1:
@@ -98,7 +93,7 @@ def split_by_tile(
     tiles = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
     if tiles.num_tiles == 1:
         return None
-    tiles = (constants or Constants())(tiles)
+    tiles = load_constants(tiles)
     return replace(
         tiles, source_tokens=paddle.gather(partition.sources, tiles.sources),
         destination_tokens=paddle.gather(partition.destinations, tiles.destinations),

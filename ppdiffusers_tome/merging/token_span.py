@@ -1,7 +1,5 @@
 """The place of an image's tokens beside a text's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import paddle

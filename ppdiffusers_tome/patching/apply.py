@@ -1,25 +1,15 @@
 """The application, removal and report of settings on a pipeline or model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
+from ppdiffusers_tome.patching import checks
 from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks, require_unused
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.call_stack import CHANGES
-from ppdiffusers_tome.patching.checks import (
-    explain_no_block,
-    require_frames,
-    require_no_foreign_cache,
-    require_no_program,
-    require_whole,
-    warn_of_settings,
-)
-from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
@@ -98,16 +88,16 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     plan = [(layer, select_blocks(find_blocks(layer), config)) for _, layer in denoisers]
     blocks = [block for _, chosen in plan for block in chosen]
     if not blocks:
-        raise NothingToMergeError(explain_no_block(model_or_pipe, denoisers, config))
+        raise NothingToMergeError(checks.explain_no_block(model_or_pipe, denoisers, config))
     for block in blocks:
-        require_whole(block.denoiser)
+        checks.require_whole(block.denoiser)
     for _, denoiser in denoisers:
         for layer in denoiser.sublayers(include_self=True):
             require_untraced(layer)
-    require_no_foreign_cache(blocks, config)
-    require_no_program(model_or_pipe, config)
-    require_frames(blocks, config)
-    warn_of_settings(blocks, config)
+    checks.require_no_foreign_cache(blocks, config)
+    checks.require_no_program(model_or_pipe, config)
+    checks.require_frames(blocks, config)
+    checks.warn_of_settings(blocks, config)
     with CHANGES:
         for _, layer in denoisers:
             require_unused(layer)
@@ -152,11 +142,11 @@ def remove_tome(model_or_pipe: T) -> T:
         for layer in layers:
             overrides = list(walk_overrides(layer))
             if overrides and not any(isinstance(each, DenoiserOverride) for each in overrides):
-                require_whole(layer)
+                checks.require_whole(layer)
             if overrides:
                 require_unused(layer)
         for layer in layers:
-            remove_legacy_port(layer)  # first, as it may have come after ToMe
+            _remove_port(layer)  # first, as it may have come after ToMe
             detach(layer)
     return model_or_pipe
 
@@ -178,3 +168,17 @@ def get_tome(model_or_pipe: Any) -> AppliedToMe | None:
             last_image = sum(reports[1:], reports[0]) if reports else None
             entries.append(AppliedBlocks(name, config, tuple(path for path, _ in blocks), last_image))
     return AppliedToMe(tuple(entries)) if entries else None
+
+
+def _remove_port(model: Any) -> None:
+    """Restore the classes and attributes that ppdiffusers' port of tomesd changed."""
+    for layer in model.sublayers(include_self=True):
+        info = vars(layer).get("_tome_info")
+        if info is None:
+            continue
+        for hook in info["hooks"]:
+            # Not by remove(): in a deep copy that would remove it from the original.
+            layer._forward_pre_hooks.pop(hook._hook_id, None)
+        if type(layer).__name__.startswith("ToMe") and "_parent" in vars(type(layer)):
+            layer.__class__ = vars(type(layer))["_parent"]
+        del layer._tome_info

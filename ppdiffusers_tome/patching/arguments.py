@@ -1,7 +1,5 @@
 """The arguments of a layer's call, by position or name."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache

@@ -3,8 +3,6 @@
 ToMe stores nothing else on a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import cast
 
@@ -60,13 +58,7 @@ def detach(model: Layer) -> None:
 
 
 def require_unused(model: Layer) -> None:
-    """Refuse to change ToMe on a model while it runs.
-
-    The caller holds ``CHANGES``.
-
-    Raises:
-        ToMeValueError: a call of a denoiser in it runs, in any thread.
-    """
+    """Refuse to change ToMe while a model runs; the caller holds ``CHANGES``."""
     if any(override.state.running for override in walk_overrides(model)):
         raise ToMeValueError(
             f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "

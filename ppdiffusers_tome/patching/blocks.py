@@ -1,7 +1,5 @@
 """Blocks in which tokens can merge, with their parents and levels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

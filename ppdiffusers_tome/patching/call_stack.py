@@ -1,7 +1,5 @@
 """The running calls of denoisers, blocks, merge points and pipelines, by thread."""
 
-from __future__ import annotations
-
 import threading
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Refusals, explanations and advice before ToMe is applied."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from paddle.nn import Layer
@@ -15,13 +13,14 @@ from ppdiffusers_tome.patching.refusals import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 
+NO_PROGRAM = (
+    "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with compile_cpu, "
+    "whose programs do the same in every step"
+)
+
 
 def require_whole(layer: Layer) -> None:
-    """Refuse a layer inside of a denoiser.
-
-    Raises:
-        ToMeValueError: the layer is one.
-    """
+    """Refuse a layer inside of a denoiser."""
     if is_part(layer):
         raise ToMeValueError(
             f"{type(layer).__name__} is a part of a model, and ToMe has the same settings in all of a model: give the "
@@ -30,11 +29,7 @@ def require_whole(layer: Layer) -> None:
 
 
 def require_frames(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Refuse a stride over frames where attention is within one.
-
-    Raises:
-        NothingToMergeError: some attention is within one frame.
-    """
+    """Refuse a stride over frames where attention is within one."""
     single = next((block for block in blocks if block.adapter.frames_axis is None), None)
     if config.st > 1 and single is not None:
         raise NothingToMergeError(
@@ -44,11 +39,7 @@ def require_frames(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
 
 
 def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Refuse ppdiffusers' caches inside of what will merge.
-
-    Raises:
-        ToMeValueError: a layer that will merge has one, such as Pyramid Attention Broadcast, that came before ToMe.
-    """
+    """Refuse ppdiffusers' caches, such as Pyramid Attention Broadcast, in layers that will merge."""
     for layer in (find_layer(block.block, point.layer) for block in blocks for _, point in block.list_points(config)):
         hooks = getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()
         if any(hasattr(getattr(hook, "state", None), "cache") for hook in hooks):
@@ -59,16 +50,9 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
 
 
 def require_no_program(model_or_pipe: Any, config: ToMeConfig) -> None:
-    """Refuse settings that change over the steps on a compiled model.
-
-    Raises:
-        ToMeValueError: they do, and it is compiled.
-    """
+    """Refuse settings that change over the steps on a compiled model."""
     if config.differs_by_step and is_compiled(model_or_pipe):
-        raise ToMeValueError(
-            "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with "
-            "compile_cpu, whose programs do the same in every step; give one ratio without them, or uncompile_cpu"
-        )
+        raise ToMeValueError(f"{NO_PROGRAM}; give one ratio without them, or uncompile_cpu")
 
 
 def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:

@@ -22,11 +22,7 @@ _NOT_DENOISERS = (
 
 
 def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Layer]]:
-    """Yield names and models of a pipeline, or "" and the model.
-
-    Raises:
-        ToMeTypeError: it is neither a pipeline nor a model.
-    """
+    """Yield names and models of a pipeline, or "" and the model."""
     import paddle
 
     if isinstance(model_or_pipe, paddle.nn.Layer):

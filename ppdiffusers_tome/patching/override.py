@@ -6,8 +6,6 @@ class stays. So a user's hooks run outside and see all tokens, a cache that repl
 and a deep copy of a model carries its ToMe.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -138,10 +136,7 @@ def list_functions(layer: Layer) -> list[Any]:
 
 
 def find_inside(layer: Layer) -> Any:
-    """Return the ``forward`` inside of a layer's overrides.
-
-    None is the method of the class.
-    """
+    """Return the ``forward`` inside of a layer's overrides; None: the class's."""
     places = vars(layer).get(PLACES, {}).get("forward")
     return places[0].inside if places else vars(layer).get("forward")
 

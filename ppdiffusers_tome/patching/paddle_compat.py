@@ -1,7 +1,5 @@
 """Compatibility with the tracing of Paddle 2.6 and 3."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -29,11 +27,7 @@ def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_untraced(layer: Layer) -> None:
-    """Refuse a layer that ``paddle.jit.to_static`` traced before ToMe or as bytecode.
-
-    Raises:
-        ToMeValueError: the layer is one.
-    """
+    """Refuse a layer that ``paddle.jit.to_static`` traced before ToMe or as bytecode."""
     if isinstance(vars(layer).get("forward"), StaticFunction):
         raise ToMeValueError(
             f"paddle.jit.to_static came before apply_tome on {type(layer).__name__}, or without full_graph; call "
@@ -42,11 +36,7 @@ def require_untraced(layer: Layer) -> None:
 
 
 def require_eager(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:
-    """Refuse a feature that a traced program cannot contain.
-
-    Raises:
-        ToMeValueError: a program is being traced.
-    """
+    """Refuse a feature while a program is traced, which cannot contain it."""
     if not paddle.in_dynamic_mode():
         raise ToMeValueError(
             f"{what} cannot become part of a program, which fixes how many tokens merge; {remedy} before tracing"

@@ -1,7 +1,5 @@
 """Attention of ppdiffusers: the keys and maps of its processors."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -7,8 +7,6 @@ the first one; afterwards it sets back the present one. Paddle 2.6 has no such s
 process.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Copies of pipelines and models that share their weights."""
 
-from __future__ import annotations
-
 import copy
 from types import MethodType
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Bounds of single settings, and numbers of other libraries as Python's own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,16 +16,10 @@ def to_python(value: Any) -> Any:
 
 
 def check_type(value: Any, expected: Any, accepted: str, label: str = "", hint: str = "") -> None:
-    """Check the type of a value.
+    """Refuse a value of another type; a bool is no number.
 
-    Args:
-        value: a bool is not taken for a number.
-        expected: the type, or a union of types.
-        accepted: the accepted values in words.
-        label, hint: begin and end the error, as in ``sx=`` and ``; did you mean tome?``.
-
-    Raises:
-        ToMeTypeError: the value has another type.
+    ``accepted`` are the accepted values in words. ``label`` and ``hint`` begin and end the error, as in ``sx=`` and
+    ``; did you mean tome?``.
     """
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         raise ToMeTypeError(f"{label}{shorten_repr(value)} must be {accepted}; got {describe_type(value)}{hint}")
@@ -53,11 +45,7 @@ class Bounds:
     among: Sequence[Any] = ()
 
     def check(self, name: str, value: Any) -> Any:
-        """Return a value, which may be numpy's or Paddle's, as Python's own.
-
-        Raises:
-            ToMeTypeError, ToMeValueError: the setting does not accept it.
-        """
+        """Return an accepted value, which may be numpy's or Paddle's, as Python's own."""
         value = to_python(value)
         if value is None and self.or_none:
             return None

@@ -1,7 +1,5 @@
 """Single settings on top of a preset, config or file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from os import PathLike
@@ -67,7 +67,10 @@ class ToMeConfig:
     cache: float = setting(0.0, Real, "the fraction of steps to skip, 0 <= cache < 1", 0, math.nextafter(1, 0))
 
     def __new__(cls, *_: Any, **settings: Any) -> ToMeConfig:
-        check_names(settings)  # with a suggestion, which Python's own error lacks
+        known = [field.name for field in fields(cls)]
+        if unknown := [name for name in settings if name not in known]:  # Python's own error suggests nothing
+            names, suggestion = ", ".join(map(repr, unknown)), did_you_mean(unknown[0], known)
+            raise ToMeTypeError(f"unknown setting {names}; the settings are {', '.join(known)}{suggestion}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -108,11 +111,6 @@ class ToMeConfig:
         return ramp[left] + (position - left) * (ramp[right] - ramp[left])
 
     @property
-    def is_ramp(self) -> bool:
-        """True where the ratio changes over the denoising."""
-        return len(self._ramp) > 1
-
-    @property
     def highest_ratio(self) -> float:
         """The highest ratio over the denoising."""
         return max(self._ramp)
@@ -130,7 +128,7 @@ class ToMeConfig:
     @property
     def uses_progress(self) -> bool:
         """True where the ratio depends on the progress of the denoising."""
-        return self.start > 0 or self.end < 1 or self.is_ramp
+        return self.start > 0 or self.end < 1 or len(self._ramp) > 1
 
     @property
     def shares_steps(self) -> bool:
@@ -170,11 +168,6 @@ class ToMeConfig:
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
-        """Build a config from plain values, such as those of ``to_dict``."""
-        return cls(**settings)
-
-    @classmethod
     def load(cls, path: str | Path) -> ToMeConfig:
         """Read the settings from a JSON file; others have their defaults.
 
@@ -195,7 +188,7 @@ class ToMeConfig:
                 f'{path} must hold a JSON object such as {{"ratio": 0.5}}; got {type(settings).__name__}'
             )
         try:
-            return cls.from_dict(settings)
+            return cls(**settings)
         except (ToMeTypeError, ToMeValueError) as error:
             error.args = (f"{path}: {error}",)
             raise
@@ -210,11 +203,3 @@ class ToMeConfig:
                 f"{did_you_mean(name, PRESETS)}"
             )
         return cls(**PRESETS[name])
-
-
-def check_names(settings: Mapping[str, Any]) -> None:
-    """Refuse names that are no settings, by a ``ToMeTypeError``."""
-    known = [field.name for field in fields(ToMeConfig)]
-    if unknown := [name for name in settings if name not in known]:
-        names, suggestion = ", ".join(map(repr, unknown)), did_you_mean(unknown[0], known)
-        raise ToMeTypeError(f"unknown setting {names}; the settings are {', '.join(known)}{suggestion}")

@@ -1,7 +1,5 @@
 """Presets: settings by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The steps that a cache over steps computes. Imports no Paddle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

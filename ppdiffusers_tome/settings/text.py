@@ -1,7 +1,5 @@
 """Values and names as text for people."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Any
@@ -34,11 +32,7 @@ def format_count(number: int, what: str) -> str:
 
 
 def format_setting(value: Any) -> str:
-    """Format a setting for people.
-
-    Returns:
-        ``0.5``; ``0.7 to 0.3`` for a ramp.
-    """
+    """Format a setting for people: ``0.5``; ``0.7 to 0.3`` for a ramp."""
     if isinstance(value, list | tuple):
         return " to ".join(map(format_setting, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,5 @@
 """Validation of ``ToMeConfig``: types, ranges, and settings that conflict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field
@@ -21,9 +19,7 @@ _FRACTION = f"a number, the fraction of tokens to merge, such as 0.5, or the nam
 def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
     """Check all settings and return them in Python's own types.
 
-    Args:
-        settings: the fields of ``ToMeConfig``, whose metadata has the bounds of most.
-        values: of every setting, by name.
+    ``settings`` are the fields of ``ToMeConfig``, whose metadata has the bounds of most, and ``values`` of all.
     """
     values = {name: to_python(value) for name, value in values.items()}
     for each in settings:

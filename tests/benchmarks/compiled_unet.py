@@ -162,7 +162,7 @@ def measure(row: Row, repeats: int, folder: Path, compares: bool) -> dict[str, A
         compares: empty the folder first.
     """
     from ppdiffusers_tome.compilation.api import compile_cpu, uncompile_cpu
-    from ppdiffusers_tome.compilation.program import measure_difference
+    from ppdiffusers_tome.compilation.comparison import measure_difference
 
     if compares:
         shutil.rmtree(folder, ignore_errors=True)

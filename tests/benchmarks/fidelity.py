@@ -82,7 +82,7 @@ def read_suite(path: Path) -> Iterator[Contender]:
         if contender == PORT:
             yield port(**settings, name=name, family=family)
         else:
-            yield Contender(name, ToMeConfig.from_dict(settings), family=family)
+            yield Contender(name, ToMeConfig(**settings), family=family)
 
 
 def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration], found: dict[str, Any]) -> None:

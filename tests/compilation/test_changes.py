@@ -36,12 +36,16 @@ pytestmark = needs_openvino
 
 
 class _Scaled(AttnProcessor):
-    """Scales what it computes, by an attribute."""
+    """Scales what it computes, by attributes."""
 
     factor = 1.0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = [1.0]
+
     def __call__(self, *args: Any, **kwargs: Any) -> paddle.Tensor:
-        return super().__call__(*args, **kwargs) * self.factor
+        return super().__call__(*args, **kwargs) * self.factor * self.factors[0]
 
 
 def _first_block(model: Any) -> Any:
@@ -56,6 +60,12 @@ def _set_value(model: Any) -> None:
 @paddle.no_grad()
 def _set_row(model: Any) -> None:
     model.conv_in.weight[3] = 1.0
+
+
+@paddle.no_grad()
+def _set_number(model: Any) -> None:
+    """One of those that are not read, as a row of a large weight."""
+    model.conv_in.weight[0, 0, 0, 1] = 5.0
 
 
 def _set_state_dict(model: Any) -> None:
@@ -83,13 +93,18 @@ def _scale_processor(model: Any) -> None:
     _first_block(model).attn1.processor.factor = 0.25
 
 
+def _scale_in_place(model: Any) -> None:
+    _first_block(model).attn1.processor.factors[0] = 3.0
+
+
 def _set_function(model: Any) -> None:
     inner = _first_block(model).ff.forward
     _first_block(model).ff.forward = lambda *args, **kwargs: inner(*args, **kwargs) * 0.5
 
 
 CHANGES: list[Callable[[Any], None]] = [
-    _set_value, _set_row, _set_state_dict, _train, _replace_layer, _set_processor, _scale_processor, _set_function,
+    _set_value, _set_row, _set_number, _set_state_dict, _train, _replace_layer, _set_processor, _scale_processor,
+    _scale_in_place, _set_function,
 ]  # fmt: skip
 
 
@@ -286,6 +301,21 @@ def test_hooks_on_layers() -> None:
     assert all(isinstance(getattr(each, "sample", each), paddle.Tensor) for each in seen)
     handle.remove()
     check_same(model, plain)
+
+
+def test_a_hook_for_every_image_makes_no_program_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a DiT, by which its pipeline's steps are counted."""
+    from ppdiffusers_tome.compilation import trace
+
+    model, seen = compiled(), []
+    tiny.run_unet(model)
+    monkeypatch.delattr(trace, "trace_call")
+    for _ in range(2):
+        handle = model.register_forward_post_hook(lambda *given: seen.append(given))
+        with programs_alone():
+            tiny.run_unet(model)
+        handle.remove()
+    assert len(seen) == 2
 
 
 def test_merging_that_is_recorded_is_paddles() -> None:

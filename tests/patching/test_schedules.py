@@ -229,8 +229,8 @@ class TestUnchangeable:
         "again",
         [
             copy.copy, copy.deepcopy, replace, lambda config: pickle.loads(pickle.dumps(config)),
-            lambda config: ToMeConfig.from_dict(config.to_dict()), lambda config: ToMeConfig(**vars(config)),
-            lambda config: ToMeConfig.from_dict(json.loads(config.to_json())), lambda config: eval(repr(config)),
+            lambda config: ToMeConfig(**config.to_dict()), lambda config: ToMeConfig(**vars(config)),
+            lambda config: ToMeConfig(**json.loads(config.to_json())), lambda config: eval(repr(config)),
             lambda config: ToMeConfig(**asdict(config)),
         ],
         ids=["copy", "deepcopy", "replace", "pickle", "dict", "vars", "json", "repr", "asdict"],

@@ -19,7 +19,7 @@ import tables  # noqa: E402
 def test_presets_are_those_that_the_evaluations_choose():
     evaluations = [json.loads((FIDELITY / f"{name}.json").read_text()) for name in tables.NAMES[:2]]
     chosen = choose_presets.choose_presets(choose_presets.find_candidates(evaluations))
-    configs = {name: ToMeConfig.from_dict(candidate.settings) for name, candidate in chosen.items()}
+    configs = {name: ToMeConfig(**candidate.settings) for name, candidate in chosen.items()}
     assert configs == {name: ToMeConfig.preset(name) for name in PRESETS}
 
 

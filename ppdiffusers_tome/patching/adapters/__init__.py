@@ -1,7 +1,5 @@
 """Block classes whose tokens can merge, a file for each family."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Descriptions of block classes in which tokens can merge."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The reshape to tokens and the residual are inside the attention processor, so to
 queries, keys and values and are unmerged after the last one. Every processor of ppdiffusers calls those layers.
 """
 
-from __future__ import annotations
-
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, BlockAdapter, MergePoint
 
 ADAPTERS = (

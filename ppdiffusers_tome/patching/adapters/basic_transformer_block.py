@@ -4,8 +4,6 @@ TransformerTemporalModel (its tokens are frames) and PriorTransformer (its token
 neither is a parent here, so their blocks never merge.
 """
 
-from __future__ import annotations
-
 import paddle
 from paddle.nn import Layer
 

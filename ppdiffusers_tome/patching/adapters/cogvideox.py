@@ -4,8 +4,6 @@ CogVideoX' processor puts the text before the frames, as its block does for the 
 supported: the processor cuts it to the text's length.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, MergePoint, patch_size

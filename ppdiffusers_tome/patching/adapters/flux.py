@@ -1,7 +1,5 @@
 """FLUX and its ControlNet: dual and single blocks, the text first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

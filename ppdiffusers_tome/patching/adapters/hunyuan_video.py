@@ -1,7 +1,5 @@
 """HunyuanVideo: dual and single blocks, whose attention puts the text last."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, MLP, BlockAdapter, MergePoint, patch_size

@@ -1,7 +1,5 @@
 """KAttentionBlock: the UNet of the latent upscaler, without feed-forward layers."""
 
-from __future__ import annotations
-
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, BlockAdapter, MergePoint
 
 ADAPTERS = (

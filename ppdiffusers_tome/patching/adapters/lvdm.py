@@ -3,8 +3,6 @@
 Tokens merge within each frame, in attention over space. Attention over time and the feed-forward layer never merge.
 """
 
-from __future__ import annotations
-
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, BlockAdapter, MergePoint
 
 ADAPTERS = (

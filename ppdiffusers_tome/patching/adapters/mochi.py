@@ -1,7 +1,5 @@
 """Mochi: text last, a learned rotary embedding for every head."""
 
-from __future__ import annotations
-
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, MLP, BlockAdapter, MergePoint, patch_size
 
 ADAPTERS = (

@@ -4,8 +4,6 @@ Only image tokens merge; attention appends the text to them. The first output of
 unmerged. Some blocks of 3.5 have a second attention on the image alone. No processor of either reads a mask.
 """
 
-from __future__ import annotations
-
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, MLP, BlockAdapter, MergePoint, patch_size
 
 ADAPTERS = (

@@ -1,7 +1,5 @@
 """UViT and UniDiffuser: timesteps, text and more precede the image."""
 
-from __future__ import annotations
-
 import paddle
 from paddle.nn import Layer
 

@@ -1,7 +1,5 @@
 """WanTransformerBlock: Wan, with attention over all frames and cross-attention to the text."""
 
-from __future__ import annotations
-
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, MLP, BlockAdapter, MergePoint
 
 ADAPTERS = (

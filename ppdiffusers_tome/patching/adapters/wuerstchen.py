@@ -1,7 +1,5 @@
 """AttnBlock: Wuerstchen's prior and decoder, whose keys end with the text."""
 
-from __future__ import annotations
-
 from ppdiffusers_tome.patching.adapters.adapter import (
     ATTENTION,
     LAST,

@@ -1,7 +1,5 @@
 """Overrides of ``Attention`` that reduce masks and weight scores by group size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import paddle

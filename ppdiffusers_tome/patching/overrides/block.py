@@ -1,7 +1,5 @@
 """Overrides of blocks, and of layers that get their latent or tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Overrides that begin and end a denoiser's call and find its timestep."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,12 +23,9 @@ _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples",
 
 
 class DenoiserOverride(Override):
-    """The override of a denoiser.
+    """The override of a denoiser with blocks in which tokens may merge.
 
-    Args:
-        state, layer: as for ``Override``.
-        blocks: in which tokens may merge.
-        reads_timestep: True where no layer embeds the timestep before the first block, so the arguments tell it.
+    With ``reads_timestep`` its arguments tell the timestep, as no layer embeds it before the first block.
     """
 
     def __init__(

@@ -3,8 +3,6 @@
 The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import paddle

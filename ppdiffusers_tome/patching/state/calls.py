@@ -35,8 +35,6 @@ class DenoiserCall:
     """The state that blocks share in one call of their denoiser.
 
     Attributes:
-        state: of the denoiser.
-        denoiser: the layer that is called.
         pipeline_call: in which it is called, or None.
         is_recomputing: True where a backward pass runs it again.
         latent_shape, conditioning: what identifies the call among those of the previous step.
@@ -163,9 +161,8 @@ class DenoiserCall:
         if key not in reductions:
             if layout not in self._reducers:
                 self._reducers[layout] = build_reducer(
-                    self.state.config, layout, self._num_merged[layout], timestep=self.timestep,
-                    constants=self.state.constants,
-                )  # fmt: skip
+                    self.state.config, layout, self._num_merged[layout], timestep=self.timestep
+                )
             reductions[key] = self._reducers[layout](tokens)
         return reductions[key]
 
@@ -189,11 +186,9 @@ class DenoiserCall:
 
 @dataclass(eq=False)
 class BlockCall:
-    """One call of a block.
+    """One call of a block, the ``layer``.
 
     Attributes:
-        call: of the denoiser.
-        layer: the block.
         layout: of its tokens.
         tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, (frames,) height, width]``; dropped when
             the reduction is made, as memory is short.
@@ -228,9 +223,7 @@ class PointCall:
     """One call of a merge point, which runs on fewer tokens.
 
     Attributes:
-        block: the call of its block.
         reduction: of the block's tokens.
-        merge_point: describes the layer.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
         awaited: names of the layers of attention without which its result would be wrong, until each has run.
         has_reduced: True once a projection ran on reduced tokens.

@@ -1,4 +1,4 @@
-"""The state of a denoiser with ToMe: settings, constants, warnings."""
+"""The state of a denoiser with ToMe: settings, warnings, running calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
-from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -42,7 +41,6 @@ class DenoiserState:
     Attributes:
         config: the settings.
         max_timestep: the timestep of pure noise in the model, 1000 in nearly all.
-        constants: of the denoiser's partitions, freed with this.
         last_image: the steps of the last image with a cache over steps.
         has_run_blocks: True once a block ran in which tokens may merge, or a warning said why none can.
         is_removed: True once this ToMe is removed.
@@ -51,7 +49,6 @@ class DenoiserState:
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
         self.config, self.max_timestep = config, max_timestep
-        self.constants = Constants()
         self.last_image: StepReport | None = None
         self.has_run_blocks = False
         self.is_removed = False
@@ -68,11 +65,7 @@ class DenoiserState:
         )
 
     def require_applied(self) -> None:
-        """Refuse a backward pass through layers whose ToMe is gone.
-
-        Raises:
-            ToMeValueError: it was removed or changed since the layers first ran.
-        """
+        """Refuse a backward pass through layers whose ToMe is gone."""
         if self.is_removed:
             raise ToMeValueError(
                 "ToMe was removed or changed between a call with gradient checkpointing and its backward pass, which "

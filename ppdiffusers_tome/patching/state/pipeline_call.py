@@ -3,8 +3,6 @@
 Calls of a denoiser that are not known to belong together share nothing over steps: they are slower then, never wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -41,12 +39,7 @@ class SharedValues:
 
 
 class Denoising:
-    """The calls of one denoiser in a call of its pipeline.
-
-    Args:
-        pipe: the pipeline.
-        name: of the denoiser in it.
-        state: of the denoiser.
+    """The calls of one denoiser, by its name, in a call of its pipeline.
 
     Attributes:
         scheduler: of the denoiser, at its last call.

@@ -6,8 +6,6 @@ run. What is not the next step begins another run, and shares nothing with what 
 its list, a number in its run, and a time: its place where steps of one timestep count once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple

@@ -49,10 +49,7 @@ class History(NamedTuple):
 class CachedCall:
     """One call of a denoiser with a cache over steps.
 
-    Args:
-        step: of the call.
-        skipped_steps: of its run.
-        histories: of the layers, from the calls of the steps before that belong to this one.
+    It goes on with the histories of layers from the calls of the steps before that belong to it.
 
     Attributes:
         stores_values: True in a step before a skipped one.

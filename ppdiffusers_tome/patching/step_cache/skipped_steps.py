@@ -1,7 +1,5 @@
 """The choice of the steps that a denoising skips."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

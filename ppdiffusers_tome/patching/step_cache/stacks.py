@@ -1,7 +1,5 @@
 """Overrides of blocks and levels that the cache over steps skips."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import paddle

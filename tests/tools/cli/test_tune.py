@@ -31,7 +31,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     found = json.loads((folder / "tune.json").read_text())
     assert found["verdict"] in shown.out
     assert (found["unmerged"]["psnr"], found["unmerged"]["speed_up"]) == (None, 1)
-    configs = [ToMeConfig.from_dict(trial["config"]) for trial in found["trials"]]
+    configs = [ToMeConfig(**trial["config"]) for trial in found["trials"]]
     assert configs == results.list_candidates(None, [1], is_compiled=False)
     lines = shown.err.splitlines()
     told = [line for line in lines if " s, " in line]

@@ -1,0 +1,44 @@
+"""The comparison of a program's first result with Paddle's.
+
+A program is made anew in every process, in seconds. The comparison takes a call of Paddle's, so it is made once, and
+noted by an empty file in the user's cache folder, named by a hash of the program, some numbers of its weights, and what
+computes it.
+"""
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import paddle
+
+from ppdiffusers_tome.compilation.structure import take_tensors
+from ppdiffusers_tome.cpu.process import find_processor_name
+
+
+def measure_difference(result: Any, expected: Any) -> float:
+    """Compare two outputs of a call.
+
+    Returns:
+        The root mean square of the difference, over that of what is expected; of several tensors the largest. NaN where
+        one has NaN.
+    """
+    found: list[paddle.Tensor] = []
+    wanted: list[paddle.Tensor] = []
+    if take_tensors(result, found) != take_tensors(expected, wanted):
+        return float("nan")
+    differences = []
+    for x, y in zip(found, wanted, strict=True):
+        a, b = x.numpy().astype(np.float64), y.numpy().astype(np.float64)
+        differences.append(np.sqrt(np.mean((a - b) ** 2) / max(np.mean(b**2), 1e-24)))
+    return float(np.max(differences))
+
+
+def find_note(*parts: object) -> Path:
+    """Return the file that notes a comparison: in ``~/.cache``, or ``XDG_CACHE_HOME``."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    computes = openvino.__version__, find_processor_name() or platform.machine()
+    return folder / "ppdiffusers_tome" / hashlib.sha256(repr((*parts, *computes)).encode()).hexdigest()
