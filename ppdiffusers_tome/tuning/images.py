@@ -1,7 +1,5 @@
 """Images of pipelines' outputs as arrays, and their similarity."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

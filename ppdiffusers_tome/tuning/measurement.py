@@ -1,7 +1,5 @@
 """Seconds and random state."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
