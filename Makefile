@@ -97,12 +97,13 @@ dist:
 	$(PYTHON_FITS)
 	.ci/dist $(PYTHON)
 
+# Byte code comes with the first import of a module: most are never imported, and it would take half of the time.
 $(VENV)/ready: requirements.txt setup.py
 	$(PYTHON_FITS)
-	@echo "installing Paddle and ppdiffusers into $(VENV), about two minutes ..."
+	@echo "installing Paddle and ppdiffusers into $(VENV), one to two minutes ..."
 	$(PYTHON) -m venv $(VENV)
 	sed 's/^paddlepaddle==[^ ]*/paddlepaddle==$(PADDLE)/' requirements.txt > $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@# opencv-python needs the system's libGL; where that is missing, the headless build of the same version serves.
 	@$(BIN)/python -c 'import cv2' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
