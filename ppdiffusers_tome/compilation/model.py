@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from types import MethodType
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 # The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
 # mean square of the difference over that of the result.
 BOUNDS = {"float32": 0.001, "bfloat16": 0.1}
-# Each program has the model's weights once more, in the order in which the processor reads them. So many bytes of them
-# are kept of a model, and at least two programs.
+# Each program has the model's weights once more; programs with so many bytes of them are kept, and at least two.
 _MOST_BYTES = 12 * 2**30
 # Of tensors among a call's arguments.
 _TYPES = {"float32", "int64", "int32", "bool"}
@@ -79,23 +78,12 @@ class CompiledModel:
             self._warn_computed(layer, "this process was forked, and OpenVINO's threads are in the first one")
             return run_paddle(*args, **kwargs)
         with self._lock:
-            kind: Any = None
             try:
-                tensors: list[paddle.Tensor] = []
-                arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
-                attributes, settings = list_contents(layer)
-                contents = self._update_contents(attributes)
-                self._require_compilable(contents, settings, tensors)
-                kind = (arguments, settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))
-                if kind not in self._by_kind:
-                    self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors, run_paddle)
+                program, tensors = self._find_program(layer, args, kwargs)
             except UncompilableError as error:
-                if kind is not None:
-                    self._by_kind[kind] = None
                 output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
                 self._warn_computed(layer, error)
                 return output
-            program = self._by_kind[kind]
             if program is None:
                 return run_paddle(*args, **kwargs)
             self._programs.move_to_end(program.digest)
@@ -103,6 +91,24 @@ class CompiledModel:
                 if frame.call.denoiser is layer:  # whose blocks are in the program
                     frame.call.state.has_run_blocks = True
             return program.run(tensors)
+
+    def _find_program(
+        self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Program | None, list[paddle.Tensor]]:
+        """Find or make a call's program, None where that failed before, and list the call's tensors."""
+        tensors: list[paddle.Tensor] = []
+        arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
+        attributes, settings = list_contents(layer)
+        contents = self._update_contents(attributes)
+        self._require_compilable(contents, settings, tensors)
+        kind = (arguments, settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))
+        if kind not in self._by_kind:
+            try:
+                self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors)
+            except UncompilableError:
+                self._by_kind[kind] = None
+                raise
+        return self._by_kind[kind], tensors
 
     def _update_contents(self, attributes: list[Any]) -> Contents:
         """Return the model's contents; drop programs of other ones."""
@@ -132,9 +138,8 @@ class CompiledModel:
             raise UncompilableError(f"it gets tensors in {', '.join(sorted(types))}; give float32 on the CPU")
 
     def _make_program(
-        self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor],
-        run_paddle: Callable[..., Any],
-    ) -> Program:  # fmt: skip
+        self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor]
+    ) -> Program:
         """Make a call's program, and compare its first result with Paddle's."""
         # Which need OpenVINO.
         from ppdiffusers_tome.compilation.comparison import find_note, measure_difference
@@ -153,7 +158,8 @@ class CompiledModel:
             note = find_note(__version__, trace.digest, contents.samples, self.precision)
             if not os.path.isfile(note):  # False too where Path raises, as in a folder without permission
                 args, kwargs = put_tensors(arguments, tensors)
-                difference = measure_difference(program.run(tensors), run_paddle(*args, **kwargs))
+                expected = type(layer).forward(layer, *args, **kwargs)
+                difference = measure_difference(program.run(tensors), expected)
                 if not difference <= BOUNDS[self.precision]:
                     raise UncompilableError(
                         f"its result in {self.precision} differs from Paddle's by {difference:.2g}, more than "

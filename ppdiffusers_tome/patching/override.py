@@ -104,7 +104,8 @@ class Override:
 class _Place:
     """The place of a layer's method, where its overrides run.
 
-    A layer has a second place for a method where other code replaced the first.
+    A layer has a second place for a method where other code replaced the first: after ``layer.forward = function``,
+    which calls what it found there, a second ``apply_tome`` runs around the function.
 
     Attributes:
         method: runs the overrides; an attribute of the layer.

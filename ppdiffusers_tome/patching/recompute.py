@@ -3,8 +3,7 @@
 With gradient checkpointing, such a layer belongs to the call in which it first ran, and runs outside its denoiser,
 maybe in another thread, after other calls at other sizes. Paddle's ``recompute`` gets a state where layers first run,
 here the frames of that moment (``custom_state_manager``). Before their second run it gets the present state and sets
-the first one; afterwards it sets back the present one. Paddle 2.6 has no such state, and Paddle 3 one for all of a
-process.
+the first one; afterwards it sets back the present one. Paddle 2.6 has no such state, Paddle 3 one for a process.
 """
 
 import itertools
@@ -16,8 +15,6 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 
 _MANAGER: Any = getattr(_recompute, "custom_state_manager", None)
 HAS_STATE = _MANAGER is not None and _MANAGER.custom_get_state_func is None
-
-
 # Each state has a number, which tells the setting that ends a second run from those that begin one.
 _numbers = itertools.count(1)
 

@@ -1,7 +1,5 @@
 """``tune``: settings for the calls of a pipeline."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

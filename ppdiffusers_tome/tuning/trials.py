@@ -1,7 +1,5 @@
 """The same calls with one candidate after another, beside unmerged ones."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
