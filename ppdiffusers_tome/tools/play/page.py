@@ -28,7 +28,7 @@ from ppdiffusers_tome.tools.play.studio import (
     MAX_STEPS,
     NONE,
     OWN,
-    Comparison,
+    ImagePair,
     RefusedError,
     Request,
     Studio,
@@ -46,7 +46,7 @@ _SHOW_FIELDS = f"""name => [
 ]"""
 
 
-class Page:
+class StudioPage:
     """The page of a studio in one language; Gradio serves its ``blocks``."""
 
     def __init__(self, studio: Studio, language: str) -> None:
@@ -162,7 +162,7 @@ class Page:
             return read_photo(content)
 
     def _generate(
-        self, user: gr.Request, previous: Comparison | None, photo: Any,
+        self, user: gr.Request, previous: ImagePair | None, photo: Any,
         progress: gr.Progress = gr.Progress(),  # noqa: B008  how Gradio finds it
         *values: Any,
     ) -> Iterator[list[Any]]:  # fmt: skip
@@ -176,7 +176,7 @@ class Page:
                 request = self._studio.prepare(dict(zip(self._form, values, strict=True)), photo)
                 self._running[session] = request
                 for found in self._studio.compare(request, previous, report):
-                    if isinstance(found, Comparison):
+                    if isinstance(found, ImagePair):
                         yield [render_comparison(words, found), found, ""]
                     else:
                         yield [render_unmerged(words, found.image), gr.skip(), ""]

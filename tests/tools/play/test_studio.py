@@ -21,7 +21,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.play.html import render_comparison
 from ppdiffusers_tome.tools.play.i18n import translate
-from ppdiffusers_tome.tools.play.studio import Comparison, RefusedError, Studio
+from ppdiffusers_tome.tools.play.studio import ImagePair, RefusedError, Studio
 from tools.cli.conftest import SMALL, draw_square, write_dit
 from tools.play.conftest import make_form, make_studio
 
@@ -29,7 +29,7 @@ from tools.play.conftest import make_form, make_studio
 def compare(
     studio: Studio, photo: Image.Image | None = None, stages: list[Any] | None = None,
     cancelled: threading.Event | None = None, **fields: Any,
-) -> Comparison:  # fmt: skip
+) -> ImagePair:  # fmt: skip
     request = studio.prepare(make_form(studio, **fields), photo)
     request = request if cancelled is None else replace(request, cancelled=cancelled)
 
@@ -38,7 +38,7 @@ def compare(
             stages.append(stage)
 
     _, comparison = studio.compare(request, None, report)
-    assert isinstance(comparison, Comparison)
+    assert isinstance(comparison, ImagePair)
     return comparison
 
 
@@ -122,14 +122,14 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path, monkeyp
     studio = make_studio("--model", str(tmp_path), "--steps", "2")
     assert (studio.guided, studio.prompt) == (None, "cat")
     pytest.importorskip("gradio")
-    from ppdiffusers_tome.tools.play.page import Page
+    from ppdiffusers_tome.tools.play.page import StudioPage
 
-    page = Page(studio, "zh")
+    page = StudioPage(studio, "zh")
     assert page.blocks.fns, "its page has other fields"
     assert page._form["preset"].value == "none"
     compiled = replace(studio.plain, settings=replace(studio.plain.settings, compile="float32"))
     monkeypatch.setattr(studio, "plain", compiled)
-    assert Page(studio, "zh")._form["preset"].value == "balanced", "a compiled model refuses the cache"
+    assert StudioPage(studio, "zh")._form["preset"].value == "balanced", "a compiled model refuses the cache"
     monkeypatch.undo()
     cancelled = threading.Event()
     cancelled.set()
