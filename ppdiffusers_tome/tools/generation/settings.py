@@ -142,10 +142,8 @@ def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:
 
 
 def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
-    """Return the prompts or the default ones: at least one, none blank."""
+    """Return the prompts, of which none is blank, or the default ones."""
     prompts = list(default if prompts is None else prompts)
-    if not prompts:
-        raise UserError("there is no prompt; give one with --prompt 'a photo of a cat'")
     for prompt in prompts:
         check_text("--prompt", prompt)
         if not prompt.strip():

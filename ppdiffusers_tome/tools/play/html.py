@@ -14,14 +14,14 @@ from ppdiffusers_tome.tools.measure.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.tools.play.studio import Comparison
+    from ppdiffusers_tome.tools.play.studio import ImagePair
 
 Translate = Callable[..., str]  # from a key of ``WORDS`` and values to words of one language
 
 _SLIDE = "this.parentNode.style.setProperty('--at',this.value+'%')"
 
 
-def render_comparison(translate: Translate, comparison: Comparison) -> str:
+def render_comparison(translate: Translate, comparison: ImagePair) -> str:
     """Render both images under one slider, and their figures."""
     images, names = (comparison.unmerged, comparison.merged), (translate("unmerged"), translate("merged"))
     before, after = images

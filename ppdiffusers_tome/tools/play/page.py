@@ -28,7 +28,7 @@ from ppdiffusers_tome.tools.play.studio import (
     MAX_STEPS,
     NONE,
     OWN,
-    Comparison,
+    ImagePair,
     RefusedError,
     Request,
     Studio,
@@ -42,11 +42,11 @@ _RATIO, _CACHE = 0.5, 0.2  # where "by ratio" begins; where nothing merges, the 
 # Shows the fields of a choice; in the browser, as Gradio may lose a click that comes while it waits for an answer.
 _SHOW_FIELDS = f"""name => [
     {{visible: name === '{OWN}', __type__: 'update'}},
-    {{visible: name !== '{GIVEN}', value: name === '{NONE}' ? {_CACHE} : 0, __type__: 'update'}}
+    {{visible: TAKES_CACHE && name !== '{GIVEN}', value: name === '{NONE}' ? {_CACHE} : 0, __type__: 'update'}}
 ]"""
 
 
-class Page:
+class StudioPage:
     """The page of a studio in one language; Gradio serves its ``blocks``."""
 
     def __init__(self, studio: Studio, language: str) -> None:
@@ -65,7 +65,13 @@ class Page:
 
     def _lay_out(self) -> None:
         words, settings, form = self._words, self._studio.plain.settings, self._form
-        gr.Markdown(f"{words('header')} {settings.model.label} · {get_device_name()} · {settings.dtype}")
+        ways = {
+            words("compiled", precision=settings.compile): settings.compile, words("cpu_kernels"): settings.cpu_kernels,
+            "xformers": settings.xformers,
+        }  # fmt: skip
+        used = [way for way, is_used in ways.items() if is_used]
+        facts = [settings.model.label, get_device_name(), settings.dtype, *used]
+        gr.Markdown(f"{words('header')} {' · '.join(facts)}")
         with gr.Row(elem_id="tome-columns"):
             with gr.Column(elem_id="tome-prompt"):
                 known = self._lay_out_prompt()
@@ -109,18 +115,21 @@ class Page:
         choices = [(words(GIVEN), GIVEN)] if is_given else []
         choices += [*((name, name) for name in PRESETS), (words(OWN), OWN)]
         begin = GIVEN if is_given else BEGINNING
-        if self._studio.plain.settings.compile is None:  # a compiled model has no cache
+        takes_cache = self._studio.plain.settings.compile is None
+        if takes_cache:
             choices.append((words(NONE), NONE))
             if begin == BEGINNING and self._studio.plain.labels is not None:
                 begin = NONE  # on a transformer of classes the cache keeps more than merging
         form["preset"] = gr.Radio(
-            choices, value=begin, label=words("merging"), info=words("merging_info"), elem_id="tome-preset"
-        )
+            choices, value=begin, label=words("merging"), elem_id="tome-preset",
+            info=words("merging_info" if takes_cache else "merging_compiled"),
+        )  # fmt: skip
         with gr.Column(visible=False, elem_id="tome-own") as own:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
             self._add_slider("ratio", 0.05, 0.7, _RATIO, step=0.05)
-        self._add_slider("cache", 0, 0.7, _CACHE if begin == NONE else 0, visible=not is_given)
-        form["preset"].change(None, form["preset"], [own, form["cache"]], js=_SHOW_FIELDS)
+        self._add_slider("cache", 0, 0.7, _CACHE if begin == NONE else 0, visible=takes_cache and not is_given)
+        show = _SHOW_FIELDS.replace("TAKES_CACHE", str(takes_cache).lower())
+        form["preset"].change(None, form["preset"], [own, form["cache"]], js=show)
 
     def _lay_out_options(self) -> None:
         loaded, takes_text = self._studio.plain, self._studio.plain.labels is None
@@ -162,7 +171,7 @@ class Page:
             return read_photo(content)
 
     def _generate(
-        self, user: gr.Request, previous: Comparison | None, photo: Any,
+        self, user: gr.Request, previous: ImagePair | None, photo: Any,
         progress: gr.Progress = gr.Progress(),  # noqa: B008  how Gradio finds it
         *values: Any,
     ) -> Iterator[list[Any]]:  # fmt: skip
@@ -176,7 +185,7 @@ class Page:
                 request = self._studio.prepare(dict(zip(self._form, values, strict=True)), photo)
                 self._running[session] = request
                 for found in self._studio.compare(request, previous, report):
-                    if isinstance(found, Comparison):
+                    if isinstance(found, ImagePair):
                         yield [render_comparison(words, found), found, ""]
                     else:
                         yield [render_unmerged(words, found.image), gr.skip(), ""]

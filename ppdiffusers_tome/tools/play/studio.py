@@ -32,7 +32,7 @@ MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
 _MAX_SIDE = 2048  # of a photo
 Notes = list[tuple[str, dict[str, Any]]]
-Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
+ReportStage = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
 
 
 class RefusedError(Exception):
@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ImagePair:
     """Both images of a request, with notes: keys of ``i18n.WORDS`` and their values."""
 
     request: Request
@@ -163,8 +163,8 @@ class Studio:
         return replace(ToMeConfig.preset(form["preset"]), cache=form["cache"])  # no file is read
 
     def compare(
-        self, request: Request, previous: Comparison | None, report: Report
-    ) -> Iterator[GeneratedImage | Comparison]:
+        self, request: Request, previous: ImagePair | None, report: ReportStage
+    ) -> Iterator[GeneratedImage | ImagePair]:
         """Yield the unmerged image, which may be that of ``previous``, then the comparison.
 
         Raises:
@@ -187,7 +187,7 @@ class Studio:
         """Work on the one thread, in the context of Gradio's progress bar."""
         return self._worker.submit(copy_context().run, work, *arguments).result()
 
-    def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
+    def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: ReportStage) -> ImagePair:
         merged = self._generate(request, request.tome, report)
         similarity = compare_images(unmerged.image, merged.image)
         keys = ["measured_note", *(["reused_note"] if is_reused else [])]
@@ -195,9 +195,9 @@ class Studio:
             keys.append("no_edges")
         keys += request.loaded.describe_oddities(request.prompt)
         notes = _describe_merging(request) + [(key, {}) for key in keys]
-        return Comparison(request, unmerged, merged, similarity, notes)
+        return ImagePair(request, unmerged, merged, similarity, notes)
 
-    def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
+    def _generate(self, request: Request, tome: ToMeConfig | None, report: ReportStage) -> GeneratedImage:
         """Generate and measure an image, after a warm-up for new settings, and ones whose program left memory."""
         loaded, edges, stage = request.loaded, request.edges, "unmerged_image" if tome is None else "merged_image"
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
@@ -227,7 +227,7 @@ def _describe_merging(request: Request) -> Notes:
     return notes
 
 
-def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:
+def _count_calls(report: ReportStage, stage: str, calls: int) -> Callable[[], None]:
     """Report that a stage begins; the result reports its calls."""
     numbers = iter(range(1, calls + 1))
     report(stage, 0, calls)

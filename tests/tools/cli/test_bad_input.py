@@ -25,7 +25,9 @@ generte | did you mean generate?; see ppdiffusers-tome --help
 generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
 generate --prompt x --no-merge-atn | is not an argument of generate; did you mean --merge-attn?
 generate --prompt x --method tood | did you mean todo?
-generate | there is no prompt
+generate | there is no prompt; give one with --prompt 'a photo of an astronaut'
+generate --model emoji | there is no prompt; give one with --prompt 'face'
+generate --model dit | there is no prompt; give one with --prompt 'astronaut'
 generate --prompt a\udcd2 | --prompt 'a\\udcd2' must be text
 generate --prompt x --negative-prompt \udcd2 | --negative-prompt '\\udcd2' must be text
 generate --prompt x --height 100 | --height 100 must be a multiple of 8

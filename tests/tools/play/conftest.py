@@ -60,11 +60,11 @@ def studio() -> Iterator[Studio]:
 def address(studio: Studio) -> Iterator[str]:
     """Host and port of the page."""
     pytest.importorskip("gradio", reason="the page needs gradio")
-    from ppdiffusers_tome.tools.play.page import Page
+    from ppdiffusers_tome.tools.play.page import StudioPage
     from ppdiffusers_tome.tools.play.server import listen, make_server
 
     with listen("127.0.0.1", 0) as listening:
-        server = make_server(Page(studio, "en").blocks, listening, "127.0.0.1")
+        server = make_server(StudioPage(studio, "en").blocks, listening, "127.0.0.1")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         wait_until(lambda: server.started)

@@ -21,7 +21,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.play.html import render_comparison
 from ppdiffusers_tome.tools.play.i18n import translate
-from ppdiffusers_tome.tools.play.studio import Comparison, RefusedError, Studio
+from ppdiffusers_tome.tools.play.studio import ImagePair, RefusedError, Studio
 from tools.cli.conftest import SMALL, draw_square, write_dit
 from tools.play.conftest import make_form, make_studio
 
@@ -29,7 +29,7 @@ from tools.play.conftest import make_form, make_studio
 def compare(
     studio: Studio, photo: Image.Image | None = None, stages: list[Any] | None = None,
     cancelled: threading.Event | None = None, **fields: Any,
-) -> Comparison:  # fmt: skip
+) -> ImagePair:  # fmt: skip
     request = studio.prepare(make_form(studio, **fields), photo)
     request = request if cancelled is None else replace(request, cancelled=cancelled)
 
@@ -38,7 +38,7 @@ def compare(
             stages.append(stage)
 
     _, comparison = studio.compare(request, None, report)
-    assert isinstance(comparison, Comparison)
+    assert isinstance(comparison, ImagePair)
     return comparison
 
 
@@ -117,20 +117,16 @@ def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio
         compare(studio, has_photo=True)
 
 
-def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None:
     write_dit(tmp_path, {"0": "cat", "1": "coffee"})
     studio = make_studio("--model", str(tmp_path), "--steps", "2")
     assert (studio.guided, studio.prompt) == (None, "cat")
     pytest.importorskip("gradio")
-    from ppdiffusers_tome.tools.play.page import Page
+    from ppdiffusers_tome.tools.play.page import StudioPage
 
-    page = Page(studio, "zh")
+    page = StudioPage(studio, "zh")
     assert page.blocks.fns, "its page has other fields"
     assert page._form["preset"].value == "none"
-    compiled = replace(studio.plain, settings=replace(studio.plain.settings, compile="float32"))
-    monkeypatch.setattr(studio, "plain", compiled)
-    assert Page(studio, "zh")._form["preset"].value == "balanced", "a compiled model refuses the cache"
-    monkeypatch.undo()
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(CancelledError):
@@ -141,4 +137,33 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path, monkeyp
     assert images_equal(result.merged.image, loaded.generate("1", 0, None).image)
     with pytest.raises(RefusedError, match="unknown_class"):
         compare(studio, prompt="tea")
+    studio.close()
+
+
+def test_a_page_says_how_images_are_computed_and_offers_no_cache_where_models_are_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gradio")
+    from ppdiffusers_tome.tools.play.page import StudioPage
+
+    write_dit(tmp_path, {"0": "cat"})
+    studio = make_studio("--model", str(tmp_path))
+    plain = studio.plain
+    for changed, language, words, has_cache in (
+        ({}, "en", "float32", True),
+        ({"cpu_kernels": True}, "en", "float32 · CPU kernels", True), ({"cpu_kernels": True}, "zh", "CPU 算子", True),
+        ({"compile": "bfloat16"}, "en", "float32 · compiled in bfloat16", False),
+        ({"compile": "bfloat16"}, "zh", "float32 · 以 bfloat16 编译", False),
+    ):  # fmt: skip
+        monkeypatch.setattr(studio, "plain", replace(plain, settings=replace(plain.settings, **changed)))
+        page = StudioPage(studio, language)
+        header = next(block for block in page.blocks.blocks.values() if block.get_block_name() == "markdown")
+        assert header.value.endswith(words)
+        preset, cache = page._form["preset"], page._form["cache"]
+        values = [value for _, value in preset.choices]
+        assert (cache.visible, "none" in values) == (has_cache, has_cache)
+        assert preset.value == ("none" if has_cache else "balanced"), "a compiled model refuses the cache"
+        assert (preset.info == translate(language, "merging_compiled")) == (not has_cache)
+        (show,) = [function.js for function in page.blocks.fns.values() if "visible" in str(function.js)]
+        assert f"visible: {str(has_cache).lower()} &&" in show, "nor comes the slider with another preset"
     studio.close()

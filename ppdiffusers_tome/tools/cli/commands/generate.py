@@ -41,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args)
+    if args.prompt is None and args.prompts is None:
+        raise UserError(f"there is no prompt; give one with --prompt '{settings.model.default_prompts[0]}'")
     prompts = parse_prompts(args)
     names = [f"{number:04d}-{slugify(prompt)}.png" for number, prompt in enumerate(prompts, start=1)]
     paths = prepare_folder(args.output, names, overwrite=True)

@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> None:
         os.environ.update(
             GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1", no_proxy="*"
         )
-        from ppdiffusers_tome.tools.play.page import Page
+        from ppdiffusers_tome.tools.play.page import StudioPage
         from ppdiffusers_tome.tools.play.server import make_server
 
-        server = make_server(Page(studio, args.language).blocks, listening, args.host)
+        server = make_server(StudioPage(studio, args.language).blocks, listening, args.host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
         if not address.is_loopback:
