@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 CHECKPOINT_MINUTES = 1.0
 ROW_STEPS = 20  # a row of the loss curve is the mean of this many steps
-WARMUP_STEPS = 100
+WARMUP_STEPS, RESTARTED_WARMUP_STEPS = 100, 20  # from scratch, and from a trained model
 PATCH = 4  # side of a latent's patch in pixels
 UNLABELLED = 1000  # the label that DiTPipeline uses for "none"
 VAE = dict(
@@ -73,10 +73,13 @@ class Training:
         minutes: the budget.
         model: to train, on its device.
         rate: the peak learning rate.
+        warmup: steps to it.
     """
 
-    def __init__(self, output: Path, name: str, minutes: float, model: nn.Module, rate: float) -> None:
-        self.output, self.name, self.minutes, self.rate = output, name, minutes, rate
+    def __init__(
+        self, output: Path, name: str, minutes: float, model: nn.Module, rate: float, warmup: int = WARMUP_STEPS
+    ) -> None:
+        self.output, self.name, self.minutes, self.rate, self.warmup = output, name, minutes, rate, warmup
         self.model, self.optimiser = model, Muon(model, rate)
         self.average = {key: value.detach().clone() for key, value in model.named_parameters()}
         self.file, self.steps, self._earlier, self._losses = output / f"{name}.pt", 0, 0.0, []
@@ -100,7 +103,7 @@ class Training:
         torch.manual_seed(self.steps)
         while (progress := self.spent / self.minutes) < 1:
             # A trapezoid: constant, then down to nothing over the last two fifths.
-            factor = min(1.0, (self.steps + 1) / WARMUP_STEPS, 0.01 + (1 - progress) / 0.4)
+            factor = min(1.0, (self.steps + 1) / self.warmup, 0.01 + (1 - progress) / 0.4)
             loss = compute_loss(progress)
             loss.backward()
             nn.utils.clip_grad_norm_(parameters.values(), 1.0)
@@ -287,7 +290,8 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
     scheduler = DDIMScheduler(**SCHEDULES[args.part])
     denoiser = Denoiser(args.part, args.classes, latents.shape[-1]).to(args.device, memory_format=torch.channels_last)
     print(f"{sum(p.numel() for p in denoiser.parameters()) / 1e6:.2f} million parameters", flush=True)
-    training = Training(args.output, args.part, args.minutes, denoiser, args.rate)
+    warmup = RESTARTED_WARMUP_STEPS if args.start else WARMUP_STEPS
+    training = Training(args.output, args.part, args.minutes, denoiser, args.rate, warmup)
     # Rare classes are shown more often than their number of images says: by its square root.
     weights = torch.bincount(labels)[labels].float().rsqrt()
     alphas = scheduler.alphas_cumprod.to(args.device)
