@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 CHECKPOINT_MINUTES = 1.0
 ROW_STEPS = 20  # a row of the loss curve is the mean of this many steps
-WARMUP_STEPS = 100
+WARMUP_STEPS, RESTARTED_WARMUP_STEPS = 100, 20  # from scratch, and from a trained model
 PATCH = 4  # side of a latent's patch in pixels
 UNLABELLED = 1000  # the label that DiTPipeline uses for "none"
 VAE = dict(
@@ -73,10 +73,13 @@ class Training:
         minutes: the budget.
         model: to train, on its device.
         rate: the peak learning rate.
+        warmup: steps to it.
     """
 
-    def __init__(self, output: Path, name: str, minutes: float, model: nn.Module, rate: float) -> None:
-        self.output, self.name, self.minutes, self.rate = output, name, minutes, rate
+    def __init__(
+        self, output: Path, name: str, minutes: float, model: nn.Module, rate: float, warmup: int = WARMUP_STEPS
+    ) -> None:
+        self.output, self.name, self.minutes, self.rate, self.warmup = output, name, minutes, rate, warmup
         self.model, self.optimiser = model, Muon(model, rate)
         self.average = {key: value.detach().clone() for key, value in model.named_parameters()}
         self.file, self.steps, self._earlier, self._losses = output / f"{name}.pt", 0, 0.0, []
@@ -100,7 +103,7 @@ class Training:
         torch.manual_seed(self.steps)
         while (progress := self.spent / self.minutes) < 1:
             # A trapezoid: constant, then down to nothing over the last two fifths.
-            factor = min(1.0, (self.steps + 1) / WARMUP_STEPS, 0.01 + (1 - progress) / 0.4)
+            factor = min(1.0, (self.steps + 1) / self.warmup, 0.01 + (1 - progress) / 0.4)
             loss = compute_loss(progress)
             loss.backward()
             nn.utils.clip_grad_norm_(parameters.values(), 1.0)
@@ -287,7 +290,8 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
     scheduler = DDIMScheduler(**SCHEDULES[args.part])
     denoiser = Denoiser(args.part, args.classes, latents.shape[-1]).to(args.device, memory_format=torch.channels_last)
     print(f"{sum(p.numel() for p in denoiser.parameters()) / 1e6:.2f} million parameters", flush=True)
-    training = Training(args.output, args.part, args.minutes, denoiser, args.rate)
+    warmup = RESTARTED_WARMUP_STEPS if args.start else WARMUP_STEPS
+    training = Training(args.output, args.part, args.minutes, denoiser, args.rate, warmup)
     # Rare classes are shown more often than their number of images says: by its square root.
     weights = torch.bincount(labels)[labels].float().rsqrt()
     alphas = scheduler.alphas_cumprod.to(args.device)
@@ -298,11 +302,17 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
         with autocast(args.device):
             return denoiser(noisy, timesteps, prompts).float()
 
-    def compute_loss(_: float) -> torch.Tensor:
-        chosen = torch.multinomial(weights, args.batch, replacement=True)
-        clean = latents[torch.randint(0, len(latents), (args.batch,), device=args.device), chosen].float()
-        noise, uniform = torch.randn_like(clean), torch.rand(args.batch, device=args.device)
-        timesteps = torch.randint(0, 1000, (args.batch,), device=args.device)
+    def compute_loss(progress: float) -> torch.Tensor:
+        crops = progress < args.crops
+        count = args.batch * (4 if crops else 1)
+        chosen = torch.multinomial(weights, count, replacement=True)
+        clean = latents[torch.randint(0, len(latents), (count,), device=args.device), chosen].float()
+        if crops:
+            side = clean.shape[-1] // 2
+            y, x = torch.randint(0, side + 1, (2,)).tolist()
+            clean = clean[:, :, y : y + side, x : x + side]
+        noise, uniform = torch.randn_like(clean), torch.rand(count, device=args.device)
+        timesteps = torch.randint(0, args.noise_levels, (count,), device=args.device)
         alpha = alphas[timesteps].reshape(-1, 1, 1, 1)
         noisy = alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
         prompts = torch.where(uniform < UNPROMPTED, denoiser.none, labels[chosen])
@@ -362,6 +372,10 @@ def main() -> None:
     parser.add_argument("--views", type=int, default=16, help="of each image that a denoiser sees (16)")
     parser.add_argument("--batch", type=int, default=256, help="of a denoiser")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="the denoiser's peak learning rate")
+    parser.add_argument("--crops", type=float, default=0.0, metavar="PART",
+                        help="of the minutes in which a denoiser sees crops of half the side, four for an image (0)")
+    parser.add_argument("--noise-levels", type=int, default=1000, metavar="N",
+                        help="lowest of 1,000 that a denoiser learns; 700 are enough for img2img of strength 0.6 (1000)")
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     args = parser.parse_args()
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,154 @@
+"""Make enlarged emoji of each setting of ``quality.py``: drawn at 128 pixels, drawn again at 256 by img2img.
+
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.enlarged_images generate --model runs/exported/emoji \
+        --seeds 0 12 --output outputs/enlarged
+    PYTHONPATH=tests python -m benchmarks.enlarged_images seconds --model runs/exported/emoji --output outputs/enlarged
+
+It is what people call a hires fix. ``--model`` is an emoji model trained at 256 pixels (examples/train_demo_models),
+whose finest level has 4,096 tokens there. The drawings come from ``examples/models/emoji``, unmerged, 20 steps with
+DDIM, and are the same for every setting. ``generate`` writes SCHEDULER/SETTING/SEED.npy as ``quality.py`` does, and
+resumes; processes may have seeds of their own. ``seconds`` times the second drawing in turns on a quiet machine and
+writes seconds.csv. OpenVINO computes all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.quality import FEWER, MERGED, UNMERGED, make_variant, write_table
+
+SCHEDULERS = ("ddim", "dpmsolver++")
+SETTINGS = (UNMERGED, *MERGED, *FEWER)  # with a cache a pipeline is not compiled
+DRAWN_SIDE, SIDE = 128, 256
+DRAWN_GUIDANCE = 7.5
+
+
+def load_models(folder: Path, scheduler: str) -> tuple[Any, Any]:
+    """Load the model that draws, and a StableDiffusionImg2ImgPipeline of one that draws again."""
+    from ppdiffusers import StableDiffusionImg2ImgPipeline
+
+    from benchmarks.step_caches import Model
+    from ppdiffusers_tome.compilation.api import compile_cpu
+    from ppdiffusers_tome.cpu.api import disable_cpu_kernels
+    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+    from ppdiffusers_tome.tools.generation.model_sources import find_model
+    from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
+
+    drawing, loaded = Model("emoji", "ddim"), load_pipeline(find_model(str(folder)))
+    loaded.scheduler = make_scheduler(scheduler, loaded.scheduler.config)
+    pipe = StableDiffusionImg2ImgPipeline(**loaded.components, requires_safety_checker=False)
+    pipe.set_progress_bar_config(disable=True)
+    return compile_cpu(disable_cpu_kernels(drawing.pipe)) and drawing, compile_cpu(pipe)
+
+
+def draw(model: Any, folder: Path, seed: int) -> np.ndarray:
+    """Return uint8 drawings of all classes, ``[33, 128, 128, 3]``, which a file keeps."""
+    from benchmarks.step_caches import list_emoji_classes
+
+    path = folder / "drawn" / f"{seed}.npy"
+    if not path.exists():
+        save(path, np.stack([
+            np.asarray(model.generate(name, 20, seed=seed, guidance=DRAWN_GUIDANCE, size=DRAWN_SIDE))
+            for name in list_emoji_classes()
+        ]))  # fmt: skip
+    return np.load(path)
+
+
+def enlarge(pipe: Any, name: str, drawing: np.ndarray, seed: int, steps: int, args: argparse.Namespace) -> np.ndarray:
+    """Draw an enlarged image again, from the noise of its seed."""
+    import paddle
+    from PIL import Image
+
+    paddle.seed(seed)
+    image = Image.fromarray(drawing).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    found = pipe(
+        prompt=name, image=image, strength=args.strength, num_inference_steps=steps, guidance_scale=args.guidance
+    )
+    return np.asarray(found.images[0])
+
+
+def save(path: Path, images: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".partial-{np.random.default_rng().integers(1 << 32)}.npy")
+    np.save(partial, images)
+    partial.rename(path)
+
+
+def apply(pipe: Any, setting: str) -> int:
+    """Apply a setting in place of all others, and return its steps."""
+    from ppdiffusers_tome import apply_tome, remove_tome
+
+    variant = make_variant(setting)
+    remove_tome(pipe)
+    if variant.config is not None:
+        apply_tome(pipe, variant.config)
+    return variant.steps
+
+
+def generate(args: argparse.Namespace) -> None:
+    """Write the images that are missing, seed by seed, so that settings keep pace."""
+    from benchmarks.step_caches import list_emoji_classes
+
+    drawing, pipe = load_models(args.model, args.scheduler)
+    for seed, setting in product(range(*args.seeds), args.settings):
+        path = args.output / args.scheduler / setting / f"{seed}.npy"
+        if not path.exists():
+            drawn, steps = draw(drawing, args.output, seed), apply(pipe, setting)
+            pairs = zip(list_emoji_classes(), drawn, strict=True)
+            save(path, np.stack([enlarge(pipe, name, image, seed, steps, args) for name, image in pairs]))
+            print(path, flush=True)
+
+
+def measure_seconds(args: argparse.Namespace) -> None:
+    """Time the second drawing of an image with each setting in turn."""
+    from benchmarks.timing import Spread, measure_seconds
+    from benchmarks.turns import take_turns
+    from ppdiffusers_tome.tools.measure.system import describe_machine
+
+    drawing, pipe = load_models(args.model, args.scheduler)
+    drawn = draw(drawing, args.output, 0)[0]
+
+    def time_image(setting: str) -> float:
+        steps = apply(pipe, setting)
+        run: Callable[[], Any] = lambda: enlarge(pipe, "face", drawn, 0, steps, args)  # noqa: E731
+        run()  # which may compile
+        return measure_seconds(run)
+
+    turns = {setting: lambda setting=setting: time_image(setting) for setting in args.settings}
+    rows, machine = [], describe_machine()
+    for setting, seconds in take_turns(turns, args.rounds, progress="rounds").items():
+        spread = Spread.from_values(seconds)
+        rows.append({
+            "scheduler": args.scheduler, "setting": setting, "seconds": f"{spread.median:.3f}",
+            "lowest": f"{spread.low:.3f}", "highest": f"{spread.high:.3f}", "images": str(args.rounds),
+            "processor": str(machine["processor"]), "threads": machine["threads"], "paddle": machine["paddle"],
+        })  # fmt: skip
+    write_table(args.output / f"seconds-{args.scheduler}.csv", rows)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    from benchmarks.pages import prepare
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("generate", "seconds"))
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--scheduler", choices=SCHEDULERS, default="ddim")
+    parser.add_argument("--settings", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
+    parser.add_argument("--strength", type=float, default=0.6)
+    parser.add_argument("--guidance", type=float, default=7.5)
+    parser.add_argument("--seeds", type=int, nargs=2, default=[0, 12], metavar=("FIRST", "END"), help="(0 12)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args(argv)
+    prepare()
+    (generate if args.command == "generate" else measure_seconds)(args)
+
+
+if __name__ == "__main__":
+    main()
