@@ -375,7 +375,7 @@ def main() -> None:
     parser.add_argument("--crops", type=float, default=0.0, metavar="PART",
                         help="of the minutes in which a denoiser sees crops of half the side, four for an image (0)")
     parser.add_argument("--noise-levels", type=int, default=1000, metavar="N",
-                        help="lowest of 1,000 that a denoiser learns; 700 are enough for img2img of strength 0.6 (1000)")
+                        help="lowest of 1,000 that a denoiser learns; 700 suffice for img2img of strength 0.6 (1000)")
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     args = parser.parse_args()
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
