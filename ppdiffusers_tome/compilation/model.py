@@ -95,7 +95,7 @@ class CompiledModel:
     def _find_program(
         self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Program | None, list[paddle.Tensor]]:
-        """Find or make a call's program, None where that failed before, and list the call's tensors."""
+        """Find or make a call's program, and list its tensors."""
         tensors: list[paddle.Tensor] = []
         arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
         attributes, settings = list_contents(layer)

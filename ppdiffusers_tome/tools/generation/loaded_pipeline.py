@@ -154,7 +154,7 @@ class LoadedPipeline:
         return found
 
     def load_edges(self) -> Image.Image | None:
-        """Load the edges of the photo at the size of the images; None without one."""
+        """Load the photo's edges at the images' size, if any."""
         from ppdiffusers_tome.tools.generation.edges import load_edges
 
         return None if self.settings.photo is None else load_edges(self.settings.photo, *self.size)

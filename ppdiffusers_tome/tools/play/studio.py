@@ -198,9 +198,10 @@ class Studio:
         return ImagePair(request, unmerged, merged, similarity, notes)
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: ReportStage) -> GeneratedImage:
-        """Generate and measure an image, after a warm-up for new settings, and ones whose program left memory."""
+        """Generate and measure an image after a warm-up for new settings."""
         loaded, edges, stage = request.loaded, request.edges, "unmerged_image" if tome is None else "merged_image"
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
+        # A program of settings that took turns may have left memory.
         if key not in self._warm or loaded.settings.compile is not None:
             loaded.apply(settings.make_warm_up_config(tome))
             counter = _count_calls(report, "warm_up", 1)
