@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality import FEWER, MERGED, UNMERGED, make_variant, write_table
+from benchmarks.quality import FEWER, MERGED, UNMERGED, make_variant, save_images, time_in_turns, write_table
 
 SCHEDULERS = ("ddim", "dpmsolver++")
 SETTINGS = (UNMERGED, *MERGED, *FEWER)  # with a cache a pipeline is not compiled
@@ -44,7 +44,8 @@ def load_models(folder: Path, scheduler: str) -> tuple[Any, Any]:
     loaded.scheduler = make_scheduler(scheduler, loaded.scheduler.config)
     pipe = StableDiffusionImg2ImgPipeline(**loaded.components, requires_safety_checker=False)
     pipe.set_progress_bar_config(disable=True)
-    return compile_cpu(disable_cpu_kernels(drawing.pipe)) and drawing, compile_cpu(pipe)
+    compile_cpu(disable_cpu_kernels(drawing.pipe))
+    return drawing, compile_cpu(pipe)
 
 
 def draw(model: Any, folder: Path, seed: int) -> np.ndarray:
@@ -53,7 +54,7 @@ def draw(model: Any, folder: Path, seed: int) -> np.ndarray:
 
     path = folder / "drawn" / f"{seed}.npy"
     if not path.exists():
-        save(path, np.stack([
+        save_images(path, np.stack([
             np.asarray(model.generate(name, 20, seed=seed, guidance=DRAWN_GUIDANCE, size=DRAWN_SIDE))
             for name in list_emoji_classes()
         ]))  # fmt: skip
@@ -73,21 +74,12 @@ def enlarge(pipe: Any, name: str, drawing: np.ndarray, seed: int, steps: int, ar
     return np.asarray(found.images[0])
 
 
-def save(path: Path, images: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".partial-{np.random.default_rng().integers(1 << 32)}.npy")
-    np.save(partial, images)
-    partial.rename(path)
-
-
 def apply(pipe: Any, setting: str) -> int:
     """Apply a setting in place of all others, and return its steps."""
-    from ppdiffusers_tome import apply_tome, remove_tome
+    from benchmarks.step_caches import apply_variant
 
     variant = make_variant(setting)
-    remove_tome(pipe)
-    if variant.config is not None:
-        apply_tome(pipe, variant.config)
+    apply_variant(pipe, variant)
     return variant.steps
 
 
@@ -101,15 +93,13 @@ def generate(args: argparse.Namespace) -> None:
         if not path.exists():
             drawn, steps = draw(drawing, args.output, seed), apply(pipe, setting)
             pairs = zip(list_emoji_classes(), drawn, strict=True)
-            save(path, np.stack([enlarge(pipe, name, image, seed, steps, args) for name, image in pairs]))
+            save_images(path, np.stack([enlarge(pipe, name, image, seed, steps, args) for name, image in pairs]))
             print(path, flush=True)
 
 
 def measure_seconds(args: argparse.Namespace) -> None:
     """Time the second drawing of an image with each setting in turn."""
-    from benchmarks.timing import Spread, measure_seconds
-    from benchmarks.turns import take_turns
-    from ppdiffusers_tome.tools.measure.system import describe_machine
+    from benchmarks.timing import measure_seconds
 
     drawing, pipe = load_models(args.model, args.scheduler)
     drawn = draw(drawing, args.output, 0)[0]
@@ -121,14 +111,7 @@ def measure_seconds(args: argparse.Namespace) -> None:
         return measure_seconds(run)
 
     turns = {setting: lambda setting=setting: time_image(setting) for setting in args.settings}
-    rows, machine = [], describe_machine()
-    for setting, seconds in take_turns(turns, args.rounds, progress="rounds").items():
-        spread = Spread.from_values(seconds)
-        rows.append({
-            "scheduler": args.scheduler, "setting": setting, "seconds": f"{spread.median:.3f}",
-            "lowest": f"{spread.low:.3f}", "highest": f"{spread.high:.3f}", "images": str(args.rounds),
-            "processor": str(machine["processor"]), "threads": machine["threads"], "paddle": machine["paddle"],
-        })  # fmt: skip
+    rows = time_in_turns(args.scheduler, turns, args.rounds)
     write_table(args.output / f"seconds-{args.scheduler}.csv", rows)
 
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,11 +73,16 @@ def generate(scheduler: str, images_per_class: int, settings: Sequence[str], fol
             np.asarray(model.generate(name, variant.steps, seed=seed, guidance=GUIDANCE, size=SIDE))
             for name in list_emoji_classes()
         ])  # fmt: skip
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.npy")
-        np.save(partial, images)
-        partial.rename(path)
+        save_images(path, images)
         print(path, flush=True)
+
+
+def save_images(path: Path, images: np.ndarray) -> None:
+    """Write images as a whole, so that a file that is there is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".partial-{os.getpid()}.npy")
+    np.save(partial, images)
+    partial.rename(path)
 
 
 def write_texts(path: Path) -> None:
@@ -112,9 +118,7 @@ def compare_images(scheduler: str, folder: Path, other: Path) -> None:
 def measure_seconds(scheduler: str, rounds: int, path: Path) -> None:
     """Time an image of each setting in turn, and replace the scheduler's rows of a table."""
     from benchmarks.step_caches import Model
-    from benchmarks.timing import Spread, measure_seconds
-    from benchmarks.turns import take_turns
-    from ppdiffusers_tome.tools.measure.system import describe_machine
+    from benchmarks.timing import measure_seconds
 
     model = Model("emoji", scheduler)
 
@@ -124,8 +128,17 @@ def measure_seconds(scheduler: str, rounds: int, path: Path) -> None:
 
     variants = [make_variant(setting) for setting in SETTINGS]
     turns = {variant.name: lambda variant=variant: time_image(variant) for variant in variants}
-    machine = describe_machine()
-    rows = [row for row in read_table(path) if row["scheduler"] != scheduler]
+    kept = [row for row in read_table(path) if row["scheduler"] != scheduler]
+    write_table(path, kept + time_in_turns(scheduler, turns, rounds))
+
+
+def time_in_turns(scheduler: str, turns: Mapping[str, Callable[[], float]], rounds: int) -> list[dict[str, str]]:
+    """Time settings in turns, and return a row of a table for each."""
+    from benchmarks.timing import Spread
+    from benchmarks.turns import take_turns
+    from ppdiffusers_tome.tools.measure.system import describe_machine
+
+    rows, machine = [], describe_machine()
     for setting, seconds in take_turns(turns, rounds, progress="rounds").items():
         spread = Spread.from_values(seconds)
         rows.append({
@@ -133,7 +146,7 @@ def measure_seconds(scheduler: str, rounds: int, path: Path) -> None:
             "lowest": f"{spread.low:.3f}", "highest": f"{spread.high:.3f}", "images": str(rounds),
             "processor": str(machine["processor"]), "threads": machine["threads"], "paddle": machine["paddle"],
         })  # fmt: skip
-    write_table(path, rows)
+    return rows
 
 
 def read_samples(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -132,11 +132,7 @@ class Model:
 
     def apply(self, variant: Variant) -> None:
         """Apply the settings of a variant in place of all others."""
-        from ppdiffusers_tome import apply_tome, remove_tome
-
-        remove_tome(self.pipe)
-        if variant.config is not None:
-            apply_tome(self.pipe, variant.config)
+        apply_variant(self.pipe, variant)
 
     def generate(self, prompt: str, steps: int, *, seed: int = 0, guidance: float = 1.5, size: int = 512) -> Any:
         """Generate an image; of a transformer, the prompt \"\" is that of no class."""
@@ -151,6 +147,15 @@ class Model:
         return sampling.generate_image(
             self.pipe, prompt, seed=seed, height=size, width=size, steps=steps, guidance_scale=guidance
         )
+
+
+def apply_variant(pipe: Any, variant: Variant) -> None:
+    """Apply the settings of a variant to a pipeline in place of all others."""
+    from ppdiffusers_tome import apply_tome, remove_tome
+
+    remove_tome(pipe)
+    if variant.config is not None:
+        apply_tome(pipe, variant.config)
 
 
 def _find_source(name: str) -> Any:
