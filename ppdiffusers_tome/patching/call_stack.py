@@ -3,8 +3,9 @@
 import threading
 from typing import NamedTuple
 
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall, PointCall
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
+from ppdiffusers_tome.patching.state.point_call import PointCall
 
 
 class Frame(NamedTuple):

@@ -148,26 +148,26 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
     timesteps = list(range(5 * config.reuse_steps, 0, -1))
     scheduler = SimpleNamespace(timesteps=timesteps, set_timesteps=None)
     denoising = Denoising(SimpleNamespace(scheduler=scheduler), "", state)
-    pipeline_call: Any = SimpleNamespace(find_denoising=lambda state, denoiser: denoising)
     tensors = itertools.cycle([paddle.to_tensor([value]) for value in timesteps])
 
     def run_steps(number: int) -> None:
         for _ in range(number):
-            _run_blocks(state, case, x, next(tensors), pipeline_call)
+            _run_blocks(state, case, x, next(tensors), denoising)
 
     return lambda: measure_seconds(lambda: run_steps(config.reuse_steps)) / config.reuse_steps
 
 
 def _run_blocks(
-    state: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, pipeline_call: Any
+    state: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, denoising: Any
 ) -> None:
     """Run one call of a denoiser whose blocks do nothing but merge and unmerge."""
     import paddle
 
     from ppdiffusers_tome.merging.grid import Layout
     from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+    from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity
 
-    call, layout = DenoiserCall(state, paddle.nn.Layer(), pipeline_call), Layout(case.grid)
+    call, layout = DenoiserCall(state, paddle.nn.Layer(), denoising, CallIdentity()), Layout(case.grid)
     call.set_timestep(timestep)
     for number in range(case.blocks):
         reduction: Any = BlockCall(call, number, layout, x).reduction

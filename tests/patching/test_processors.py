@@ -21,8 +21,8 @@ from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
 from ppdiffusers_tome.patching.overrides.merge import NormOverride
-from ppdiffusers_tome.patching.state.calls import PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 from zoo.specimen import keep_random_state
 
 

@@ -16,7 +16,7 @@ import tiny
 from patching.contract import count_matchings
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, Denoising
 from ppdiffusers_tome.settings import reducer
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
@@ -53,7 +53,7 @@ class Calls:
 
     def share(self, timestep: float, conditioning: list[paddle.Tensor], rows: int = 1) -> dict:
         step = self.denoising.find_step(timestep)
-        return self.denoising.share_values(step, (rows, 4, 8, 8), conditioning).reductions
+        return self.denoising.share_values(step, CallIdentity((rows, 4, 8, 8), conditioning)).reductions
 
 
 @pytest.mark.parametrize(

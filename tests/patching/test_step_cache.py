@@ -22,7 +22,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, Denoising
 from ppdiffusers_tome.patching.step_cache.cached_call import SLOPE, History
 from ppdiffusers_tome.patching.step_cache.skipped_steps import predicts_noise
 from ppdiffusers_tome.settings.step_schedule import (
@@ -140,7 +140,7 @@ def test_the_memory_of_the_cache_counts_each_tensor_once() -> None:
     state, x = DenoiserState(ToMeConfig(0, cache=0.2)), paddle.zeros([2])
     denoising = Denoising(SimpleNamespace(scheduler=tiny.scheduler()), "", state)
     step = denoising.find_step(999.0)
-    denoising.share_values(step, (1, 4, 8, 8), []).histories.update(one=History(value=x), other=History(value=(x, [x])))
+    denoising.share_values(step, CallIdentity()).histories.update(one=History(value=x), other=History(value=(x, [x])))
     denoising.end(is_complete=False)
     assert state.last_image.cache_bytes == 8
 

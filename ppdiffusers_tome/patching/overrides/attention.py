@@ -9,8 +9,8 @@ from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import accepts_group_sizes
-from ppdiffusers_tome.patching.state.calls import PointCall, UnmergeableError
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 
 
 class MaskOverride(Override):
@@ -29,18 +29,31 @@ class MaskOverride(Override):
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
         mask, reduction = attention_mask, point.reduction
-        if mask is None and not self._uses_group_sizes:
-            return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
-        has_own_keys = target_length == reduction.num_tokens and (mask is None or mask.shape[-1] == target_length)
+        num_keys = target_length if mask is None else mask.shape[-1]
+        is_of_image = num_keys == target_length == reduction.num_tokens
         if mask is not None:
-            mask, target_length = self._reduce(mask, target_length, point)
-        if self._uses_group_sizes and has_own_keys and accepts_group_sizes(self.layer):
+            mask = self._reduce(mask, point)
+            if mask.shape[-1] != num_keys:
+                target_length = mask.shape[-1]
+        if self._uses_group_sizes and is_of_image and accepts_group_sizes(self.layer):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
             if attention_mask is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.
                 by_head = mask.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)
         return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
+
+    def _reduce(self, mask: paddle.Tensor, point: PointCall) -> paddle.Tensor:
+        """Reduce a mask of the image's keys; leave room for them in one of a text."""
+        reduction, merges_inside = point.reduction, point.merge_point.merges_inside
+        if mask.shape[-1] != reduction.num_tokens:  # of a text
+            if not merges_inside:
+                return mask
+            visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
+            return paddle.concat([mask, visible], axis=-1)  # the keys of the image follow
+        if merges_inside and not reduction.keeps_queries:  # attention asks for its mask before its tokens merge
+            raise UnmergeableError("attention on an image got a mask, so it runs unmerged")
+        return reduction.reduce_mask(mask)
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor:
         """Return ``[batch (* heads), 1 or queries, left]``."""
@@ -53,14 +66,3 @@ class MaskOverride(Override):
         dtype = next(dtypes, paddle.float32) if mask is None else mask.dtype
         sizes = add_group_size_bias(by_head, reduction, 0, dtype, text_first=False)
         return sizes.expand([reduction.batch, *sizes.shape[1:]]).flatten(0, 1)
-
-    def _reduce(self, mask: paddle.Tensor, target_length: int, point: PointCall) -> tuple[paddle.Tensor, int]:
-        """Return the reduced mask and its number of keys."""
-        reduction, merges_inside = point.reduction, point.merge_point.merges_inside
-        has_all_keys = mask.shape[-1] == reduction.num_tokens
-        if merges_inside and not has_all_keys:  # of a text, whose keys precede those of the image
-            visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
-            return paddle.concat([mask, visible], axis=-1), mask.shape[-1] + reduction.num_left
-        if merges_inside and not reduction.keeps_queries:  # it asks for its mask before its tokens merge
-            raise UnmergeableError("attention on an image got a mask, so it runs unmerged")
-        return (reduction.reduce_mask(mask), reduction.num_left) if has_all_keys else (mask, target_length)

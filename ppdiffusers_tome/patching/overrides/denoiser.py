@@ -14,7 +14,7 @@ from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.pipeline_call import list_tensors
+from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, list_tensors
 
 # Names of the argument for the timestep. UniDiffuser goes by that of its image.
 TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
@@ -74,15 +74,14 @@ class DenoiserOverride(Override):
         latents = arguments.pop(self.parameters[0], None) if self.parameters else None
         timesteps = [arguments.pop(name) for name in TIMESTEPS if name in arguments]
         lasting = [value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)]
-        call = DenoiserCall(
-            self.state,
-            self.layer,
-            CALL_STACK.pipeline_call,
-            is_recomputing=CALL_STACK.is_recomputing,
-            latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
+        identity = None
+        if self.state.config.shares_steps:
+            shape = tuple(latents.shape) if isinstance(latents, paddle.Tensor) else ()
             # What conditions the image (texts, class labels and the like) has no height and width.
-            conditioning=[x for x in list_tensors(lasting) if x.ndim <= 3] if self.state.config.shares_steps else (),
-        )
+            identity = CallIdentity(shape, [x for x in list_tensors(lasting) if x.ndim <= 3])
+        pipeline_call = CALL_STACK.pipeline_call
+        denoising = None if pipeline_call is None else pipeline_call.find_denoising(self.state, self.layer)
+        call = DenoiserCall(self.state, self.layer, denoising, identity, CALL_STACK.is_recomputing)
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
         if isinstance(timestep, (int, float)):
             timestep = paddle.to_tensor([timestep])

@@ -15,8 +15,9 @@ from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_functions
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
-from ppdiffusers_tome.patching.state.calls import BlockCall, PointCall, UnmergeableError
+from ppdiffusers_tome.patching.state.calls import BlockCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
 NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")

@@ -21,19 +21,42 @@ from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
 _END_IN_LIST = ("DDPMWuerstchenScheduler",)
 
 
+class CallIdentity:
+    """What tells a call of a denoiser from the others of its step.
+
+    Args:
+        shape: of the latents.
+        conditioning: the texts, class labels and the like, of which a pipeline passes the same or equal tensors in
+            every step.
+    """
+
+    def __init__(self, shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = ()) -> None:
+        self._shape, self._conditioning = shape, conditioning
+        self._versions = [tensor.inplace_version for tensor in conditioning]
+
+    def is_next(self, call: "CallIdentity") -> bool:
+        """Return whether another step's call has the same identity."""
+        # A tensor that changed meanwhile differs from what it was, also where the new one is a view of the same memory.
+        # Comparing values waits for the device.
+        mine, others = self._conditioning, call._conditioning
+        return self._shape == call._shape and len(mine) == len(others) and all(
+            a.inplace_version == version
+            and (a is b or (a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())))
+            for a, version, b in zip(mine, self._versions, others, strict=True)
+        )
+
+
 @dataclass(eq=False)
 class SharedValues:
     """The values of a call from the step before, for the next.
 
     Attributes:
-        shape, conditioning: of the call, by which the next step finds it; each tensor with its version, as it may
-            change in place.
+        identity: of the call, by which that of the next step finds it.
         reductions: by block, layout and batch, for ``reuse_steps``.
         histories: of layers, for the cache over steps, which alone looks into them.
     """
 
-    shape: Sequence[int]
-    conditioning: Sequence[tuple[paddle.Tensor, int]]
+    identity: CallIdentity
     reductions: dict[Any, TokenReduction] = field(default_factory=dict)
     histories: dict[Hashable, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -81,15 +104,14 @@ class Denoising:
             self._schedules[id(source)] = Schedule(source, numbers[:-1] if is_a(scheduler, *_END_IN_LIST) else numbers)
         return self._schedules[id(source)]
 
-    def share_values(self, step: Step, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> SharedValues:
+    def share_values(self, step: Step, identity: CallIdentity) -> SharedValues:
         """Return the values that a call shares with earlier steps.
 
         A step may call the denoiser several times: for the prompted and the unprompted half, or for two images in
-        turns. A call shares the values of the previous step's call with the same shape of latents and the same
-        conditioning, if exactly one exists.
+        turns. A call shares the values of the previous step's call with the same identity, if exactly one exists.
         """
-        values = SharedValues(shape, [(tensor, tensor.inplace_version) for tensor in conditioning])
-        found = [each for each in self._previous if each.shape == shape and _is_same(each, conditioning)]
+        values = SharedValues(identity)
+        found = [each for each in self._previous if each.identity.is_next(identity)]
         # One call cannot be two of the next step.
         if len(found) == 1 and all(each.histories is not found[0].histories for each in self._present):
             self._has_shared = True
@@ -155,17 +177,6 @@ class PipelineCall:
         denoisings, self._denoisings = self._denoisings, {}
         for denoising in filter(None, denoisings.values()):
             denoising.end(is_complete=is_complete)
-
-
-def _is_same(earlier: SharedValues, conditioning: Sequence[paddle.Tensor]) -> bool:
-    """Compare conditioning: pipelines pass the same or equal tensors in every step."""
-    # One that changed meanwhile differs from what it was, also where the new one is a view of the same memory.
-    # Comparing values waits for the device.
-    return len(earlier.conditioning) == len(conditioning) and all(
-        a.inplace_version == version
-        and (a is b or (a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())))
-        for (a, version), b in zip(earlier.conditioning, conditioning, strict=True)
-    )
 
 
 def list_tensors(value: Any) -> Iterator[paddle.Tensor]:

@@ -83,11 +83,11 @@ class CachedCall:
 
 def find_cached_call(call: DenoiserCall) -> CachedCall | None:
     """Return what the cache knows of a call; None where all layers run."""
-    denoising, step = call.denoising, call.step
-    if call.cached is None and call.shared is not None and denoising is not None and step is not None:
+    denoising, (_, step, shared) = call.denoising, call.moment
+    if call.cached is None and denoising is not None and step is not None and shared is not None:
         if denoising.skipped_steps is None:
             denoising.skipped_steps = choose_skipped_steps(call, denoising.scheduler, step.num_steps)
-        call.cached = CachedCall(step, denoising.skipped_steps, call.shared.histories)
+        call.cached = CachedCall(step, denoising.skipped_steps, shared.histories)
     return call.cached
 
 

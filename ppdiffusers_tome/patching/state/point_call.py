@@ -1,0 +1,74 @@
+"""One call of a merge point, which reduces tokens and restores them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.merging.chosen_keys import TokenReduction
+from ppdiffusers_tome.merging.rotary import Rotation
+from ppdiffusers_tome.merging.token_span import TokenSpan
+from ppdiffusers_tome.patching.adapters.adapter import MergePoint
+from ppdiffusers_tome.patching.state.calls import BlockCall
+
+
+class UnmergeableError(Exception):
+    """A merge point whose layer must run on all tokens, for this reason."""
+
+
+@dataclass(eq=False)
+class PointCall:
+    """One call of a merge point, which runs on fewer tokens.
+
+    Attributes:
+        reduction: of the block's tokens.
+        rotations: the rotary embedding of the output of each norm, by the norm's name.
+        awaited: names of the layers of attention without which its result would be wrong, until each has run.
+        has_reduced: True once a projection ran on reduced tokens.
+        reduced: the last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
+    """
+
+    block: BlockCall
+    reduction: TokenReduction
+    merge_point: MergePoint
+    rotations: dict[str, Rotation] = field(default_factory=dict)
+    awaited: set[str] = field(default_factory=set)
+    has_reduced: bool = False
+    reduced: tuple[Any, Any] = (None, None)
+
+    def require_fit(self, layer: Layer, tokens: paddle.Tensor | None) -> None:
+        """Raise an ``UnmergeableError`` where a layer's tokens cannot be reduced."""
+        batch, num_tokens = self.reduction.batch, self.reduction.num_tokens
+        shape = [] if tokens is None else list(tokens.shape)
+        is_batch = len(shape) == 3 and (shape[0] == batch or -1 in (shape[0], batch))
+        if not is_batch or (shape[1] != num_tokens and not (self.merge_point.text and shape[1] > num_tokens)):
+            raise UnmergeableError(
+                f"{type(layer).__name__} got tokens of shape {shape} instead of [{batch}, {num_tokens}, channels], so "
+                "it runs unmerged: feed-forward chunking, tiles around attention (HyperTile) and attention processors "
+                "that put other tokens beside them do that"
+            )
+
+    def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
+        """Reduce the image's tokens of ``[batch, tokens, channels]``."""
+        reduction, merge_point = self.reduction, self.merge_point
+        if not merge_point.text:
+            return reduction.reduce(tokens)
+        text_first = merge_point.text_first
+        image, text = TokenSpan(reduction.num_tokens, text_first).split(tokens)
+        return TokenSpan(reduction.num_left, text_first).join(reduction.reduce(image), text)
+
+    def restore(self, output: Any) -> Any:
+        """Restore the image's tokens in a layer's first or only output."""
+        if isinstance(output, (tuple, list)):
+            restored = [self.restore(output[0]), *output[1:]]
+            return restored if isinstance(output, list) else tuple(restored)
+        reduction, merge_point = self.reduction, self.merge_point
+        num_text = output.shape[1] - reduction.num_left
+        if num_text < 0 or (num_text > 0 and not merge_point.text):
+            return output  # not of merged tokens: a function of the user may replace the output
+        if num_text == 0:
+            return reduction.restore(output)
+        text_first = merge_point.text_first
+        image, text = TokenSpan(reduction.num_left, text_first).split(output)
+        return TokenSpan(reduction.num_tokens, text_first).join(reduction.restore(image), text)
