@@ -140,9 +140,8 @@ class CompiledModel:
     def _make_program(
         self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor]
     ) -> Program:
-        """Make a call's program, and compare its first result with Paddle's."""
+        """Make a call's program, whose first result is compared with Paddle's."""
         # Which need OpenVINO.
-        from ppdiffusers_tome.compilation.comparison import find_note, measure_difference
         from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
 
@@ -155,19 +154,7 @@ class CompiledModel:
                 return self._programs[trace.digest]
             show_progress(f"{name} for {' '.join(str(list(x.shape)) for x in tensors[:1])} is being compiled ...")
             program = Program(trace, self.precision, self.threads)
-            note = find_note(__version__, trace.digest, contents.samples, self.precision)
-            if not os.path.isfile(note):  # False too where Path raises, as in a folder without permission
-                args, kwargs = put_tensors(arguments, tensors)
-                expected = type(layer).forward(layer, *args, **kwargs)
-                difference = measure_difference(program.run(tensors), expected)
-                if not difference <= BOUNDS[self.precision]:
-                    raise UncompilableError(
-                        f"its result in {self.precision} differs from Paddle's by {difference:.2g}, more than "
-                        f"{BOUNDS[self.precision]:g}"
-                    )
-                with suppress(OSError):  # else the next process compares again
-                    note.parent.mkdir(parents=True, exist_ok=True)
-                    note.touch()
+            self._compare(program, layer, contents, arguments, tensors)
         except Exception as error:  # of code of the model, of Paddle or OpenVINO
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
             raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from error
@@ -177,6 +164,27 @@ class CompiledModel:
             _, oldest = self._programs.popitem(last=False)
             self._by_kind = {kind: each for kind, each in self._by_kind.items() if each is not oldest}
         return program
+
+    def _compare(
+        self, program: Program, layer: Layer, contents: Contents, arguments: Structure,
+        tensors: Sequence[paddle.Tensor],
+    ) -> None:  # fmt: skip
+        """Refuse a program whose result differs from Paddle's; note that it does not."""
+        from ppdiffusers_tome.compilation.comparison import find_note, measure_difference
+
+        note = find_note(__version__, program.digest, contents.samples, self.precision)
+        if os.path.isfile(note):  # False too where Path raises, as in a folder without permission
+            return
+        args, kwargs = put_tensors(arguments, tensors)
+        difference = measure_difference(program.run(tensors), type(layer).forward(layer, *args, **kwargs))
+        if not difference <= BOUNDS[self.precision]:
+            raise UncompilableError(
+                f"its result in {self.precision} differs from Paddle's by {difference:.2g}, more than "
+                f"{BOUNDS[self.precision]:g}"
+            )
+        with suppress(OSError):  # else the next process compares again
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
 
     def _warn_computed(self, layer: Layer, reason: Any) -> None:
         message = f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {reason}"
