@@ -20,8 +20,8 @@ from benchmarks.timing import Spread
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
-# Nothing is reused here, so the second variant has another name.
-_NAMES = {"ours": "ours, exact", "ours, tile and reuse": "ours, in tiles"}
+# Nothing is reused here.
+_NAMES = {"ours": "this package", "ours, tile and reuse": "this package, in tiles", "port": "ppdiffusers' port"}
 
 
 @dataclass(frozen=True)
