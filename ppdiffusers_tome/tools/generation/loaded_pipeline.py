@@ -159,9 +159,9 @@ class LoadedPipeline:
 
         return None if self.settings.photo is None else load_edges(self.settings.photo, *self.size)
 
-    def describe(self, prompt: str, number: int) -> dict[str, Any]:
+    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
-        wanted, ratio = self.settings.describe_image(prompt, number), self.settings.tome.to_dict()["ratio"]
+        wanted, ratio = self.settings.describe_request(prompt, number), self.settings.tome.to_dict()["ratio"]
         return {**wanted, "ratio": ratio, **self.describe_run(), "defaults": self.settings.defaults}
 
     def describe_run(self) -> dict[str, Any]:

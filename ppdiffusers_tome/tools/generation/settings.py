@@ -62,7 +62,7 @@ class Settings:
         """The names of settings that are left to the model."""
         return [name for name in ("height", "width", "guidance_scale", "scheduler") if getattr(self, name) is None]
 
-    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
+    def describe_request(self, prompt: str, number: int) -> dict[str, Any]:
         """Return what was asked for as plain values; ``defaults`` are None."""
         names = ("negative_prompt", "height", "width", "steps", "guidance_scale", "dtype")
         return {

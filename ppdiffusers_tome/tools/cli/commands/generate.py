@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     numbers = range(rank, len(prompts), ranks or 1)
     missing = [
         number for number in numbers
-        if args.overwrite or not _is_finished(paths[number], settings.describe_image(prompts[number], number))
+        if args.overwrite or not _is_finished(paths[number], settings.describe_request(prompts[number], number))
     ]  # fmt: skip
     if finished := len(numbers) - len(missing):
         images = format_count(finished, "image")
@@ -84,7 +84,7 @@ def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]]) -> Non
     edges, done = loaded.load_edges(), []
     for path, (prompt, number) in tqdm(images.items(), desc="images", **choose_bar()):
         generated = loaded.generate(prompt, number, edges)
-        write_image(path, generated.image, loaded.describe(prompt, number))
+        write_image(path, generated.image, loaded.describe_image(prompt, number))
         print_line(f"{path}  {generated.seconds:.2f} s")
         done.append(generated)
     denoising = format_bytes(find_highest_peak(each.denoising_peak_bytes for each in done))
