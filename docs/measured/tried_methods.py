@@ -23,9 +23,9 @@ from tqdm import tqdm
 from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from ppdiffusers_tome.cpu.process import prepare_cpu
 from ppdiffusers_tome.tools.generation import sampling
+from ppdiffusers_tome.tools.generation.image_settings import choose_guidance_scale
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 from ppdiffusers_tome.tools.measure.stats import Median
 from ppdiffusers_tome.tuning.images import compute_psnr
 

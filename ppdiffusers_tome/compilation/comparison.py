@@ -37,7 +37,7 @@ def measure_difference(result: Any, expected: Any) -> float:
     return float(np.max(differences))
 
 
-def find_note(*parts: object) -> Path:
+def name_note_file(*parts: object) -> Path:
     """Return the file that notes a comparison: in ``~/.cache``, or ``XDG_CACHE_HOME``."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     computes = openvino.__version__, find_processor_name() or platform.machine()

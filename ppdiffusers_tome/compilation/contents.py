@@ -9,7 +9,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.patching.checks import NO_PROGRAM
-from ppdiffusers_tome.patching.override import PLACES, find_inside, list_overrides
+from ppdiffusers_tome.patching.override import SLOTS, find_inner_forward, list_overrides
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 _SAMPLES = 64  # numbers that are read of each weight
@@ -29,7 +29,7 @@ class Contents:
         num_bytes: of the weights.
         obstacle: why no call of the model can become a program, or None.
         samples: numbers of each weight.
-        places: the address and version of each weight.
+        addresses: the address and version of each weight.
     """
 
     def __init__(self, attributes: list[Any]) -> None:
@@ -40,13 +40,13 @@ class Contents:
         self.num_bytes = sum(x.size * x.element_size() for x in self.weights)
         self.obstacle = self._find_obstacle(layers)
         self._views = [] if self.obstacle else [_sample(x) for x in self.weights]  # of others numpy may have no view
-        self.places, self.samples = self._read_weights()
+        self.addresses, self.samples = self._read_weights()
 
     def is_outdated(self, attributes: list[Any]) -> bool:
         """Return whether a layer, an attribute or a weight changed since."""
         try:
             # The same objects, or equal ones.
-            return self._read_weights() != (self.places, self.samples) or attributes != self._attributes
+            return self._read_weights() != (self.addresses, self.samples) or attributes != self._attributes
         except Exception:  # of attributes that cannot be compared, such as arrays
             return True
 
@@ -64,8 +64,8 @@ class Contents:
         return None
 
     def _read_weights(self) -> tuple[list[tuple[int, int]], bytes]:
-        places = [(x.data_ptr(), x.inplace_version) for x in self.weights]
-        return places, b"".join(view.tobytes() for view in self._views)
+        addresses = [(x.data_ptr(), x.inplace_version) for x in self.weights]
+        return addresses, b"".join(view.tobytes() for view in self._views)
 
 
 def _sample(x: paddle.Tensor) -> np.ndarray:
@@ -94,9 +94,9 @@ def list_contents(model: Layer) -> tuple[list[Any], tuple[tuple[int, ToMeConfig]
         overrides = list_overrides(layer)
         settings.extend((id(layer), each.state.config) for each in overrides)
         # A cache of steps may replace the method of a class, or put a function in its place.
-        found.extend((layer, type(layer).forward, find_inside(layer)))
+        found.extend((layer, type(layer).forward, find_inner_forward(layer)))
         # Those of ToMe, and one that Paddle sets where hooks run.
-        skipped = {"forward", "_built", PLACES, *(each.method_name for each in overrides)}
+        skipped = {"forward", "_built", SLOTS, *(each.method_name for each in overrides)}
         attributes = [
             value for name, value in vars(layer).items()
             if name not in skipped and not (layer is model and name.startswith("_forward_"))

@@ -29,7 +29,7 @@ from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.models import COMPILED
-from ppdiffusers_tome.patching.override import find_inside, replace_inside
+from ppdiffusers_tome.patching.override import find_inner_forward, replace_inner_forward
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
 from ppdiffusers_tome.patching.state.calls import WATCHERS
@@ -45,7 +45,7 @@ BOUNDS = {"float32": 0.001, "bfloat16": 0.1}
 # Each program has the model's weights once more; programs with so many bytes of them are kept, and at least two.
 _MOST_BYTES = 12 * 2**30
 # Of tensors among a call's arguments.
-_TYPES = {"float32", "int64", "int32", "bool"}
+_INPUT_TYPES = {"float32", "int64", "int32", "bool"}
 
 
 class CompiledModel:
@@ -75,21 +75,21 @@ class CompiledModel:
         if not paddle.in_dynamic_mode():
             return convert_while_tracing(run_paddle)(*args, **kwargs)
         if os.getpid() != self._process:  # whose other threads, one of which may have held the lock, are gone
-            self._warn_computed(layer, "this process was forked, and OpenVINO's threads are in the first one")
+            self._warn_of_fallback(layer, "this process was forked, and OpenVINO's threads are in the first one")
             return run_paddle(*args, **kwargs)
         with self._lock:
             try:
                 program, tensors = self._find_program(layer, args, kwargs)
             except UncompilableError as error:
                 output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
-                self._warn_computed(layer, error)
+                self._warn_of_fallback(layer, error)
                 return output
             if program is None:
                 return run_paddle(*args, **kwargs)
             self._programs.move_to_end(program.digest)
             for frame in CALL_STACK.frames:
                 if frame.call.denoiser is layer:  # whose blocks are in the program
-                    frame.call.state.has_run_blocks = True
+                    frame.call.state.awaits_blocks = False
             return program.run(tensors)
 
     def _find_program(
@@ -117,7 +117,7 @@ class CompiledModel:
             return before
         self._contents = contents = Contents(attributes)
         self._by_kind.clear()
-        if before is None or (before.places, before.samples) != (contents.places, contents.samples):
+        if before is None or (before.addresses, before.samples) != (contents.addresses, contents.samples):
             self._programs.clear()
         return contents
 
@@ -134,7 +134,7 @@ class CompiledModel:
             raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
         if paddle.is_autocast_enabled():
             raise UncompilableError("paddle.amp.auto_cast is on")
-        if not types <= _TYPES or not all(x.place.is_cpu_place() for x in tensors):
+        if not types <= _INPUT_TYPES or not all(x.place.is_cpu_place() for x in tensors):
             raise UncompilableError(f"it gets tensors in {', '.join(sorted(types))}; give float32 on the CPU")
 
     def _make_program(
@@ -170,9 +170,9 @@ class CompiledModel:
         tensors: Sequence[paddle.Tensor],
     ) -> None:  # fmt: skip
         """Refuse a program whose result differs from Paddle's; note that it does not."""
-        from ppdiffusers_tome.compilation.comparison import find_note, measure_difference
+        from ppdiffusers_tome.compilation.comparison import measure_difference, name_note_file
 
-        note = find_note(__version__, program.digest, contents.samples, self.precision)
+        note = name_note_file(__version__, program.digest, contents.samples, self.precision)
         if os.path.isfile(note):  # False too where Path raises, as in a folder without permission
             return
         args, kwargs = put_tensors(arguments, tensors)
@@ -186,7 +186,7 @@ class CompiledModel:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()
 
-    def _warn_computed(self, layer: Layer, reason: Any) -> None:
+    def _warn_of_fallback(self, layer: Layer, reason: Any) -> None:
         message = f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {reason}"
         if message not in self._warned:
             self._warned.add(message)
@@ -210,18 +210,18 @@ def compile_model(layer: Layer, precision: str, threads: int) -> None:
     gigabytes for a large image.
     """
     before = vars(layer).get(COMPILED)
-    brings_kernels = not has_kernels(layer) if before is None else before.brings_kernels
-    if brings_kernels and find_spec("onnxruntime"):
+    brings_kernels = before.brings_kernels if before else bool(find_spec("onnxruntime")) and not has_kernels(layer)
+    if brings_kernels:
         replace_processors(layer)
         replace_convolutions(layer)
     vars(layer)[COMPILED] = CompiledModel(precision, threads, brings_kernels=brings_kernels)
-    replace_inside(layer, None, MethodType(_run_compiled, layer))
+    replace_inner_forward(layer, None, MethodType(_run_compiled, layer))
 
 
 def uncompile_model(layer: Layer) -> None:
     """Put back what stood in a model before ``compile_model``."""
     compiled = vars(layer).pop(COMPILED, None)
-    replace_inside(layer, MethodType(_run_compiled, layer), None)
+    replace_inner_forward(layer, MethodType(_run_compiled, layer), None)
     if compiled is not None and compiled.brings_kernels:
         restore_processors(layer)
         restore_convolutions(layer)
@@ -229,7 +229,7 @@ def uncompile_model(layer: Layer) -> None:
 
 def is_replaceable(layer: Layer) -> bool:
     """Return whether nothing but ToMe and programs stands in place of a model's ``forward``."""
-    return find_inside(layer) in (None, MethodType(_run_compiled, layer))
+    return find_inner_forward(layer) in (None, MethodType(_run_compiled, layer))
 
 
 def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

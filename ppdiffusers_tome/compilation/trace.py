@@ -99,7 +99,7 @@ def _replace_weights(layer: Layer) -> Iterator[dict[str, paddle.Tensor]]:
         yield weights
         for each, found in zip(layers, attributes, strict=True):
             for name, value in vars(each).items():
-                kept = found.get(name, getattr(type(each), name, value))
+                kept = found.get(name, getattr(type(each), name, None))
                 if name != "_built" and value is not kept:  # as a count of steps, by which a cache goes
                     raise UncompilableError(f"{type(each).__name__} sets its {name} in every call")
     finally:

@@ -9,7 +9,7 @@ from paddle.nn import Conv2D, Layer
 from ppdiffusers.models.lora import LoRACompatibleConv
 
 from ppdiffusers_tome.cpu.kernel import compute_convolution, find_module, fits_kernel
-from ppdiffusers_tome.patching.override import replace_inside
+from ppdiffusers_tome.patching.override import replace_inner_forward
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK
 
 # What the kernel computes; a subclass may have a ``forward`` of its own, and other code may have replaced a class's.
@@ -27,7 +27,7 @@ def replace_convolutions(model: Layer) -> int:
     restore_convolutions(model)
     layers = [layer for layer in model.sublayers(include_self=True) if type(layer).forward in _FORWARDS]
     for layer in layers:
-        replace_inside(layer, None, MethodType(forward, layer))
+        replace_inner_forward(layer, None, MethodType(forward, layer))
     return len(layers)
 
 
@@ -37,7 +37,7 @@ def restore_convolutions(model: Layer) -> None:
         if isinstance(layer, Conv2D):
             # A pickle keeps a bound method by its name alone, so an unpickled layer has that of its class.
             for found in (forward, type(layer).forward):
-                replace_inside(layer, MethodType(found, layer), None)
+                replace_inner_forward(layer, MethodType(found, layer), None)
 
 
 @paddle.jit.not_to_static

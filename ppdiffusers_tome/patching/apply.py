@@ -9,7 +9,7 @@ from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.patching import checks
 from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks, require_unused
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
-from ppdiffusers_tome.patching.call_stack import CHANGES
+from ppdiffusers_tome.patching.call_stack import CHANGE_LOCK
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
@@ -98,11 +98,8 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     checks.require_no_program(model_or_pipe, config)
     checks.require_frames(blocks, config)
     checks.warn_of_settings(blocks, config)
-    with CHANGES:
-        for _, layer in denoisers:
-            require_unused(layer)
-        # Nothing was touched before this line and nothing can fail after it.
-        remove_tome(model_or_pipe)
+    with CHANGE_LOCK:
+        remove_tome(model_or_pipe)  # which refuses before it changes anything; nothing can fail after it
         for _, chosen in plan:
             attach(chosen, config)
     return model_or_pipe
@@ -117,7 +114,7 @@ def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        with CHANGES:
+        with CHANGE_LOCK:
             remove_tome(model_or_pipe)
             for override in before:
                 attach(override.blocks, override.state.config)
@@ -138,7 +135,7 @@ def remove_tome(model_or_pipe: T) -> T:
     """
     # The port marks text encoders too, so all models are searched, not only those that denoise.
     layers = [layer for _, layer in list_models(model_or_pipe, denoisers_only=False)]
-    with CHANGES:
+    with CHANGE_LOCK:
         for layer in layers:
             overrides = list(walk_overrides(layer))
             if overrides and not any(isinstance(each, DenoiserOverride) for each in overrides):

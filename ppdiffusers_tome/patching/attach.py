@@ -11,7 +11,8 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer, find_timestep_layer, is_a
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_timestep_layer
+from ppdiffusers_tome.patching.layers import find_layer, is_a
 from ppdiffusers_tome.patching.override import Override, list_overrides, restore_functions, walk_overrides
 from ppdiffusers_tome.patching.overrides.attention import MaskOverride
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride
@@ -58,7 +59,7 @@ def detach(model: Layer) -> None:
 
 
 def require_unused(model: Layer) -> None:
-    """Refuse to change ToMe while a model runs; the caller holds ``CHANGES``."""
+    """Refuse to change ToMe while a model runs; the caller holds ``CHANGE_LOCK``."""
     if any(override.state.running for override in walk_overrides(model)):
         raise ToMeValueError(
             f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "

@@ -1,6 +1,6 @@
 """Blocks in which tokens can merge, with their parents and levels."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,7 +9,9 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import list_adapters
-from ppdiffusers_tome.patching.adapters.adapter import UNETS, BlockAdapter, MergePoint, UNetParts
+from ppdiffusers_tome.patching.adapters.adapter import UNETS, BlockAdapter, MergePoint
+from ppdiffusers_tome.patching.layers import find_layer, is_a, list_class_names
+from ppdiffusers_tome.patching.levels import find_level
 from ppdiffusers_tome.patching.refusals import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
@@ -46,25 +48,6 @@ class MergeableBlock:
         return [(role, point) for role, points in roles for point in points if has_layers(point)]
 
 
-def find_layer(layer: Layer, path: str) -> Any:
-    """Return the sublayer at a dotted path, "" for itself, or None."""
-    found: Any = layer
-    for name in filter(None, path.split(".")):
-        found = getattr(found, name, None)
-    return found
-
-
-def is_a(value: object, *class_names: str) -> bool:
-    """Return whether an object's classes have one of these names."""
-    return not _list_class_names(type(value)).isdisjoint(class_names)  # type: ignore[arg-type]
-
-
-# Mypy takes classes for unhashable, so calls of this and of ``_find_adapters`` need a comment for it.
-@lru_cache(maxsize=1024)
-def _list_class_names(layer_class: type) -> frozenset[str]:
-    return frozenset(cls.__name__ for cls in layer_class.__mro__)
-
-
 def find_blocks(model: Layer) -> list[MergeableBlock]:
     """Find every block that an adapter describes. Levels count from ``model``."""
     found: dict[int, MergeableBlock] = {}  # a block may be inside of several parents
@@ -77,7 +60,7 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
             block_path = f"{path}.{name}".lstrip(".")
             # A block that is its own parent may be in any part of the layer that contains it.
             around, located = (block, block_path) if adapter.block_is_parent else (parent, path)
-            level = _find_level(model, located, adapter.unets) * adapter.downsample(around)
+            level = find_level(model, located, adapter.unets) * adapter.downsample(around)
             found[id(block)] = MergeableBlock(block_path, block, around, denoiser, adapter, level)
     return list(found.values())
 
@@ -117,7 +100,7 @@ def find_family(denoiser: Layer) -> str:
 @lru_cache(maxsize=1024)
 def _find_adapters(parent_class: type) -> list[BlockAdapter]:
     """Return the adapters whose blocks a layer of this class may contain."""
-    names = _list_class_names(parent_class)
+    names = list_class_names(parent_class)
     return [adapter for adapter in list_adapters() if not names.isdisjoint(adapter.parent_classes)]
 
 
@@ -134,37 +117,3 @@ def _walk_parents(layer: Layer, path: str, denoiser: Layer) -> Iterator[tuple[st
     yield path, layer, denoiser
     for name, child in layer.named_children():
         yield from _walk_parents(child, f"{path}.{name}".lstrip("."), denoiser)
-
-
-def _find_level(model: Layer, path: str, unets: Sequence[UNetParts]) -> int:
-    """Return a layer's level in a UNet; 1 outside of UNets.
-
-    It is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
-    (33x36 latents crash it at level 8).
-    """
-    names = path.split(".")
-    for index, name in enumerate(names):
-        for unet in unets:
-            if name not in (unet.down, unet.middle, unet.up):
-                continue
-            root, within = find_layer(model, ".".join(names[:index])), names[index + 1 :]
-            # By position, as the blocks of a user's UNet may have names.
-            blocks = [child for child, _ in getattr(root, name).named_children()]
-            number = blocks.index(within[0]) if within and within[0] in blocks else 0
-            resized = getattr(root, unet.up if name == unet.up else unet.down, None)
-            changes = [] if resized is None else [_changes_size(block) for block in resized.children()]
-            if name == unet.up:  # the doublings from here on
-                changes = changes[number:]
-            elif name == unet.down:
-                changes = changes[: number + unet.halves_at_start]
-            return 2 ** sum(changes) * unet.patch(root)
-    return 1
-
-
-def _changes_size(block: Layer) -> bool:
-    """Return whether a block of a UNet halves or doubles the resolution."""
-    return (
-        any(getattr(block, name, None) for name in ("downsamplers", "upsamplers", "resnet_up"))
-        or any(is_a(layer, "Sequential") for layer in block.children())
-        or any(is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True))
-    )

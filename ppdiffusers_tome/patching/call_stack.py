@@ -43,4 +43,4 @@ class CallStack(threading.local):
 
 CALL_STACK = CallStack()
 # Held while overrides come or go, and while a call begins.
-CHANGES = threading.RLock()
+CHANGE_LOCK = threading.RLock()

@@ -7,7 +7,8 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, find_layer, is_part
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_part
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import is_compiled
 from ppdiffusers_tome.patching.refusals import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig

@@ -54,7 +54,7 @@ def is_compiled(model_or_pipe: Any) -> bool:
 
 def is_denoiser_name(name: str) -> bool:
     """Return False for names of VAEs, text encoders and the like."""
-    return not name.startswith(_NOT_DENOISERS)
+    return not name.removeprefix("prior_").startswith(_NOT_DENOISERS)
 
 
 def list_schedulers(pipe: Any, denoiser: str) -> Iterator[Any]:

@@ -25,15 +25,15 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # What an override runs in place of: the method, or the override inside.
 Original = Callable[..., Any]
-# The attribute of a layer that holds its places, by the name of their method.
-PLACES = "_ppdiffusers_tome"
+# The attribute of a layer that holds its slots, by the name of their method.
+SLOTS = "_ppdiffusers_tome"
 
 
 class Override:
     """The function in place of a layer's method in its denoiser's calls.
 
-    A subclass defines ``run``, which gets the running call, the original and the arguments. Where no call runs, the
-    original does. Overrides are copied with their layer.
+    A subclass defines ``run``, which gets the running call, the original and the arguments; that of a denoiser begins
+    the call in ``__call__``. Where no call runs, the original does. Overrides are copied with their layer.
 
     Attributes:
         method_name: of the method, ``forward`` but for masks.
@@ -74,24 +74,24 @@ class Override:
     def put(self) -> None:
         """Put this on its layer, around what is there."""
         attributes, name = vars(self.layer), self.method_name
-        places = attributes.setdefault(PLACES, {}).setdefault(name, [])
-        method = places[-1].method if places else None
-        # A hook of ppdiffusers keeps the method that it calls in an attribute, so it stays around the place; around any
-        # other function a second place is made.
+        slots = attributes.setdefault(SLOTS, {}).setdefault(name, [])
+        method = slots[-1].method if slots else None
+        # A hook of ppdiffusers keeps the method that it calls in an attribute, so it stays around the slot; around any
+        # other function a second slot is made.
         if not any(type(each) is MethodType and each == method for each in attributes.values()):
             cls: Any = type(self.layer)
-            places.append(_Place(MethodType(_make_method(cls, name, len(places)), self.layer), attributes.get(name)))
-            attributes[name] = places[-1].method
-        places[-1].overrides += (self,)
+            slots.append(_Slot(MethodType(_make_method(cls, name, len(slots)), self.layer), attributes.get(name)))
+            attributes[name] = slots[-1].method
+        slots[-1].overrides += (self,)
 
     def take_off(self) -> None:
         """Take this off its layer; the last one restores the layer's method."""
-        for place in vars(self.layer).get(PLACES, {}).get(self.method_name, ()):
-            place.overrides = tuple(each for each in place.overrides if each is not self)
+        for slot in vars(self.layer).get(SLOTS, {}).get(self.method_name, ()):
+            slot.overrides = tuple(each for each in slot.overrides if each is not self)
         restore_functions(self.layer)
 
     def follow(self, layer: Layer) -> None:
-        """Move this to the layer that replaced its own, under ``CHANGES``."""
+        """Move this to the layer that replaced its own, under ``CHANGE_LOCK``."""
         wraps = any(inner is self.layer for inner in layer.sublayers())
         # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
         if self.layer is not layer and hasattr(layer, self.method_name) and (not wraps or self.follows_wrappers):
@@ -101,10 +101,10 @@ class Override:
 
 
 @dataclass(eq=False)
-class _Place:
-    """The place of a layer's method, where its overrides run.
+class _Slot:
+    """The slot of a layer's method, where its overrides run.
 
-    A layer has a second place for a method where other code replaced the first: after ``layer.forward = function``,
+    A layer has a second slot for a method where other code replaced the first: after ``layer.forward = function``,
     which calls what it found there, a second ``apply_tome`` runs around the function.
 
     Attributes:
@@ -120,8 +120,8 @@ class _Place:
 
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
-    places = (place for places in vars(layer).get(PLACES, {}).values() for place in reversed(places))
-    return [override for place in places for override in reversed(place.overrides)]
+    slots = (slot for slots in vars(layer).get(SLOTS, {}).values() for slot in reversed(slots))
+    return [override for slot in slots for override in reversed(slot.overrides)]
 
 
 def walk_overrides(model: Layer) -> Iterator[Override]:
@@ -132,17 +132,17 @@ def walk_overrides(model: Layer) -> Iterator[Override]:
 
 def list_functions(layer: Layer) -> list[Any]:
     """List the functions in place of a layer's ``forward``, ToMe's own included."""
-    functions = [place.inside for place in vars(layer).get(PLACES, {}).get("forward", ())]
+    functions = [slot.inside for slot in vars(layer).get(SLOTS, {}).get("forward", ())]
     return [each for each in (vars(layer).get("forward"), *functions) if each is not None]
 
 
-def find_inside(layer: Layer) -> Any:
+def find_inner_forward(layer: Layer) -> Any:
     """Return the ``forward`` inside of a layer's overrides; None: the class's."""
-    places = vars(layer).get(PLACES, {}).get("forward")
-    return places[0].inside if places else vars(layer).get("forward")
+    slots = vars(layer).get(SLOTS, {}).get("forward")
+    return slots[0].inside if slots else vars(layer).get("forward")
 
 
-def replace_inside(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
+def replace_inner_forward(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
     """Replace the ``forward`` inside of a layer's overrides.
 
     Args:
@@ -150,10 +150,10 @@ def replace_inside(layer: Layer, found: MethodType | None, function: MethodType 
         found: the only function that is replaced; None for the method of the class.
         function: to run instead; None for the method of the class.
     """
-    attributes, places = vars(layer), vars(layer).get(PLACES, {}).get("forward")
-    if places:
-        if places[0].inside == found:
-            places[0].inside = function
+    attributes, slots = vars(layer), vars(layer).get(SLOTS, {}).get("forward")
+    if slots:
+        if slots[0].inside == found:
+            slots[0].inside = function
     elif attributes.get("forward") == found:
         attributes["forward"] = function
         if function is None:
@@ -161,31 +161,31 @@ def replace_inside(layer: Layer, found: MethodType | None, function: MethodType 
 
 
 def restore_functions(layer: Layer) -> None:
-    """Put back what stood in a layer's places without overrides."""
+    """Put back what stood in a layer's slots without overrides."""
     attributes = vars(layer)
-    for name, places in list(attributes.get(PLACES, {}).items()):
-        while places and not places[-1].overrides and attributes.get(name) in (None, places[-1].method):
-            attributes[name] = places.pop().inside
+    for name, slots in list(attributes.get(SLOTS, {}).items()):
+        while slots and not slots[-1].overrides and attributes.get(name) in (None, slots[-1].method):
+            attributes[name] = slots.pop().inside
             if attributes[name] is None:
                 del attributes[name]
-        if not places:
-            del attributes[PLACES][name]
-    if not attributes.get(PLACES, True):
-        del attributes[PLACES]
+        if not slots:
+            del attributes[SLOTS][name]
+    if not attributes.get(SLOTS, True):
+        del attributes[SLOTS]
 
 
-# Functions, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. The first place's own method
+# Functions, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. The first slot's own method
 # may be called inside of the second, so each has one.
 @cache
 def _make_method(cls: Any, name: str, number: int) -> Callable[..., Any]:
-    """Return the method that runs the overrides of a place."""
+    """Return the method that runs the overrides of a slot."""
 
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        places = vars(layer).get(PLACES, {}).get(name, ())
+        slots = vars(layer).get(SLOTS, {}).get(name, ())
         # A function that was found before ToMe was removed may still run.
-        run, overrides = (places[number].inside, places[number].overrides) if number < len(places) else (None, ())
+        run, overrides = (slots[number].inside, slots[number].overrides) if number < len(slots) else (None, ())
         if run is None:
             run = getattr(type(layer), name).__get__(layer)
         if not paddle.in_dynamic_mode():

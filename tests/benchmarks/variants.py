@@ -74,7 +74,8 @@ def drop_tokens(model: Any, ratio: float) -> list[Any]:
     import paddle
 
     from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
-    from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
+    from ppdiffusers_tome.patching.blocks import find_blocks
+    from ppdiffusers_tome.patching.layers import find_layer
 
     zeros: dict[tuple, paddle.Tensor] = {}
 

@@ -12,7 +12,8 @@ import tiny
 from patching.contract import first_arguments, groups, watch_blocks
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import find_layer
 from zoo import sd3, unidiffuser, uvit, wuerstchen_decoder, wuerstchen_prior
 
 GRID_TOKENS = 64  # 16x16 latents in patches of two

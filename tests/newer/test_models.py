@@ -16,7 +16,8 @@ from newer.families import FAMILIES, VIDEOS, PlainAttention, arguments, change, 
 from patching.contract import first_arguments, watch_blocks
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
-from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import find_layer
 from zoo import Specimen
 
 

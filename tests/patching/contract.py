@@ -19,8 +19,9 @@ import tiny
 from ppdiffusers_tome import apply_tome, get_tome, remove_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import list_overrides
 from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall

@@ -16,7 +16,7 @@ import pytest
 import tiny
 from patching.contract import EverySecond
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.patching.blocks import find_layer
+from ppdiffusers_tome.patching.layers import find_layer
 
 QUERIES = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
 SETTINGS = [

@@ -25,7 +25,7 @@ class Steps:
         self.schedules = [Schedule(object(), timesteps) for timesteps in schedules]
 
     def step_at(self, timestep: float) -> Step | None:
-        return self.finder.find_step(self.schedules, timestep)
+        return self.finder.enter_step(self.schedules, timestep)
 
 
 def places(steps: Steps, timesteps: Sequence[float]) -> list[float | None]:

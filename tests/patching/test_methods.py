@@ -17,7 +17,8 @@ from ppdiffusers_tome.merging.chosen_keys import select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
-from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import find_layer
 from zoo import Specimen, specimens
 from zoo.added_kv import SPECIMEN as ADDED_KV
 from zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM

@@ -10,7 +10,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import ToMeTypeError, ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.patching.blocks import find_layer
+from ppdiffusers_tome.patching.layers import find_layer
 from zoo import unet_spatio_temporal
 
 

@@ -15,7 +15,8 @@ from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module, remove_h
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome, use_tome
-from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import find_layer
 from zoo import Specimen, specimens
 
 SPECIMENS = [

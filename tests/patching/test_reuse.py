@@ -52,7 +52,7 @@ class Calls:
         return self.share(timestep, [encode(text)])
 
     def share(self, timestep: float, conditioning: list[paddle.Tensor], rows: int = 1) -> dict:
-        step = self.denoising.find_step(timestep)
+        step = self.denoising.enter_step(timestep)
         return self.denoising.share_values(step, CallIdentity((rows, 4, 8, 8), conditioning)).reductions
 
 

@@ -29,7 +29,7 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.settings import parse_tome_config
+from ppdiffusers_tome.tools.generation.image_settings import parse_tome_config
 
 RAMP = ToMeConfig([0.6, 0.2, 0.4])
 

@@ -47,6 +47,8 @@ class TestOfAPipeline:
         assert other.config == pipe.config
         mine, yours = pipe.components, other.components
         assert {name for name in mine if mine[name] is not yours[name]} == {"unet", "scheduler"}
+        pipe.prior_text_encoder = pipe.text_encoder  # as Kandinsky's combined pipelines have it
+        assert shared_copy(pipe).prior_text_encoder is pipe.text_encoder
 
     def test_each_draws_with_its_own_settings(self, pipe: Any, plain: np.ndarray, reference_image: np.ndarray) -> None:
         before = tiny.snapshot(pipe.unet)

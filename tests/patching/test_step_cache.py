@@ -139,7 +139,7 @@ def test_a_share_of_the_slope_is_followed(has_slope: bool) -> None:
 def test_the_memory_of_the_cache_counts_each_tensor_once() -> None:
     state, x = DenoiserState(ToMeConfig(0, cache=0.2)), paddle.zeros([2])
     denoising = Denoising(SimpleNamespace(scheduler=tiny.scheduler()), "", state)
-    step = denoising.find_step(999.0)
+    step = denoising.enter_step(999.0)
     denoising.share_values(step, CallIdentity()).histories.update(one=History(value=x), other=History(value=(x, [x])))
     denoising.end(is_complete=False)
     assert state.last_image.cache_bytes == 8

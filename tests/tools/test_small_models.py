@@ -18,7 +18,7 @@ from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model, list_small_models
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model, list_small_models
 from ppdiffusers_tome.tools.generation.sampling import generate_image
 from tools.cli.conftest import heard
 
@@ -81,6 +81,17 @@ def test_edges_alone_tell_the_controlnet_what_to_generate(subject):
     edges = detect_edges(square_image(subject, 512))
     image = generate_image(pipe, "", height=512, width=512, seed=0, steps=6, guidance_scale=1.5, edges=edges)
     assert recognition.nearest_subject(np.asarray(image)) == subject
+
+
+@pytest.mark.parametrize(
+    ("prompts", "subjects"),
+    [
+        (("a photo of a cat", "a photo of a cup"), ("cat", "cup")), (("a cat", "a cat face"), ("cat", "cat face")),
+        (("a cat",), ("cat",)), ((), ()),
+    ],
+)  # fmt: skip
+def test_subjects_are_what_prompts_end_with(prompts, subjects):
+    assert ModelSource("folder", prompts=prompts).subjects == subjects
 
 
 def test_folders_say_what_the_models_were_taught_and_have_their_sums():

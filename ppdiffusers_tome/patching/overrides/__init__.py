@@ -1,1 +1,1 @@
-"""Overrides, from outside in: ``denoiser``, ``stacks``, ``block``, ``merge``, and ``attention`` within."""
+"""Overrides of a denoiser, its blocks, their merge points, and what is inside of attention."""

@@ -7,8 +7,9 @@ import paddle
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, find_first_argument
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
+from ppdiffusers_tome.patching.blocks import MergeableBlock
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.override import Original, Override, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
@@ -35,7 +36,7 @@ class GridOverride(Override):
             call.layouts[self] = Layout(grid, self.adapter.prefix(self.parent, *inputs))
         else:
             call.layouts.pop(self, None)  # of an earlier run in this call
-            self.state.has_run_blocks = True
+            self.state.awaits_blocks = False
             self.state.warn_once(
                 f"{' and '.join(map(str, self.adapter.grid_inputs))} of {type(self.parent).__name__} do not describe a "
                 "grid of tokens, row by row, so it runs unmerged"
@@ -90,14 +91,14 @@ class BlockOverride(Override):
             for name in names:
                 layer = getattr(layer, name, None)
             if layer is not override.layer and layer is not None:
-                with CHANGES:  # another thread may find the new layer, too
+                with CHANGE_LOCK:  # another thread may find the new layer, too
                     override.follow(layer)
         block: BlockCall | None = None
         layout = call.layouts.get(self.grid)
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = find_first_argument(self.layer, args, kwargs)
         if layout is not None and tokens is not None:
             block = BlockCall(call, self.layer, layout, tokens)
-            self.state.has_run_blocks = True
+            self.state.awaits_blocks = False
         outer = CALL_STACK.frames
         try:
             CALL_STACK.frames = (*outer, Frame(call, block))

@@ -9,7 +9,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGES, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -47,7 +47,7 @@ class DenoiserOverride(Override):
             )
         outer = CALL_STACK.frames
         try:
-            with CHANGES:
+            with CHANGE_LOCK:
                 self.state.running.add(call)
             CALL_STACK.frames = (*outer, Frame(call))
             output = original(*args, **kwargs)
@@ -56,7 +56,7 @@ class DenoiserOverride(Override):
             self.state.running.discard(call)
         call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
-        if not self.state.has_run_blocks and not self.state.is_removed:
+        if self.state.awaits_blocks and not self.state.is_removed:
             self.state.warn_once(
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, or not the layer whose "
                 "input tells their grid, so ToMe has no effect: other layers run in their place; call apply_tome again"

@@ -51,12 +51,12 @@ class PointOverride(Override):
     def _run_merged(self, point: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
         merge_point, reduction = self.merge_point, point.reduction
-        processor = type(getattr(self.layer, "processor", None))
-        if stores_maps(processor, self.role):  # type: ignore[arg-type]
+        processor = find_processor(self.layer)
+        if stores_maps(processor, self.role):
             raise UnmergeableError(
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = find_first_argument(self.layer, args, kwargs)
         if self.role == CROSS_ATTENTION:
             self._require_no_rows(kwargs, tokens, reduction.num_tokens)
         if not merge_point.merges_inside:
@@ -142,7 +142,7 @@ class ProjectionOverride(InnerOverride):
         """Run the layer on tokens that are reduced once for all projections."""
         point.awaited.discard(self.name)
         point.has_reduced = True
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = find_first_argument(self.layer, args, kwargs)
         if point.reduced[0] is not tokens:
             point.require_fit(self.layer, tokens)
             point.reduced = tokens, point.reduce(tokens)

@@ -15,7 +15,7 @@ from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.moment import Moment, find_moment, list_step_settings
+from ppdiffusers_tome.patching.state.moment import Moment, enter_moment, list_step_settings
 from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, Denoising
 from ppdiffusers_tome.settings.reducer import Reducer, build_reducer
 
@@ -74,7 +74,7 @@ class DenoiserCall:
                 "and without it"
             )
         identity = None if self.records_gradients else self.identity  # in training, timesteps and images are random
-        self.moment = find_moment(self.state, self.denoising, float(timestep.reshape([-1])[0]), identity)
+        self.moment = enter_moment(self.state, self.denoising, float(timestep.reshape([-1])[0]), identity)
 
     def end(self) -> None:
         """Count a call that ended, for the report of its image."""

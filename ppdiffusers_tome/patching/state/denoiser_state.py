@@ -42,7 +42,7 @@ class DenoiserState:
         config: the settings.
         max_timestep: the timestep of pure noise in the model, 1000 in nearly all.
         last_image: the steps of the last image with a cache over steps.
-        has_run_blocks: True once a block ran in which tokens may merge, or a warning said why none can.
+        awaits_blocks: True until a block ran in which tokens may merge, or a warning said why none can.
         is_removed: True once this ToMe is removed.
         running: the calls that run in any thread.
     """
@@ -50,7 +50,7 @@ class DenoiserState:
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
         self.config, self.max_timestep = config, max_timestep
         self.last_image: StepReport | None = None
-        self.has_run_blocks = False
+        self.awaits_blocks = True
         self.is_removed = False
         self._warned: set[str] = set()
         self.running: set[object] = set()

@@ -32,7 +32,7 @@ def list_step_settings(config: ToMeConfig, *, is_eager: bool) -> list[str]:
     return [name for name, is_used in names.items() if is_used]
 
 
-def find_moment(
+def enter_moment(
     state: DenoiserState, denoising: Denoising | None, timestep: float, identity: CallIdentity | None
 ) -> Moment:
     """Find the moment of a call that begins; warn where it is unknown.
@@ -40,7 +40,7 @@ def find_moment(
     Without an ``identity`` the call shares nothing.
     """
     highest = state.max_timestep
-    step = None if denoising is None else denoising.find_step(timestep)
+    step = None if denoising is None else denoising.enter_step(timestep)
     progress = None if step is None else step.progress
     if denoising is None and 0 <= timestep <= highest:
         progress = (highest - timestep) / highest

@@ -12,7 +12,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.chosen_keys import TokenReduction
-from ppdiffusers_tome.patching.blocks import is_a
+from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState, StepReport
 from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
@@ -82,12 +82,12 @@ class Denoising:
         self.skipped_steps: frozenset[int] | None = None
         self.ratio_merges: set[bool] = set()
 
-    def find_step(self, timestep: float) -> Step | None:
+    def enter_step(self, timestep: float) -> Step | None:
         """Return the step of the call that begins; None on no list."""
         schedulers = list(list_schedulers(self._pipe, self._name))
         schedules, self.scheduler = [self._read_schedule(each) for each in schedulers], schedulers[0]
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
-        step = self._finder.find_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
+        step = self._finder.enter_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
         if step is not None and step.is_new_step:
             self._previous, self._present = self._present if step.continues else [], []
             self._continues |= step.continues
@@ -166,7 +166,7 @@ class PipelineCall:
             names = (
                 name for name, model in list_models(self._pipe)
                 if any(layer is denoiser for layer in model.sublayers(include_self=True))
-                and list(list_schedulers(self._pipe, name))  # whose length may be undefined
+                and next(list_schedulers(self._pipe, name), None) is not None
             )  # fmt: skip
             name = next(names, None)
             self._denoisings[state] = None if name is None else Denoising(self._pipe, name, state)

@@ -73,7 +73,7 @@ class StepFinder:
         # Calls of this step, and of each: two halves, say, or two images in turns.
         self._calls = self._calls_per_step = 1
 
-    def find_step(self, schedules: Sequence[Schedule], timestep: float, num_steps: int | None = None) -> Step | None:
+    def enter_step(self, schedules: Sequence[Schedule], timestep: float, num_steps: int | None = None) -> Step | None:
         """Return the step of the next call; None on no list.
 
         Args:

@@ -81,7 +81,7 @@ class CachedCall:
         return self._histories[key].predict(self._step.time)
 
 
-def find_cached_call(call: DenoiserCall) -> CachedCall | None:
+def open_cached_call(call: DenoiserCall) -> CachedCall | None:
     """Return what the cache knows of a call; None where all layers run."""
     denoising, (_, step, shared) = call.denoising, call.moment
     if call.cached is None and denoising is not None and step is not None and shared is not None:

@@ -7,11 +7,12 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.adapters.adapter import UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
+from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.step_cache.cached_call import find_cached_call, map_tensors
+from ppdiffusers_tome.patching.step_cache.cached_call import map_tensors, open_cached_call
 
 
 class StackOverride(Override):
@@ -33,7 +34,7 @@ class StackOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block, or return what the stack is predicted to."""
-        cached = find_cached_call(call)
+        cached = open_cached_call(call)
         inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
         if cached is None or inputs is None:
             return original(*args, **kwargs)
@@ -72,7 +73,7 @@ class CoarseOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
-        cached = find_cached_call(call)
+        cached = open_cached_call(call)
         if cached is None:
             return original(*args, **kwargs)
         if cached.skips(self):

@@ -15,7 +15,7 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
-from ppdiffusers_tome.tools.generation.settings import (
+from ppdiffusers_tome.tools.generation.image_settings import (
     BEGINNING,
     changes_nothing,
     get_tome_overrides,

@@ -14,8 +14,8 @@ from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
+from ppdiffusers_tome.tools.generation.image_settings import make_warm_up_config
 from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
-from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
@@ -102,10 +102,10 @@ class Comparison:
 
     def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:
         image = case.prompt, case.seed - self.loaded.settings.seed, self.edges
-        # The first image of a configuration is slower, and one whose program left memory.
+        # The first image of a configuration is slower. Of programs only some are kept in memory, so one may be gone.
         if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
             replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
-            self.loaded.generate(*image, steps=self.loaded.warm_up_steps)
+            self.loaded.generate(*image, steps=self.loaded.count_warm_up_steps())
             self._warmed_up.add(configuration.name)
         configuration.apply(self.loaded.pipe)
         return self.loaded.generate(*image, steps=configuration.steps)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.console.output import choose_bar, warn
+from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, changes_nothing, choose_guidance_scale
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.units import format_count
 
@@ -29,7 +29,7 @@ class LoadedPipeline:
     """A pipeline, ready to generate."""
 
     pipe: Any  # without ToMe until ``apply``
-    settings: Settings  # what it was loaded with; all that concerns an image alone may be replaced
+    settings: ImageSettings  # what it was loaded with; all that concerns an image alone may be replaced
     labels: ClassLabels | None = None  # None for a pipeline with prompts
 
     @property
@@ -75,9 +75,8 @@ class LoadedPipeline:
         self.pipe.scheduler.set_timesteps(self.settings.steps)
         return len(self.pipe.scheduler.timesteps)
 
-    @property
-    def warm_up_steps(self) -> int:
-        """One step, or those of an image if its scheduler cannot run one."""
+    def count_warm_up_steps(self) -> int:
+        """Count one step, or those of an image if its scheduler cannot run one."""
         from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 
         with suppress(UserError):
@@ -139,7 +138,7 @@ class LoadedPipeline:
             count, limit = len(self.pipe.tokenizer(text).input_ids), self.pipe.tokenizer.model_max_length
             if count > limit:
                 found[name] = f"{words} has {count} tokens and the model reads {limit}; the rest is ignored"
-        nouns = "|".join(subject.split()[-1] for subject in settings.model.subjects)
+        nouns = "|".join(re.escape(subject.split()[-1].lower()) for subject in settings.model.subjects)
         if nouns and not re.search(rf"\b({nouns})\b", prompt.lower()):
             found["unknown_subject"] = (
                 f"prompt {shorten_repr(prompt)} names nothing that the model {settings.model.label} knows: "
@@ -183,7 +182,7 @@ class LoadedPipeline:
 
 
 def load_for_prompts(
-    settings: Settings, prompts: list[str], *, default: bool = False
+    settings: ImageSettings, prompts: list[str], *, default: bool = False
 ) -> tuple[LoadedPipeline, list[str]]:
     """Load a pipeline; warn of prompts and sizes that do not suit.
 
@@ -201,9 +200,9 @@ def load_for_prompts(
     return loaded, prompts
 
 
-def load_from_settings(settings: Settings) -> LoadedPipeline:
+def load_from_settings(settings: ImageSettings) -> LoadedPipeline:
     """Load a pipeline without any warnings about prompts and sizes."""
-    from ppdiffusers_tome.tools.generation.model_loader import check_device, load_pipeline, set_attention
+    from ppdiffusers_tome.tools.generation.model_loader import check_device, choose_kernels, load_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
@@ -213,6 +212,8 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    set_attention(pipe, xformers=settings.xformers, cpu=settings.cpu_kernels, compile=settings.compile)
+    choose_kernels(
+        pipe, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels, precision=settings.compile
+    )
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
     return LoadedPipeline(pipe, settings, labels)

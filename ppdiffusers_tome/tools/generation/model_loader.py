@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -38,6 +38,24 @@ def load_pipeline(
     import ppdiffusers
 
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
+    index = _read_index(model)
+    kind = str(index.get("_class_name"))
+    # A part is a library and a class of it; without either, the pipeline lacks it.
+    parts = {name: value[1] for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
+    _require_usable(model, kind, parts, guided=controlnet is not None)
+    loaded = _load_torch_parts(model, parts, dtype)
+    if controlnet is None:
+        return _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype, **loaded)
+    loaded["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+    pipe = _load(getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(kind, kind)), "--model", model, dtype, **loaded)
+    _check_fit(pipe, model, controlnet)
+    return pipe
+
+
+def _read_index(model: ModelSource) -> dict[str, Any]:
+    """Read a pipeline's model_index.json; refuse one that names Python code."""
+    import ppdiffusers
+
     with _explain_faults("--model", model):
         # Of a folder not with ppdiffusers, which cannot read an index that names a pipeline's own file.
         index = (
@@ -52,35 +70,34 @@ def load_pipeline(
             f"--model {model.name}: its model_index.json names Python code, {code}, which would run as you; if you "
             "trust it, load the model in Python and call apply_tome"
         )
-    kind = str(index.get("_class_name"))
-    # A part is a library and a class of it; without either, the pipeline lacks it.
-    parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
-    is_usable = kind == PIPELINE or (
-        {"unet", "vae"} <= parts and _generates_from_prompt(kind, guided=controlnet is not None)
-    )
-    if not is_usable:
+    return index
+
+
+def _require_usable(model: ModelSource, kind: str, parts: Collection[str], *, guided: bool) -> None:
+    """Refuse a kind of pipeline that commands cannot use, or not with a ControlNet."""
+    if kind != PIPELINE and not ({"unet", "vae"} <= {*parts} and _generates_from_prompt(kind, guided=guided)):
         remedy = "give a text-to-image pipeline such as Stable Diffusion"
-        if controlnet is None and kind in _CONTROLNET_PIPELINES.values():
+        if not guided and kind in _CONTROLNET_PIPELINES.values():
             remedy = "name its ControlNet by --controlnet"
         raise UserError(f"--model {model.name} is a {kind}, which this command cannot use; {remedy}")
-    cls, loaded = ppdiffusers.DiffusionPipeline, {}
-    if controlnet is not None:
-        if kind not in (*_CONTROLNET_PIPELINES, *_CONTROLNET_PIPELINES.values()):
-            raise UserError(
-                f"--model {model.name} is a {kind}; a ControlNet can be added to {' and '.join(_CONTROLNET_PIPELINES)}"
-            )
-        cls = getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(kind, kind))
-        loaded["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+    if guided and kind not in (*_CONTROLNET_PIPELINES, *_CONTROLNET_PIPELINES.values()):
+        raise UserError(
+            f"--model {model.name} is a {kind}; a ControlNet can be added to {' and '.join(_CONTROLNET_PIPELINES)}"
+        )
+
+
+def _load_torch_parts(model: ModelSource, parts: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """Load the parts with weights of PyTorch in a folder whose others have Paddle's."""
+    import ppdiffusers
+
+    loaded: dict[str, Any] = {}
     if model.folder is not None and not is_torch(model.folder):
-        for name in parts:  # some may have weights of PyTorch
-            folder, part_class = model.folder / name, getattr(ppdiffusers, str(index[name][1]), None)
+        for name, class_name in parts.items():
+            folder, part_class = model.folder / name, getattr(ppdiffusers, str(class_name), None)
             if is_torch(folder) and part_class is not None:
                 part = replace(model, name=f"{model.name}/{name}", folder=folder)
                 loaded[name] = _load(part_class, "--model", part, dtype)
-    pipe = _load(cls, "--model", model, dtype, **loaded)
-    if controlnet is not None:
-        _check_fit(pipe, model, controlnet)
-    return pipe
+    return loaded
 
 
 def check_device(dtype: str, *, xformers: bool) -> None:
@@ -95,17 +112,20 @@ def check_device(dtype: str, *, xformers: bool) -> None:
         )
 
 
-def set_attention(pipe: Any, *, xformers: bool, cpu: bool, compile: str | None) -> None:
-    """Choose what computes attention, and on a CPU convolutions or whole models."""
+def choose_kernels(pipe: Any, *, xformers: bool, cpu_kernels: bool, precision: str | None) -> None:
+    """Choose what computes attention, and on a CPU convolutions or whole models.
+
+    With a ``precision`` OpenVINO compiles them.
+    """
     from ppdiffusers_tome.compilation.api import compile_cpu
     from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 
     if xformers:
         pipe.enable_xformers_memory_efficient_attention()
-    if cpu:
+    if cpu_kernels:
         enable_cpu_kernels(pipe)
-    if compile is not None:
-        compile_cpu(pipe, compile)
+    if precision is not None:
+        compile_cpu(pipe, precision)
 
 
 def drop_controlnet(pipe: Any) -> Any:

@@ -43,7 +43,9 @@ class ModelSource:
     @property
     def subjects(self) -> tuple[str, ...]:
         """The prompts without the words that all of them begin with."""
-        return tuple(prompt[len(os.path.commonprefix(self.prompts)) :] for prompt in self.prompts)
+        words = [prompt.split() for prompt in self.prompts]
+        first = min(len(os.path.commonprefix(words)), *(len(each) - 1 for each in words)) if words else 0
+        return tuple(" ".join(each[first:]) for each in words)
 
     @property
     def label(self) -> str:
@@ -108,4 +110,4 @@ def _read_demonstration(folder: Path) -> dict[str, Any]:
     found = json.loads(path.read_bytes())
     if "controlnet" in found:
         found["controlnet"] = str(folder / found["controlnet"])
-    return found | {"prompts": tuple(found["prompts"])}
+    return found | {"prompts": tuple(found.get("prompts", ()))}

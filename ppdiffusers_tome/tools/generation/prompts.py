@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.settings import check_prompts
+from ppdiffusers_tome.tools.generation.image_settings import check_prompts
 
 
 def parse_prompts(args: argparse.Namespace, default: Sequence[str] = ()) -> list[str]:

@@ -16,7 +16,7 @@ import gradio as gr
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.settings import BEGINNING, SIZE_MULTIPLE, changes_nothing
+from ppdiffusers_tome.tools.generation.image_settings import BEGINNING, SIZE_MULTIPLE, changes_nothing
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged
@@ -97,7 +97,7 @@ class StudioPage:
         self.blocks.unload(self._forget)
 
     def _lay_out_prompt(self) -> str:
-        """Return what a small model knows, as HTML."""
+        """Lay out the prompt; return what a small model knows, as HTML."""
         loaded, words, model = self._studio.plain, self._words, self._studio.plain.settings.model
         if loaded.labels is not None:
             self._form["prompt"] = gr.Dropdown(
@@ -108,7 +108,7 @@ class StudioPage:
         if not model.prompts:
             return ""
         gr.Examples([[prompt] for prompt in model.default_prompts], self._form["prompt"], label=words("examples"))
-        return f"<p>{words('known', subjects=', '.join(model.subjects))}</p>"
+        return f"<p>{escape(words('known', subjects=', '.join(model.subjects)))}</p>"
 
     def _lay_out_settings(self) -> None:
         words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)
@@ -175,7 +175,8 @@ class StudioPage:
         progress: gr.Progress = gr.Progress(),  # noqa: B008  how Gradio finds it
         *values: Any,
     ) -> Iterator[list[Any]]:  # fmt: skip
-        words, session = self._words, str(user.session_hash)
+        """Yield the result, the comparison and the progress, twice: the unmerged image comes first."""
+        words, session, request = self._words, str(user.session_hash), None
 
         def report(stage: str, done: int, calls: int) -> None:
             progress((done, calls), desc=words(stage), unit=words("calls"))
@@ -192,7 +193,8 @@ class StudioPage:
             except CancelledError:
                 yield [gr.skip()] * 3
             finally:
-                self._running.pop(session, None)
+                if request is not None and self._running.get(session) is request:  # else the next one runs
+                    del self._running[session]
 
     def _cancel(self, user: gr.Request) -> None:
         if (request := self._running.get(str(user.session_hash))) is not None:

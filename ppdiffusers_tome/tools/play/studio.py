@@ -15,7 +15,7 @@ from PIL import Image
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
-from ppdiffusers_tome.tools.generation import loaded_pipeline, settings
+from ppdiffusers_tome.tools.generation import image_settings, loaded_pipeline
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
@@ -26,7 +26,7 @@ NONE = "none"  # nothing merges; the cache over steps alone
 OWN = "own"  # a method and a ratio from the form
 GIVEN = "given"  # the settings that the command was given
 # Browsers represent whole numbers exactly up to this one; a rounded seed would generate another image.
-MAX_SEED = min(settings.MAX_SEED, 2**53 - 1)
+MAX_SEED = min(image_settings.MAX_SEED, 2**53 - 1)
 MAX_STEPS = 200  # or one user could keep all others waiting for hours
 MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
@@ -45,7 +45,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """An image, by which requests are equal, and its settings."""
+    """What to generate; equal where the unmerged image is."""
 
     loaded: loaded_pipeline.LoadedPipeline
     prompt: str
@@ -94,7 +94,7 @@ class Studio:
         UserError: the pipeline cannot be loaded, or this device cannot run it.
     """
 
-    def __init__(self, settings: settings.Settings, prompts: list[str], *, default: bool) -> None:
+    def __init__(self, settings: image_settings.ImageSettings, prompts: list[str], *, default: bool) -> None:
         self.plain, (self.prompt,) = loaded_pipeline.load_for_prompts(settings, prompts, default=default)
         self.guided = None
         if settings.controlnet is not None:
@@ -124,8 +124,8 @@ class Studio:
         prompt, negative_prompt = (str(form[name] or "").strip() for name in ("prompt", "negative_prompt"))
         if not prompt or None in form.values():
             raise RefusedError("empty")
-        settings.check_text("prompt", prompt + negative_prompt)
-        multiple = settings.SIZE_MULTIPLE
+        image_settings.check_text("prompt", prompt + negative_prompt)
+        multiple = image_settings.SIZE_MULTIPLE
         if any(form[name] <= 0 or form[name] % multiple for name in ("height", "width")):
             raise RefusedError("bad_size", multiple=multiple)
         if form["low"] > form["high"]:
@@ -201,11 +201,11 @@ class Studio:
         """Generate and measure an image after a warm-up for new settings."""
         loaded, edges, stage = request.loaded, request.edges, "unmerged_image" if tome is None else "merged_image"
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
-        # A program of settings that took turns may have left memory.
+        # Of programs only some are kept in memory, so that of other settings may be gone.
         if key not in self._warm or loaded.settings.compile is not None:
-            loaded.apply(settings.make_warm_up_config(tome))
+            loaded.apply(image_settings.make_warm_up_config(tome))
             counter = _count_calls(report, "warm_up", 1)
-            loaded.generate(request.prompt, 0, edges, steps=loaded.warm_up_steps, after_call=counter)
+            loaded.generate(request.prompt, 0, edges, steps=loaded.count_warm_up_steps(), after_call=counter)
             self._warm.add(key)
         loaded.apply(tome)
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))

@@ -20,8 +20,8 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.generation.image_settings import choose_guidance_scale, get_tome_overrides
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale, get_tome_overrides
 from tools.cli.conftest import PROMPT, SMALL, heard
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}

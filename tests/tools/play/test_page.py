@@ -23,8 +23,10 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.generation.settings import BEGINNING
+from ppdiffusers_tome.tools.generation.image_settings import BEGINNING
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.play import i18n
+from ppdiffusers_tome.tools.play.page import StudioPage
 from ppdiffusers_tome.tools.play.studio import Studio, read_photo
 from tools.cli.conftest import SMALL, draw_square
 from tools.play.conftest import encode_image, make_form
@@ -120,6 +122,24 @@ def test_cancelling_ends_a_running_comparison(
     me.start("_cancel")
     assert "tome-pair" not in str(me.watch())
     assert "tome-pair" in user().generate(seed=8)
+
+
+def test_a_comparison_that_ends_late_leaves_the_next_one_cancellable(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gradio as gr
+
+    page, user = StudioPage(studio, "en"), gr.Request(session_hash="me")
+    image = GeneratedImage(Image.new("RGB", (8, 8)), 1.0, None, None)
+    monkeypatch.setattr(studio, "compare", lambda *_: iter([image, image]))
+    values = make_form(studio).values()
+    first, second = (page._generate(user, None, None, None, *values) for _ in range(2))
+    for comparison in (first, second):
+        next(comparison)
+    first.close()
+    page._cancel(user)
+    (request,) = page._running.values()
+    assert request.cancelled.is_set()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import argparse
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
+from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, check_seed, parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
-from ppdiffusers_tome.tools.generation.settings import Settings, check_seed, parse_settings
 from ppdiffusers_tome.tools.measure.ledger import prepare_results
 
 HELP = "Generate the same images unmerged and with settings; compare speed, memory and similarity."
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     compare(args, settings, parse_compared(args, settings.steps))
 
 
-def compare(args: argparse.Namespace, settings: Settings, configurations: list[Configuration]) -> None:
+def compare(args: argparse.Namespace, settings: ImageSettings, configurations: list[Configuration]) -> None:
     """Generate all prompts with all configurations, and write the results."""
     for seed in args.seeds:
         check_seed("--seeds", seed)

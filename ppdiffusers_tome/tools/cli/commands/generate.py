@@ -14,9 +14,9 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
+from ppdiffusers_tome.tools.generation.image_settings import BEGINNING, ImageSettings, parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
-from ppdiffusers_tome.tools.generation.settings import BEGINNING, Settings, parse_settings
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
 from ppdiffusers_tome.tools.measure.system import get_device_name
@@ -75,7 +75,7 @@ def _is_finished(path: Path, wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-def _generate(settings: Settings, images: Mapping[Path, tuple[str, int]]) -> None:
+def _generate(settings: ImageSettings, images: Mapping[Path, tuple[str, int]]) -> None:
     """Generate and write images; each has a prompt and a number."""
     from tqdm import tqdm
 

@@ -12,8 +12,8 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
-from ppdiffusers_tome.tools.generation.settings import (
-    Settings,
+from ppdiffusers_tome.tools.generation.image_settings import (
+    ImageSettings,
     changes_nothing,
     check_prompts,
     parse_settings,
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
             studio.close()
 
 
-def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
+def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, list[str]]:
     """Return what the page begins with, and the one prompt.
 
     Raises:

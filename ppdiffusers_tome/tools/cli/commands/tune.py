@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_librari
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.image_settings import check_prompts, parse_settings, refuse_conflicts
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
-from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings, refuse_conflicts
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 
@@ -84,7 +85,8 @@ def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Se
         return Run(sum(each.seconds for each in images), [np.asarray(each.image) for each in images])
 
     with tqdm(total=len(candidates) + 1, desc="settings", **choose_bar()) as bar:
-        for trial in try_candidates(loaded.pipe, candidates, run_calls, lambda: generate(0, loaded.warm_up_steps)):
+        warm_up = partial(generate, 0, loaded.count_warm_up_steps())
+        for trial in try_candidates(loaded.pipe, candidates, run_calls, warm_up):
             tqdm.write(str(trial), file=sys.stderr)
             bar.update()
             yield trial

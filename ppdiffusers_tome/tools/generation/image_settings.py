@@ -37,7 +37,7 @@ def changes_nothing(tome: ToMeConfig) -> bool:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ImageSettings:
     """All that an image depends on besides its prompt."""
 
     model: ModelSource
@@ -80,7 +80,7 @@ class Settings:
         return {"model": self.controlnet.label, "scale": self.controlnet_scale, "photo": photo}
 
 
-def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> Settings:
+def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:
     """Check the arguments, alone and together.
 
     Args:
@@ -104,18 +104,19 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
-    tome = parse_tome_config(args) if hasattr(args, "ratio") else ToMeConfig(0.0)
-    found: dict[str, Any] = {field.name: getattr(args, field.name, None) for field in fields(Settings)}
-    found |= {
-        "model": model, "controlnet": _parse_controlnet(args, model, provides_edges), "photo": args.image,
-        "controlnet_scale": 1.0 if args.controlnet_scale is None else args.controlnet_scale, "tome": tome,
-        "steps": steps,
-    }  # fmt: skip
+    controlnet, tome = _parse_controlnet(args, model, provides_edges), ToMeConfig(0.0)
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
-    if hasattr(args, "ratio"):
+    if hasattr(args, "ratio"):  # else the command compares several settings
+        tome = parse_tome_config(args)
         refuse_conflicts(args, [tome])
-    return Settings(**found)
+    return ImageSettings(
+        model=model, controlnet=controlnet, photo=args.image, tome=tome, height=args.height, width=args.width,
+        steps=steps, guidance_scale=args.guidance_scale, scheduler=args.scheduler, seed=args.seed,
+        negative_prompt=args.negative_prompt,
+        controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
+        dtype=args.dtype, xformers=args.xformers, cpu_kernels=args.cpu_kernels, compile=args.compile,
+    )  # fmt: skip
 
 
 def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edges: bool) -> ModelSource | None:
