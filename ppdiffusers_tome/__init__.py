@@ -11,7 +11,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch, use_tome
+    from ppdiffusers_tome.api import ToMeMixin, apply_tome, use_tome
     from ppdiffusers_tome.compilation.api import compile_cpu, uncompile_cpu
     from ppdiffusers_tome.cpu.api import disable_cpu_kernels, enable_cpu_kernels
     from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
@@ -26,7 +26,7 @@ _LAZY = {
     "compilation.api": ("compile_cpu", "uncompile_cpu"),
     "cpu.api": ("disable_cpu_kernels", "enable_cpu_kernels"),
     "cpu.attention": ("CPUAttnProcessor",),
-    "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch", "use_tome"),
+    "api": ("ToMeMixin", "apply_tome", "use_tome"),
     "tuning.results": ("Target", "Trial", "Tuned"),
     "tuning.api": ("tune",),
 }
@@ -45,7 +45,6 @@ __all__ = [
     "Trial",
     "Tuned",
     "__version__",
-    "apply_patch",
     "apply_tome",
     "compile_cpu",
     "disable_cpu_kernels",
@@ -55,7 +54,6 @@ __all__ = [
     "keep_freed_memory",
     "let_mkl_use_avx2",
     "prepare_cpu",
-    "remove_patch",
     "remove_tome",
     "shared_copy",
     "tune",

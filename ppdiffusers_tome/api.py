@@ -1,7 +1,5 @@
 """``apply_tome`` and ``remove_tome`` as functions and as methods."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -162,35 +160,6 @@ def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
     """
     with keep_applied(model_or_pipe):
         yield apply_tome(model_or_pipe, *args, **settings)
-
-
-@_explain_arguments
-def apply_patch(
-    model: T,
-    ratio: float = 0.5,
-    max_downsample: int = 1,
-    sx: int = 2,
-    sy: int = 2,
-    use_rand: bool = True,
-    merge_attn: bool = True,
-    merge_crossattn: bool = False,
-    merge_mlp: bool = False,
-) -> T:
-    """Apply ToMe with the arguments and defaults of ``tomesd.apply_patch``.
-
-    Raises:
-        ToMeTypeError: ``ratio`` is a preset or config, most of which tomesd's defaults would replace.
-    """
-    if isinstance(ratio, str | ToMeConfig):
-        raise ToMeTypeError(
-            f"ratio={shorten_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; "
-            "pass presets and configs to apply_tome"
-        )
-    return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)
-
-
-remove_patch = remove_tome
-"""``remove_tome``, under tomesd's name."""
 
 
 class ToMeMixin:

@@ -27,7 +27,7 @@ from ppdiffusers_tome.tools.generation.image_settings import choose_guidance_sca
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.measure.stats import Median
-from ppdiffusers_tome.tuning.images import compute_psnr
+from ppdiffusers_tome.tuning.trials import compute_psnr
 
 CELL = 2  # tokens per side of a cell, one of which is a destination
 

@@ -41,15 +41,10 @@ class CPUAttnProcessor:
         return type(self), (self.replaced,)
 
     def __call__(
-        self,
-        attn: Any,
-        hidden_states: paddle.Tensor,
-        encoder_hidden_states: paddle.Tensor | None = None,
-        attention_mask: paddle.Tensor | None = None,
-        temb: paddle.Tensor | None = None,
-        scale: float = 1.0,
+        self, attn: Any, hidden_states: paddle.Tensor, encoder_hidden_states: paddle.Tensor | None = None,
+        attention_mask: paddle.Tensor | None = None, temb: paddle.Tensor | None = None, scale: float = 1.0,
         **kwargs: Any,
-    ) -> paddle.Tensor:
+    ) -> paddle.Tensor:  # fmt: skip
         """Compute attention as ``AttnProcessor`` does, of which these are the arguments.
 
         ``hidden_states`` are ``[batch, tokens, channels]``, or ``[batch, channels, height, width]`` in a VAE, and

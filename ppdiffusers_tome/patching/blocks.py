@@ -10,8 +10,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import list_adapters
 from ppdiffusers_tome.patching.adapters.adapter import UNETS, BlockAdapter, MergePoint
-from ppdiffusers_tome.patching.layers import find_layer, is_a, list_class_names
-from ppdiffusers_tome.patching.levels import find_level
+from ppdiffusers_tome.patching.layers import find_layer, find_level, is_a, list_class_names
 from ppdiffusers_tome.patching.refusals import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET

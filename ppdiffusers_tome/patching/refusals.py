@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-_VAE = "it decodes images and runs once, not at every step"
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
 _ROTARY = "its attention itself rotates tokens by their positions, so ToMe cannot set those of merged tokens"
 
@@ -17,7 +16,7 @@ _VAES = (
 )  # fmt: skip
 # Class name -> the reason, a clause.
 REFUSED = {
-    **dict.fromkeys(_VAES, _VAE),
+    **dict.fromkeys(_VAES, "it decodes images and runs once, not at every step"),
     "PriorTransformer": _NO_GRID,
     "UNetFlatConditionModel": _NO_GRID,
     "T5FilmDecoder": "its tokens are frames of sound in a row, not a grid",

@@ -21,8 +21,7 @@ def shorten_repr(value: Any) -> str:
 
 def describe_type(value: Any) -> str:
     """Name the type of a value, and the shape of an array."""
-    shape = getattr(value, "shape", None)
-    name = type(value).__name__
+    name, shape = type(value).__name__, getattr(value, "shape", None)
     return f"{name} of shape {list(shape)}" if shape and isinstance(shape, list | tuple) else name
 
 

@@ -1,7 +1,5 @@
 """Files that are replaced on demand, and written whole. Imports no Paddle."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterable

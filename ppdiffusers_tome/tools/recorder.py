@@ -3,8 +3,6 @@
 Each record waits for the device, so do not record while you time.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

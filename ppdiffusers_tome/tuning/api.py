@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import paddle
+from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.models import is_compiled
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_repr
-from ppdiffusers_tome.tuning.images import read_images
 from ppdiffusers_tome.tuning.measurement import keep_random_state, read_clock
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 from ppdiffusers_tome.tuning.trials import Run, try_candidates
@@ -89,3 +89,14 @@ def _read_steps(pipe: Any, call: Any) -> int | None:
     if (output_type := arguments.get("output_type", "pil")) != "pil":
         raise ToMeTypeError(f"tune compares PIL images, and the call has output_type={output_type!r}; give 'pil'")
     return arguments.get("num_inference_steps")
+
+
+def read_images(output: Any) -> list[np.ndarray]:
+    """Return the PIL images of a pipeline's output as uint8 ``[height, width, 3]``."""
+    images = getattr(output, "images", output[0] if isinstance(output, tuple) else output)
+    images = images if isinstance(images, list | tuple) and images else [images]
+    for image in images:
+        if not isinstance(image, Image.Image):
+            found = describe_type(image)
+            raise ToMeTypeError(f"tune compares PIL images, and this call returned a {found}; choose settings by hand")
+    return [np.asarray(image.convert("RGB")) for image in images]

@@ -11,7 +11,6 @@ from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.patching.models import is_compiled
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tuning.images import compute_psnr
 from ppdiffusers_tome.tuning.results import UNMERGED, Trial
 
 
@@ -56,3 +55,9 @@ def try_candidates(
         remove_tome(pipe)
     if len(refusals) == len(candidates):
         raise refusals[0]
+
+
+def compute_psnr(reference: np.ndarray, pixels: np.ndarray) -> float:
+    """Compute the PSNR of two uint8 images in dB; infinite if identical."""
+    squared_error = np.mean(np.square(reference.astype(np.float64) - pixels))
+    return math.inf if squared_error == 0 else 10 * math.log10(255**2 / squared_error)

@@ -24,7 +24,6 @@ from ppdiffusers_tome import (
     ToMeError,
     ToMeTypeError,
     ToMeValueError,
-    apply_patch,
     apply_tome,
     disable_cpu_kernels,
     enable_cpu_kernels,
@@ -231,7 +230,6 @@ def test_the_fast_preset_merges_levels_1_and_2(finest: int) -> None:
     [
         (lambda pipe: pipe.apply_tome("balanced", raito=1), r"apply_tome has no argument 'raito'; did you mean ratio"),
         (lambda pipe: pipe.apply_tome(preset="balanced"), "give it as config='balanced', or in place of the ratio"),
-        (lambda pipe: apply_patch(pipe, raito=0.5), r"apply_patch has no argument 'raito'; did you mean ratio\?"),
         (lambda pipe: ToMeConfig(raito=0.5), r"unknown setting 'raito'.*did you mean ratio\?"),
     ],
 )

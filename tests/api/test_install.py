@@ -71,7 +71,7 @@ def test_help_on_a_method_is_that_of_the_function(cls: type, function: Callable[
     assert all(line.strip() in shown for line in function.__doc__.splitlines())
     assert all(each.name in shown for each in its[1:])
     assert "unset" not in shown.lower()
-    for words in ("sx: 'int' = ...", "model_or_pipe: an argument of the function only, not of the method"):
+    for words in ("sx: int = ...", "model_or_pipe: an argument of the function only, not of the method"):
         assert (words in shown) == (function is apply_tome)
 
 

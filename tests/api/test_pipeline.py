@@ -15,10 +15,8 @@ from ppdiffusers_tome import (
     ToMeConfig,
     ToMeMixin,
     ToMeValueError,
-    apply_patch,
     apply_tome,
     get_tome,
-    remove_patch,
     remove_tome,
     use_tome,
 )
@@ -156,14 +154,6 @@ class TestWaysOfAsking:
         assert apply(unet) is unet
         applied = get_tome(unet)
         assert (applied.config, applied.blocks) == (ToMeConfig(ratio=0.6, sx=4, seed=2), {"": 3})
-
-    def test_apply_patch_has_tomesds_defaults(self, unet: tiny.Model) -> None:
-        assert apply_patch(unet) is unet
-        assert get_tome(unet).config == ToMeConfig(ratio=0.5, max_downsample=1)
-        apply_patch(unet, 0.6, 2, 4, 4, False, True, True, True)
-        assert get_tome(unet).config == ToMeConfig(0.6, 2, 4, 4, False, True, True, True)
-        assert remove_patch(unet) is unet
-        assert get_tome(unet) is None
 
     def test_every_name_of_the_package_is_there(self) -> None:
         for name in ppdiffusers_tome.__all__:

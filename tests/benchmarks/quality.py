@@ -103,7 +103,7 @@ def write_texts(path: Path) -> None:
 
 def compare_images(scheduler: str, folder: Path, other: Path) -> None:
     """Print the PSNR of the images that two folders have, median and lowest of each setting."""
-    from ppdiffusers_tome.tuning.images import compute_psnr
+    from ppdiffusers_tome.tuning.trials import compute_psnr
 
     for setting in SETTINGS:
         psnrs: list[float] = []

@@ -189,7 +189,7 @@ def measure_alone(model: str, regime: str, scheduler: str, steps: int) -> None:
 
     import numpy as np
 
-    from ppdiffusers_tome.tuning.images import compute_psnr
+    from ppdiffusers_tome.tuning.trials import compute_psnr
 
     loaded, psnrs = Model(model, scheduler), []
     where = {"guidance": REGIMES[regime].guidance[FAMILIES[model]], "size": SIZES[model]}
@@ -213,7 +213,7 @@ def measure_images(
     """Append the PSNR of each variant and image that the file lacks, and how well each image shows its subject."""
     import numpy as np
 
-    from ppdiffusers_tome.tuning.images import compute_psnr
+    from ppdiffusers_tome.tuning.trials import compute_psnr
 
     case = {"model": model, "regime": regime, "scheduler": scheduler, "of": steps, "size": size or SIZES[model]}
     done = {tuple(row.get(name) for name in (*case, "prompt", "seed", "name")) for row in read_rows(path)}

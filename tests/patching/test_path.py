@@ -14,7 +14,7 @@ import tiny
 from ppdiffusers_tome import apply_tome
 
 FOLDER = str(Path(ppdiffusers_tome.__file__).parent)
-HIGHEST = 26
+HIGHEST = 27
 
 
 def build(layers: int) -> tiny.Model:

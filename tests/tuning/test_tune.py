@@ -30,8 +30,9 @@ from ppdiffusers_tome import (
     tune,
 )
 from ppdiffusers_tome.compilation.model import CompiledModel
-from ppdiffusers_tome.tuning.images import compute_psnr, read_images
+from ppdiffusers_tome.tuning.api import read_images
 from ppdiffusers_tome.tuning.results import CANDIDATES, UNMERGED, conclude, list_candidates
+from ppdiffusers_tome.tuning.trials import compute_psnr
 
 PROMPT = dict(
     prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, height=32, width=32, num_inference_steps=2

@@ -71,10 +71,7 @@ class UNetParts:
 
 
 # The names of ppdiffusers and of OpenAI.
-UNETS = (
-    UNetParts("down_blocks", "mid_block", "up_blocks"),
-    UNetParts("input_blocks", "middle_block", "output_blocks"),
-)
+UNETS = (UNetParts("down_blocks", "mid_block", "up_blocks"), UNetParts("input_blocks", "middle_block", "output_blocks"))
 
 
 def patch_size(parent: Layer) -> int:

@@ -6,10 +6,7 @@ ADAPTERS = (
     BlockAdapter(
         block_class="KAttentionBlock",
         parent_classes=("KCrossAttnDownBlock2D", "KCrossAttnUpBlock2D"),
-        points={
-            ATTENTION: (MergePoint("attn1", prepares_mask=True),),
-            CROSS_ATTENTION: (MergePoint("attn2"),),
-        },
+        points={ATTENTION: (MergePoint("attn1", prepares_mask=True),), CROSS_ATTENTION: (MergePoint("attn2"),)},
         block_is_parent=True,
     ),
 )

@@ -9,9 +9,6 @@ ADAPTERS = (
     BlockAdapter(
         block_class="BasicTransformerBlockST",
         parent_classes=("SpatialTemporalTransformer",),
-        points={
-            ATTENTION: (MergePoint("attn1", prepares_mask=True),),
-            CROSS_ATTENTION: (MergePoint("attn2"),),
-        },
+        points={ATTENTION: (MergePoint("attn1", prepares_mask=True),), CROSS_ATTENTION: (MergePoint("attn2"),)},
     ),
 )

@@ -16,9 +16,7 @@ ADAPTERS = (
     BlockAdapter(
         block_class="AttnBlock",
         parent_classes=("WuerstchenPrior", "WuerstchenDiffNeXt"),
-        points={
-            ATTENTION: (MergePoint("attention", merges_inside=True, text=LAST, prepares_mask=True),),
-        },
+        points={ATTENTION: (MergePoint("attention", merges_inside=True, text=LAST, prepares_mask=True),)},
         block_is_parent=True,
         unets=(_UNET,),
         max_timestep=1,

@@ -95,7 +95,7 @@ class BlockOverride(Override):
                     override.follow(layer)
         block: BlockCall | None = None
         layout = call.layouts.get(self.grid)
-        tokens = find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if layout is not None and tokens is not None:
             block = BlockCall(call, self.layer, layout, tokens)
             self.state.awaits_blocks = False

@@ -56,7 +56,7 @@ class PointOverride(Override):
             raise UnmergeableError(
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
-        tokens = find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if self.role == CROSS_ATTENTION:
             self._require_no_rows(kwargs, tokens, reduction.num_tokens)
         if not merge_point.merges_inside:
@@ -142,7 +142,7 @@ class ProjectionOverride(InnerOverride):
         """Run the layer on tokens that are reduced once for all projections."""
         point.awaited.discard(self.name)
         point.has_reduced = True
-        tokens = find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if point.reduced[0] is not tokens:
             point.require_fit(self.layer, tokens)
             point.reduced = tokens, point.reduce(tokens)

@@ -3,8 +3,6 @@
 Nothing here imports Paddle, which takes seconds: help and mistyped arguments are answered at once.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -3,8 +3,6 @@
 Imports no Paddle.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from pathlib import Path

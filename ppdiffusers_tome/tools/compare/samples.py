@@ -1,7 +1,5 @@
 """Measurements of images, and where the images are kept."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The packages that commands need, by the extra that installs them."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from ppdiffusers_tome.errors import UserError

@@ -1,7 +1,5 @@
 """Lines and bars for the user, and quiet libraries."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

@@ -1,7 +1,5 @@
 """The parser of the program, which suggests options for misspelled ones."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Mapping, Sequence

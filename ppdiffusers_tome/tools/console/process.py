@@ -1,7 +1,5 @@
 """Settings of the process, made before Paddle is imported."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Tables and pages of tables: printed, and written as Markdown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Importing this needs the standard library alone: any other package may be what is broken.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

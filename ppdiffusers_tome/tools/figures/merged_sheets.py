@@ -1,7 +1,5 @@
 """The sheet of ``visualize``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

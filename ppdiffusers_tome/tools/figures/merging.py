@@ -1,7 +1,5 @@
 """Images of groups of merged tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 from PIL import Image
 

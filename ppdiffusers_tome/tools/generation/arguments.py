@@ -3,8 +3,6 @@
 A command's help has at most 60 lines, so a text here takes one, and rarely used settings are listed by name.
 """
 
-from __future__ import annotations
-
 import argparse
 import textwrap
 from contextlib import suppress

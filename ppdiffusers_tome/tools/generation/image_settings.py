@@ -1,7 +1,5 @@
 """The settings of images, checked before loading. Imports no Paddle."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import re

@@ -212,8 +212,6 @@ def load_from_settings(settings: ImageSettings) -> LoadedPipeline:
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    choose_kernels(
-        pipe, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels, precision=settings.compile
-    )
+    choose_kernels(pipe, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels, precision=settings.compile)
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
     return LoadedPipeline(pipe, settings, labels)

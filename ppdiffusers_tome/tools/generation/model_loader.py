@@ -1,7 +1,5 @@
 """Loads pipelines that ``model_sources`` found."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -26,9 +24,7 @@ _CONTROLNET_PIPELINES = {
 _ARGUMENTS = {"prompt", "height", "width", "latents", "callback_on_step_end"}
 
 
-def load_pipeline(
-    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]
-) -> Any:
+def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]) -> Any:
     """Load a pipeline in evaluation mode.
 
     Args:

@@ -3,8 +3,6 @@
 Imports no Paddle, so that a wrong name is reported at once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

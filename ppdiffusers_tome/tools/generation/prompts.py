@@ -1,7 +1,5 @@
 """Files of prompts. Imports no Paddle."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Schedulers by their usual names. Imports no Paddle until one is made."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError

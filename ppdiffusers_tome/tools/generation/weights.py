@@ -1,7 +1,5 @@
 """Files of a model's folder. Imports no Paddle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The results of a run, which resumes from them. Imports no Paddle."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

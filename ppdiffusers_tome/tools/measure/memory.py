@@ -1,7 +1,5 @@
 """Free and total memory, also of Linux's control groups, and what to do without."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

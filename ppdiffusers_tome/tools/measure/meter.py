@@ -1,7 +1,5 @@
 """Seconds and peak memory of a piece of work. Paddle is imported by measuring."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Descriptions of the machine that measurements were made on."""
 
-from __future__ import annotations
-
 import os
 import platform
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Bytes, seconds and counts, as people read them."""
 
-from __future__ import annotations
-
 from ppdiffusers_tome.settings.text import format_count as format_count
 
 NOT_MEASURED = "not measured"

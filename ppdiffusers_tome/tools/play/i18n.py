@@ -1,8 +1,6 @@
 """The words of the page in English and Chinese."""
 # ruff: noqa: RUF001
 
-from __future__ import annotations
-
 LANGUAGES = ("en", "zh")
 # fmt: off
 WORDS = {

@@ -1,7 +1,5 @@
 """The layout of the page in one language, and what its buttons do."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import CancelledError

@@ -1,7 +1,5 @@
 """Generation of what the page shows. Imports no Gradio."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping

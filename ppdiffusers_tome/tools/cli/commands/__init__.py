@@ -5,8 +5,6 @@ A command has ``HELP`` (a sentence), ``add_arguments(parser)`` and ``run(args)``
 is slow before ``run``, as ``ppdiffusers-tome --help`` imports every command.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from types import ModuleType

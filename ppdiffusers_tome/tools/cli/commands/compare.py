@@ -1,7 +1,5 @@
 """``ppdiffusers-tome compare``: images unmerged and with settings, in seconds, memory and similarity."""
 
-from __future__ import annotations
-
 import argparse
 
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared

@@ -1,7 +1,5 @@
 """``ppdiffusers-tome doctor``: what is installed, and whether it can be imported."""
 
-from __future__ import annotations
-
 import argparse
 
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report

@@ -1,7 +1,5 @@
 """``ppdiffusers-tome generate``: images from prompts, with token merging."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

@@ -1,7 +1,5 @@
 """``ppdiffusers-tome play``: a page that compares unmerged and merged images."""
 
-from __future__ import annotations
-
 import argparse
 import ipaddress
 import os

@@ -1,11 +1,8 @@
 """``ppdiffusers-tome tune``: try settings here, and save the best."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +82,8 @@ def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Se
         return Run(sum(each.seconds for each in images), [np.asarray(each.image) for each in images])
 
     with tqdm(total=len(candidates) + 1, desc="settings", **choose_bar()) as bar:
-        warm_up = partial(generate, 0, loaded.count_warm_up_steps())
-        for trial in try_candidates(loaded.pipe, candidates, run_calls, warm_up):
+        steps = loaded.count_warm_up_steps()
+        for trial in try_candidates(loaded.pipe, candidates, run_calls, lambda: generate(0, steps)):
             tqdm.write(str(trial), file=sys.stderr)
             bar.update()
             yield trial

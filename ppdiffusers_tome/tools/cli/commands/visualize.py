@@ -1,7 +1,5 @@
 """``ppdiffusers-tome visualize``: merged tokens over the image."""
 
-from __future__ import annotations
-
 import argparse
 
 from ppdiffusers_tome.errors import UserError
