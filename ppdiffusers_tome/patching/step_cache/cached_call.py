@@ -83,11 +83,11 @@ class CachedCall:
 
 def open_cached_call(call: DenoiserCall) -> CachedCall | None:
     """Return what the cache knows of a call; None where all layers run."""
-    denoising, (_, step, shared) = call.denoising, call.moment
-    if call.cached is None and denoising is not None and step is not None and shared is not None:
+    denoising, moment = call.denoising, call.moment
+    if call.cached is None and denoising is not None and moment.step is not None and moment.shared is not None:
         if denoising.skipped_steps is None:
-            denoising.skipped_steps = choose_skipped_steps(call, denoising.scheduler, step.num_steps)
-        call.cached = CachedCall(step, denoising.skipped_steps, shared.histories)
+            denoising.skipped_steps = choose_skipped_steps(call, denoising.scheduler, moment.step.num_steps)
+        call.cached = CachedCall(moment.step, denoising.skipped_steps, moment.shared.histories)
     return call.cached
 
 

@@ -37,11 +37,6 @@ _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
 _MAX_SESSIONS, _MAX_WAITING = 32, 16
 _UPLOAD_SECONDS = 60  # until an uploaded file, which is read at once, is deleted
 _RATIO, _CACHE = 0.5, 0.2  # where "by ratio" begins; where nothing merges, the cache is on
-# Shows the fields of a choice; in the browser, as Gradio may lose a click that comes while it waits for an answer.
-_SHOW_FIELDS = f"""name => [
-    {{visible: name === '{OWN}', __type__: 'update'}},
-    {{visible: TAKES_CACHE && name !== '{GIVEN}', value: name === '{NONE}' ? {_CACHE} : 0, __type__: 'update'}}
-]"""
 
 
 class StudioPage:
@@ -62,6 +57,7 @@ class StudioPage:
             self._lay_out()
 
     def _lay_out(self) -> None:
+        """Lay out all columns, and what their buttons do."""
         words, settings, form = self._words, self._studio.plain.settings, self._form
         ways = {
             words("compiled", precision=settings.compile): settings.compile, words("cpu_kernels"): settings.cpu_kernels,
@@ -109,6 +105,7 @@ class StudioPage:
         return f"<p>{escape(words('known', subjects=', '.join(model.subjects)))}</p>"
 
     def _lay_out_settings(self) -> None:
+        """Lay out the settings of token merging, of which a choice shows those that it takes."""
         words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)
         choices = [(words(GIVEN), GIVEN)] if is_given else []
         choices += [*((name, name) for name in PRESETS), (words(OWN), OWN)]
@@ -126,10 +123,15 @@ class StudioPage:
             form["method"] = gr.Radio([*METHODS], value="tome", label=words("method"), info=words("method_info"))
             self._add_slider("ratio", 0.05, 0.7, _RATIO, step=0.05)
         self._add_slider("cache", 0, 0.7, _CACHE if begin == NONE else 0, visible=takes_cache and not is_given)
-        show = _SHOW_FIELDS.replace("TAKES_CACHE", str(takes_cache).lower())
-        form["preset"].change(None, form["preset"], [own, form["cache"]], js=show)
+        # In the browser, as Gradio may lose a click that comes while it waits for an answer.
+        has_cache, of_cache = f"{str(takes_cache).lower()} && name !== '{GIVEN}'", f"name === '{NONE}' ? {_CACHE} : 0"
+        form["preset"].change(None, form["preset"], [own, form["cache"]], js=f"""name => [
+            {{visible: name === '{OWN}', __type__: 'update'}},
+            {{visible: {has_cache}, value: {of_cache}, __type__: 'update'}}
+        ]""")  # fmt: skip
 
     def _lay_out_options(self) -> None:
+        """Lay out what an image depends on besides its prompt and merging."""
         loaded, takes_text = self._studio.plain, self._studio.plain.labels is None
         with gr.Accordion(self._words("options"), open=False):
             with gr.Row():
@@ -144,6 +146,7 @@ class StudioPage:
             )
 
     def _lay_out_guide(self) -> gr.File:
+        """Lay out the photo whose edges guide; return its field."""
         label = self._words("photo", mebibytes=MAX_BYTES // 2**20)
         with gr.Accordion(self._words("guide"), open=False, visible=bool(self._studio.guided), elem_id="tome-guide"):
             file = gr.File(type="binary", file_types=["image"], height=140, label=label)
