@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents, find_conflict, list_contents
+from ppdiffusers_tome.compilation.contents import Contents, find_conflict, take_snapshot
 from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu.process import choose_threads, has_bfloat16, let_threads_sleep
 from ppdiffusers_tome.errors import ToMeValueError
@@ -54,8 +54,8 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
             "give precision='float32'"
         )
     for name, layer in layers:
-        attributes, settings = list_contents(layer)
-        label, obstacle = name or type(layer).__name__, Contents(attributes).obstacle or find_conflict(settings)
+        label, snapshot = name or type(layer).__name__, take_snapshot(layer)
+        obstacle = Contents(snapshot).obstacle or find_conflict(snapshot)
         if obstacle is not None:
             raise ToMeValueError(f"{label} cannot be compiled: {obstacle}")
         if not is_replaceable(layer):

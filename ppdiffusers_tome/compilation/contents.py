@@ -1,7 +1,6 @@
 """A model as its programs were made of it: layers, their attributes and weights."""
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -15,14 +14,25 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 _SAMPLES = 64  # numbers that are read of each weight
 
 
+class Snapshot(NamedTuple):
+    """What a model holds at one moment, by which a change of it shows.
+
+    Attributes:
+        layers: the model and all inside of it.
+        attributes: of the layers, their weights by identity, and of attention processors.
+        settings: of ToMe, by the layer's identity.
+    """
+
+    layers: list[Layer]
+    attributes: list[Any]
+    settings: list[tuple[int, ToMeConfig]]
+
+
 class Contents:
-    """The layers, attributes and weights of a model at one moment.
+    """The layers, attributes and weights of a model of which programs were made.
 
     Of each weight some numbers are read: whatever changes a weight (a LoRA that is fused, training, another state)
     changes all of it, or its address, or counts its version up (``weight[3] = 0``).
-
-    Args:
-        attributes: of ``list_contents``.
 
     Attributes:
         weights: parameters and buffers.
@@ -32,9 +42,8 @@ class Contents:
         addresses: the address and version of each weight.
     """
 
-    def __init__(self, attributes: list[Any]) -> None:
-        self._attributes = attributes
-        layers = [each for each in attributes if isinstance(each, Layer)]
+    def __init__(self, snapshot: Snapshot) -> None:
+        layers, self._snapshot = snapshot.layers, snapshot
         tensors = (x for each in layers for held in (each._parameters, each._buffers) for x in held.values())
         self.weights = list({id(x): x for x in tensors if x is not None}.values())
         self.num_bytes = sum(x.size * x.element_size() for x in self.weights)
@@ -42,11 +51,11 @@ class Contents:
         self._views = [] if self.obstacle else [_sample(x) for x in self.weights]  # of others numpy may have no view
         self.addresses, self.samples = self._read_weights()
 
-    def is_outdated(self, attributes: list[Any]) -> bool:
+    def is_outdated(self, snapshot: Snapshot) -> bool:
         """Return whether a layer, an attribute or a weight changed since."""
         try:
-            # The same objects, or equal ones.
-            return self._read_weights() != (self.addresses, self.samples) or attributes != self._attributes
+            # The same objects, or equal ones. Settings are no contents: each has programs of its own.
+            return snapshot[:2] != self._snapshot[:2] or self._read_weights() != (self.addresses, self.samples)
         except Exception:  # of attributes that cannot be compared, such as arrays
             return True
 
@@ -74,40 +83,36 @@ def _sample(x: paddle.Tensor) -> np.ndarray:
     return numbers[:: max(1, numbers.size // _SAMPLES)][:_SAMPLES]
 
 
-def find_conflict(settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
+def find_conflict(snapshot: Snapshot) -> str | None:
     """Return why settings of ToMe cannot become a program, or None."""
-    if any(config.differs_by_step for _, config in settings):
+    if any(config.differs_by_step for _, config in snapshot.settings):
         return f"{NO_PROGRAM}; apply_tome with one ratio and without them"
     return None
 
 
-def list_contents(model: Layer) -> tuple[list[Any], tuple[tuple[int, ToMeConfig], ...]]:
-    """List the attributes of a model's layers, and ToMe's settings by layer.
+def take_snapshot(model: Layer) -> Snapshot:
+    """Take a model's layers, their attributes, and the settings of ToMe.
 
-    ToMe leaves no trace in the first list, so a model to which it is applied again finds its programs; nor do hooks on
+    ToMe leaves no trace in the attributes, so a model to which it is applied again finds its programs; nor do hooks on
     the model itself, which run around them. Of lists and dictionaries, which may change in place, the items are listed,
     too: hooks, scales of LoRAs. So are the attributes of attention processors, such as an IP-Adapter's scale.
     """
-    found: list[Any] = []
-    settings: list[tuple[int, ToMeConfig]] = []
-    for layer in model.sublayers(include_self=True):
+    found = Snapshot(model.sublayers(include_self=True), [], [])
+    for layer in found.layers:
         overrides = list_overrides(layer)
-        settings.extend((id(layer), each.state.config) for each in overrides)
-        # A cache of steps may replace the method of a class, or put a function in its place.
-        found.extend((layer, type(layer).forward, find_inner_forward(layer)))
+        found.settings.extend((id(layer), each.state.config) for each in overrides)
         # Those of ToMe, and one that Paddle sets where hooks run.
         skipped = {"forward", "_built", SLOTS, *(each.method_name for each in overrides)}
-        attributes = [
+        values = [
             value for name, value in vars(layer).items()
             if name not in skipped and not (layer is model and name.startswith("_forward_"))
         ]  # fmt: skip
-        attributes.extend(getattr(vars(layer).get("processor"), "__dict__", {}).values())
-        found.extend(attributes)
+        values.extend(getattr(vars(layer).get("processor"), "__dict__", {}).values())
+        for value in values:
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            found.attributes.extend((value, *items))
+        # A cache of steps may replace the method of a class, or put a function in its place.
+        found.attributes.extend((type(layer).forward, find_inner_forward(layer)))
         # Other scalars are equal.
-        found.extend(id(x) for held in (layer._parameters, layer._buffers) for x in held.values())
-        for value in attributes:
-            if isinstance(value, dict) and value:
-                found.extend(value.values())
-            elif isinstance(value, list):
-                found.extend(value)
-    return found, tuple(settings)
+        found.attributes.extend(id(x) for held in (layer._parameters, layer._buffers) for x in held.values())
+    return found

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from types import MethodType
@@ -20,7 +20,7 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents, find_conflict, list_contents
+from ppdiffusers_tome.compilation.contents import Contents, Snapshot, find_conflict, take_snapshot
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.cpu.attention import has_kernels, replace_processors, restore_processors
 from ppdiffusers_tome.cpu.convolution import replace_convolutions, restore_convolutions
@@ -33,7 +33,6 @@ from ppdiffusers_tome.patching.override import find_inner_forward, replace_inner
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
 from ppdiffusers_tome.patching.state.calls import WATCHERS
-from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ class CompiledModel:
         self._lock = threading.RLock()  # a program computes one call at a time, and a trace replaces weights
         self._process = os.getpid()
         self._contents: Contents | None = None
-        self._by_kind: dict[Any, Program | None] = {}  # None: Paddle computes it
-        self._programs: OrderedDict[Any, Program] = OrderedDict()  # by content, the last used last
+        self._by_kind: dict[Any, Program | None] = {}  # of the present contents; None: Paddle computes it
+        self._programs: OrderedDict[Any, Program] = OrderedDict()  # by digest, the last used last, also of others
         self._warned: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
@@ -98,10 +97,12 @@ class CompiledModel:
         """Find or make a call's program, and list its tensors."""
         tensors: list[paddle.Tensor] = []
         arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
-        attributes, settings = list_contents(layer)
-        contents = self._update_contents(attributes)
-        self._require_compilable(contents, settings, tensors)
-        kind = (arguments, settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))
+        snapshot = take_snapshot(layer)
+        contents = self._update_contents(snapshot)
+        if obstacle := contents.obstacle or find_conflict(snapshot):
+            raise UncompilableError(obstacle)
+        _require_compilable(contents, tensors)
+        kind = (arguments, *snapshot.settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))
         if kind not in self._by_kind:
             try:
                 self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors)
@@ -110,32 +111,16 @@ class CompiledModel:
                 raise
         return self._by_kind[kind], tensors
 
-    def _update_contents(self, attributes: list[Any]) -> Contents:
+    def _update_contents(self, snapshot: Snapshot) -> Contents:
         """Return the model's contents; drop programs of other ones."""
         before = self._contents
-        if before is not None and not before.is_outdated(attributes):
+        if before is not None and not before.is_outdated(snapshot):
             return before
-        self._contents = contents = Contents(attributes)
+        self._contents = contents = Contents(snapshot)
         self._by_kind.clear()
         if before is None or (before.addresses, before.samples) != (contents.addresses, contents.samples):
             self._programs.clear()
         return contents
-
-    def _require_compilable(
-        self, contents: Contents, settings: Iterable[tuple[int, ToMeConfig]], tensors: Sequence[paddle.Tensor]
-    ) -> None:
-        """Refuse a call that no program computes."""
-        types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
-        if obstacle := contents.obstacle or find_conflict(settings):
-            raise UncompilableError(obstacle)
-        if WATCHERS:
-            raise UncompilableError("merging is being recorded")
-        if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.weights)):
-            raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
-        if paddle.is_autocast_enabled():
-            raise UncompilableError("paddle.amp.auto_cast is on")
-        if not types <= _INPUT_TYPES or not all(x.place.is_cpu_place() for x in tensors):
-            raise UncompilableError(f"it gets tensors in {', '.join(sorted(types))}; give float32 on the CPU")
 
     def _make_program(
         self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor]
@@ -148,7 +133,7 @@ class CompiledModel:
         begin, name = time.perf_counter(), type(layer).__name__
         try:
             trace = trace_call(layer, arguments, tensors)
-            if contents.is_outdated(list_contents(layer)[0]):  # as attention maps, which a program would not keep
+            if contents.is_outdated(take_snapshot(layer)):  # as attention maps, which a program would not keep
                 raise UncompilableError("an attention processor keeps something of every call")
             if trace.digest in self._programs:  # the model changed back
                 return self._programs[trace.digest]
@@ -191,6 +176,19 @@ class CompiledModel:
         if message not in self._warned:
             self._warned.add(message)
             warn_user(message)
+
+
+def _require_compilable(contents: Contents, tensors: Sequence[paddle.Tensor]) -> None:
+    """Refuse a call that no program computes."""
+    types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
+    if WATCHERS:
+        raise UncompilableError("merging is being recorded")
+    if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.weights)):
+        raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
+    if paddle.is_autocast_enabled():
+        raise UncompilableError("paddle.amp.auto_cast is on")
+    if not types <= _INPUT_TYPES or not all(x.place.is_cpu_place() for x in tensors):
+        raise UncompilableError(f"it gets tensors in {', '.join(sorted(types))}; give float32 on the CPU")
 
 
 @paddle.jit.not_to_static

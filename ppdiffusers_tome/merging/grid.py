@@ -1,7 +1,5 @@
 """The grid of tokens that a block works on, without Paddle."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +27,7 @@ class Grid:
         return (self.height, self.width) if self.frames == 1 else (self.frames, self.height, self.width)
 
     @property
-    def frame(self) -> Grid:
+    def frame(self) -> "Grid":
         """The grid of one frame."""
         return Grid(self.height, self.width)
 

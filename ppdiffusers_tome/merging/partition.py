@@ -5,8 +5,6 @@ global generator, costs no transfer to the host, is the same for every image of 
 part of the graph when a model is traced. (tomesd's forked generator gives up randomness for odd batches.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -39,7 +37,7 @@ class Partition:
     prefix: int = 0
     random_numbers: paddle.Tensor | None = None
 
-    def shift(self, prefix: int) -> Partition:
+    def shift(self, prefix: int) -> "Partition":
         """Move the grid behind ``prefix`` other tokens."""
         return replace(self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=prefix)
 

@@ -5,8 +5,6 @@ are fewer than queries; so it is applied here, to the outputs of the norms of qu
 et al. 2021, section 3.4.2).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,20 +30,20 @@ class RotaryEmbedding:
         self.num_text = parts[0].shape[0] - num_tokens
 
     @property
-    def text_rotation(self) -> Rotation:
+    def text_rotation(self) -> "Rotation":
         return self._make_rotation(slice(None, self.num_text))
 
     @property
-    def grid_rotation(self) -> Rotation:
+    def grid_rotation(self) -> "Rotation":
         return self._make_rotation(slice(self.num_text, None))
 
-    def find_rotation(self, positions: paddle.Tensor) -> Rotation:
+    def find_rotation(self, positions: paddle.Tensor) -> "Rotation":
         """Return the rotation at positions, int64 ``[batch or 1, tokens]``."""
         rows = (positions + self.num_text if self.num_text else positions).flatten()
         shape = [-1, positions.shape[1], *self._parts[0].shape[1:]]
         return Rotation(*(paddle.gather(part, rows).reshape(shape).transpose([0, 2, 1, 3]) for part in self._parts))
 
-    def _make_rotation(self, rows: slice) -> Rotation:
+    def _make_rotation(self, rows: slice) -> "Rotation":
         return Rotation(*(part[rows].transpose([1, 0, 2]).unsqueeze(0) for part in self._parts))
 
 

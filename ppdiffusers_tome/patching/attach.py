@@ -4,7 +4,6 @@ ToMe stores nothing else on a model.
 """
 
 from collections.abc import Iterable
-from typing import cast
 
 from paddle.nn import Layer
 
@@ -70,10 +69,10 @@ def require_unused(model: Layer) -> None:
 def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]:
     """Return the path, layer and override of every block with ToMe."""
     return [
-        (path, layer, cast(BlockOverride, override))
+        (path, layer, override)
         for path, layer in model.named_sublayers(include_self=True)
         for override in list_overrides(layer)
-        if is_a(override, "BlockOverride")  # by name, as the package may have been loaded again
+        if isinstance(override, BlockOverride)
     ]
 
 

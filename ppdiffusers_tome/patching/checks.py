@@ -10,7 +10,7 @@ from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_part
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import is_compiled
-from ppdiffusers_tome.patching.refusals import find_refusal_inside
+from ppdiffusers_tome.patching.refusals import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 
@@ -59,7 +59,7 @@ def require_no_program(model_or_pipe: Any, config: ToMeConfig) -> None:
 def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     """Warn where settings do nothing, or keep less than fewer steps."""
     preset = config.preset_name
-    if config.ratio == 0 and not config.cache:
+    if config.changes_nothing:
         warn_user("ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2")
     for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
         family, name = find_family(denoiser), type(denoiser).__name__
@@ -81,7 +81,10 @@ def explain_no_block(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], con
     blocks = [block for _, layer in denoisers for block in find_blocks(layer)]
     if not blocks:
         models = ", ".join(f"{key} ({type(layer).__name__})" if key else name for key, layer in denoisers)
-        reasons = {type(layer).__name__: find_refusal_inside(layer) for _, layer in denoisers}
+        reasons = {
+            type(layer).__name__: next(filter(None, map(find_refusal, layer.sublayers(include_self=True))), None)
+            for _, layer in denoisers
+        }
         why = "".join(f". {cls}: {reason}" for cls, reason in reasons.items() if reason)
         return (
             f"{name} has nothing to merge: looked at {models or 'no model'} and found no block on a grid of image "

@@ -1,16 +1,13 @@
 """The models and schedulers of a pipeline."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.settings.text import shorten_repr
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 # The attribute of a layer that is compiled (``compilation.model``).
 COMPILED = "_ppdiffusers_tome_compiled"
@@ -23,9 +20,7 @@ _NOT_DENOISERS = (
 
 def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Layer]]:
     """Yield names and models of a pipeline, or "" and the model."""
-    import paddle
-
-    if isinstance(model_or_pipe, paddle.nn.Layer):
+    if isinstance(model_or_pipe, Layer):
         yield "", model_or_pipe
         return
     # On the class: `components` of an instance raises where __init__ takes arguments that are no modules.
@@ -41,7 +36,7 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
             continue
         several = isinstance(value, (list, tuple))
         for index, layer in enumerate(value if several else [value]):
-            if isinstance(layer, paddle.nn.Layer) and id(layer) not in seen:
+            if isinstance(layer, Layer) and id(layer) not in seen:
                 seen.add(id(layer))
                 yield (f"{name}[{index}]" if several else name), layer
 

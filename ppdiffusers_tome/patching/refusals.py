@@ -1,14 +1,9 @@
 """Models and blocks of ppdiffusers in which nothing merges, with the reasons."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from paddle.nn import Layer
 
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
 _ROTARY = "its attention itself rotates tokens by their positions, so ToMe cannot set those of merged tokens"
-
-if TYPE_CHECKING:
-    from paddle.nn import Layer
 
 _VAES = (
     "AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderKLTemporalDecoder", "AutoencoderKL_imgtovideo",
@@ -32,8 +27,3 @@ REFUSED = {
 def find_refusal(layer: Layer) -> str | None:
     """Return why nothing merges in a layer, or None."""
     return next((REFUSED[base.__name__] for base in type(layer).__mro__ if base.__name__ in REFUSED), None)
-
-
-def find_refusal_inside(model: Layer) -> str | None:
-    """Return the reason of a model or its first such layer."""
-    return next(filter(None, map(find_refusal, model.sublayers(include_self=True))), None)

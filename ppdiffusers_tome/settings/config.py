@@ -121,6 +121,11 @@ class ToMeConfig:
         return self.ratio if isinstance(self.ratio, tuple) else (self.ratio,)
 
     @property
+    def changes_nothing(self) -> bool:
+        """True where a pipeline is the unmerged one."""
+        return self.ratio == 0 and not self.cache
+
+    @property
     def uses_group_sizes(self) -> bool:
         """True where the method weights merged keys by group size."""
         return METHODS[self.method].weighs_groups

@@ -1,7 +1,5 @@
 """Candidates of tuning, their trials, and the best. Imports no Paddle."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -62,7 +60,7 @@ class Target:
         if (self.psnr, self.speedup) == (None, None):
             object.__setattr__(self, "psnr", 30.0)
 
-    def compute_shortfall(self, trial: Trial) -> float:
+    def compute_shortfall(self, trial: "Trial") -> float:
         """Compute the largest part of a requirement that a trial misses."""
         pairs = ((self.psnr, trial.psnr), (self.speedup, trial.speed_up))
         return max(0.0, *(1 - reached / required for required, reached in pairs if required is not None))

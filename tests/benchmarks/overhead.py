@@ -165,7 +165,7 @@ def _run_blocks(
 
     from ppdiffusers_tome.merging.grid import Layout
     from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
-    from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity
+    from ppdiffusers_tome.patching.state.shared_values import CallIdentity
 
     call, layout = DenoiserCall(state, paddle.nn.Layer(), denoising, CallIdentity()), Layout(case.grid)
     call.set_timestep(timestep)

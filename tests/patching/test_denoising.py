@@ -9,7 +9,7 @@ import numpy as np
 import ppdiffusers
 import pytest
 
-from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
+from ppdiffusers_tome.patching.state.steps import Step, StepFinder, TimestepList
 
 DOWN = [999.0, 749.0, 499.0, 249.0]
 
@@ -22,7 +22,7 @@ class Steps:
         self.set_timesteps(*schedules)
 
     def set_timesteps(self, *schedules: Sequence[float]) -> None:
-        self.schedules = [Schedule(object(), timesteps) for timesteps in schedules]
+        self.schedules = [TimestepList(object(), timesteps) for timesteps in schedules]
 
     def step_at(self, timestep: float) -> Step | None:
         return self.finder.enter_step(self.schedules, timestep)

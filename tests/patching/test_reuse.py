@@ -16,7 +16,8 @@ import tiny
 from patching.contract import count_matchings
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, Denoising
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.shared_values import CallIdentity
 from ppdiffusers_tome.settings import reducer
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)

@@ -22,7 +22,8 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, Denoising
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.shared_values import CallIdentity
 from ppdiffusers_tome.patching.step_cache.cached_call import SLOPE, History
 from ppdiffusers_tome.patching.step_cache.skipped_steps import predicts_noise
 from ppdiffusers_tome.settings.step_schedule import (

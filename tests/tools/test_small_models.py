@@ -94,6 +94,13 @@ def test_subjects_are_what_prompts_end_with(prompts, subjects):
     assert ModelSource("folder", prompts=prompts).subjects == subjects
 
 
+@pytest.mark.parametrize(("text", "steps"), [('{"steps": 7, "title": "x", "name": "x"}', 7), ("{", 20), ("[]", 20)])
+def test_a_folder_may_say_anything(text, steps, tmp_path):
+    (tmp_path / "model_index.json").write_text("{}")
+    (tmp_path / "demonstration.json").write_text(text)
+    assert find_model(str(tmp_path)) == ModelSource(str(tmp_path), tmp_path, steps=steps)
+
+
 def test_folders_say_what_the_models_were_taught_and_have_their_sums():
     assert find_model("photographs").prompts == tuple(map(prompt_of, SUBJECTS))
     assert find_model("photographs").subjects == tuple(subject.words for subject in SUBJECTS)

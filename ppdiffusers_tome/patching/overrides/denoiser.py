@@ -14,7 +14,7 @@ from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, list_tensors
+from ppdiffusers_tome.patching.state.shared_values import CallIdentity, list_tensors
 
 # Names of the argument for the timestep. UniDiffuser goes by that of its image.
 TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")

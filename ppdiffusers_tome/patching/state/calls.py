@@ -1,7 +1,5 @@
 """The running calls of a denoiser and of a block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +14,12 @@ from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.moment import Moment, enter_moment, list_step_settings
-from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, Denoising
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.shared_values import CallIdentity
 from ppdiffusers_tome.settings.reducer import Reducer, build_reducer
 
 # Called with every ``BlockCall`` in which tokens merged, of all denoisers.
-WATCHERS: list[Callable[[BlockCall], None]] = []
+WATCHERS: list[Callable[["BlockCall"], None]] = []
 
 
 @dataclass(eq=False)
@@ -29,7 +28,7 @@ class DenoiserCall:
 
     Attributes:
         denoising: of the image; None outside of a pipeline.
-        identity: which tells it from the other calls of its step; None where it shares nothing with other steps.
+        identity: what tells this call from others of its step; None where it shares nothing with other steps.
         is_recomputing: True where a backward pass runs it again.
         timestep: scalar or ``[batch]``; None where the model has none.
         moment: of the denoising; unknown if no setting needs it.
@@ -87,8 +86,8 @@ class DenoiserCall:
         if self.denoising is not None:
             self.denoising.count_call(self.moment.step, is_skipped=self.has_skipped)
 
-    def find_reduction(self, block: Hashable, layout: Layout, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Return the reduction of a block's tokens; None: run unmerged."""
+    def find_reduction(self, layer: Hashable, layout: Layout, tokens: paddle.Tensor) -> TokenReduction | None:
+        """Return the reduction of the tokens of a block, the ``layer``; None: run unmerged."""
         grid, shape = layout.grid, list(tokens.shape)
         if tokens.ndim == 5:  # of a video each frame is by itself
             tokens = tokens.transpose([0, 2, 1, 3, 4]).flatten(0, 1)
@@ -104,7 +103,7 @@ class DenoiserCall:
             self._num_merged[layout] = self._count_merged(grid)
         if self._num_merged[layout] == 0:
             return None
-        key = (block, layout, tokens.shape[0])
+        key = (layer, layout, tokens.shape[0])
         # What steps do not share is not kept: a block matches once, and memory is short.
         shared = self.moment.shared if self.state.config.reuse_steps > 1 else None
         reductions = {} if shared is None else shared.reductions

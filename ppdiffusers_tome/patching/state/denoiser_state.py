@@ -1,7 +1,5 @@
 """The state of a denoiser with ToMe: settings, warnings, running calls."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +26,7 @@ class StepReport:
     cache_bytes: int = 0
     computed_steps: tuple[int, ...] = ()
 
-    def __add__(self, report: StepReport) -> StepReport:
+    def __add__(self, report: "StepReport") -> "StepReport":
         return StepReport(
             self.num_computed + report.num_computed, self.num_skipped + report.num_skipped,
             self.cache_bytes + report.cache_bytes, tuple(sorted({*self.computed_steps, *report.computed_steps})),
@@ -55,7 +53,7 @@ class DenoiserState:
         self._warned: set[str] = set()
         self.running: set[object] = set()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> DenoiserState:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DenoiserState":
         return DenoiserState(self.config, self.max_timestep)
 
     def __reduce__(self) -> Any:

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.pipeline_call import CallIdentity, Denoising, SharedValues
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
 from ppdiffusers_tome.patching.state.steps import Step
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -12,7 +13,7 @@ class Moment(NamedTuple):
     """The moment of a call in its denoising, as far as it is known.
 
     Attributes:
-        progress: 0 for pure noise, below 1; None if unknown.
+        progress: from 0, pure noise, to 1, the image; None if unknown.
         step: None outside of a pipeline, or at a timestep on no list.
         shared: what the call shares with other steps; None where it shares nothing.
     """

@@ -3,62 +3,20 @@
 Calls of a denoiser that are not known to belong together share nothing over steps: they are slower then, never wrong.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import list_models, list_schedulers
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState, StepReport
-from ppdiffusers_tome.patching.state.steps import Schedule, Step, StepFinder
+from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues, list_tensors
+from ppdiffusers_tome.patching.state.steps import Step, StepFinder, TimestepList
 
 # Schedulers whose list ends with the finished image, for which no denoiser is called.
 _END_IN_LIST = ("DDPMWuerstchenScheduler",)
-
-
-class CallIdentity:
-    """What tells a call of a denoiser from the others of its step.
-
-    Args:
-        shape: of the latents.
-        conditioning: the texts, class labels and the like, of which a pipeline passes the same or equal tensors in
-            every step.
-    """
-
-    def __init__(self, shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = ()) -> None:
-        self._shape, self._conditioning = shape, conditioning
-        self._versions = [tensor.inplace_version for tensor in conditioning]
-
-    def is_next(self, call: "CallIdentity") -> bool:
-        """Return whether another step's call has the same identity."""
-        # A tensor that changed meanwhile differs from what it was, also where the new one is a view of the same memory.
-        # Comparing values waits for the device.
-        mine, others = self._conditioning, call._conditioning
-        return self._shape == call._shape and len(mine) == len(others) and all(
-            a.inplace_version == version
-            and (a is b or (a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())))
-            for a, version, b in zip(mine, self._versions, others, strict=True)
-        )
-
-
-@dataclass(eq=False)
-class SharedValues:
-    """The values of a call from the step before, for the next.
-
-    Attributes:
-        identity: of the call, by which that of the next step finds it.
-        reductions: by block, layout and batch, for ``reuse_steps``.
-        histories: of layers, for the cache over steps, which alone looks into them.
-    """
-
-    identity: CallIdentity
-    reductions: dict[Any, TokenReduction] = field(default_factory=dict)
-    histories: dict[Hashable, tuple[Any, ...]] = field(default_factory=dict)
 
 
 class Denoising:
@@ -73,7 +31,7 @@ class Denoising:
     def __init__(self, pipe: Any, name: str, state: DenoiserState) -> None:
         self._pipe, self._name, self._state = pipe, name, state
         self._finder = StepFinder()
-        self._schedules: dict[int, Schedule] = {}
+        self._lists: dict[int, TimestepList] = {}
         self._previous: list[SharedValues] = []  # of the calls of the step before
         self._present: list[SharedValues] = []
         self._continues = self._has_shared = False  # in any step
@@ -83,11 +41,11 @@ class Denoising:
         self.ratio_merges: set[bool] = set()
 
     def enter_step(self, timestep: float) -> Step | None:
-        """Return the step of the call that begins; None on no list."""
+        """Enter the step of the call that begins; None on no list."""
         schedulers = list(list_schedulers(self._pipe, self._name))
-        schedules, self.scheduler = [self._read_schedule(each) for each in schedulers], schedulers[0]
+        lists, self.scheduler = [self._read_timesteps(each) for each in schedulers], schedulers[0]
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
-        step = self._finder.enter_step(schedules, timestep, vars(self._pipe).get("_num_timesteps"))
+        step = self._finder.enter_step(lists, timestep, vars(self._pipe).get("_num_timesteps"))
         if step is not None and step.is_new_step:
             self._previous, self._present = self._present if step.continues else [], []
             self._continues |= step.continues
@@ -95,14 +53,14 @@ class Denoising:
                 self.skipped_steps = None
         return step
 
-    def _read_schedule(self, scheduler: Any) -> Schedule:
+    def _read_timesteps(self, scheduler: Any) -> TimestepList:
         """Read a list of timesteps once, as that waits for the device."""
         source = scheduler.timesteps
-        if id(source) not in self._schedules:
+        if id(source) not in self._lists:
             array = source.astype("float64").numpy() if hasattr(source, "numpy") else np.asarray(source, "float64")
             numbers = array.reshape(-1).tolist()
-            self._schedules[id(source)] = Schedule(source, numbers[:-1] if is_a(scheduler, *_END_IN_LIST) else numbers)
-        return self._schedules[id(source)]
+            self._lists[id(source)] = TimestepList(source, numbers[:-1] if is_a(scheduler, *_END_IN_LIST) else numbers)
+        return self._lists[id(source)]
 
     def share_values(self, step: Step, identity: CallIdentity) -> SharedValues:
         """Return the values that a call shares with earlier steps.
@@ -177,12 +135,3 @@ class PipelineCall:
         denoisings, self._denoisings = self._denoisings, {}
         for denoising in filter(None, denoisings.values()):
             denoising.end(is_complete=is_complete)
-
-
-def list_tensors(value: Any) -> Iterator[paddle.Tensor]:
-    """Yield the tensors in nested tuples, lists and dictionaries."""
-    if isinstance(value, paddle.Tensor):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from list_tensors(item)

@@ -39,8 +39,8 @@ class Step(NamedTuple):
     place: int
 
 
-class Schedule:
-    """The timesteps that a scheduler has set.
+class TimestepList:
+    """The list of timesteps that a scheduler has set.
 
     Args:
         source: the scheduler's own list or tensor, another object each time that it sets its timesteps.
@@ -66,44 +66,55 @@ class StepFinder:
     """The steps of one denoiser in a call of its pipeline."""
 
     def __init__(self) -> None:
-        self._schedule = Schedule(None, ())
+        self._list = TimestepList(None, ())
         self._place = -1
         self._timestep: float | None = None
         self._first = self._end = 0  # of the run
         # Calls of this step, and of each: two halves, say, or two images in turns.
         self._calls = self._calls_per_step = 1
 
-    def enter_step(self, schedules: Sequence[Schedule], timestep: float, num_steps: int | None = None) -> Step | None:
-        """Return the step of the next call; None on no list.
+    def enter_step(self, lists: Sequence[TimestepList], timestep: float, num_steps: int | None = None) -> Step | None:
+        """Enter the step of the call that begins; None on no list.
 
         Args:
-            schedules: of the pipeline's schedulers, the denoiser's first.
+            lists: of the pipeline's schedulers, the denoiser's first.
             timestep: of the call.
             num_steps: what the pipeline says it runs, maybe fewer than its list has; None if it does not say.
         """
-        is_same_list = any(each.source is self._schedule.source for each in schedules)
-        places = self._schedule.find_places(timestep) if is_same_list else []
+        is_same_list = any(each.source is self._list.source for each in lists)
+        places = self._list.find_places(timestep) if is_same_list else []
         # Equal timesteps may be two steps (PNDM, Heun), of which the first has had its calls.
         is_next = self._place + 1 in places and self._calls >= self._calls_per_step
         if is_same_list and timestep == self._timestep and not is_next:
-            self._calls += 1
-            if self._place == self._first:
-                self._calls_per_step = self._calls
-            return self._describe_step(is_new_step=False, continues=False)
+            return self._repeat()
         place = next((place for place in places if place > self._place), None)
-        times = self._schedule.times
-        continues = place is not None and times[place] <= times[self._place] + 1  # a gap ends a run
         if place is None:
-            listing = [each for each in schedules if each.find_places(timestep)]
-            if not listing:
-                return None  # and interrupts nothing
-            # A denoising begins where its list does. Image-to-image begins inside of it, and with the second of two
-            # equal timesteps (Heun).
-            self._schedule = next((each for each in listing if 0 in each.find_places(timestep)), listing[0])
-            places = self._schedule.find_places(timestep)
-            place = 0 if 0 in places else places[-1]
-            length = len(self._schedule.timesteps)
-            self._end = min(place + (num_steps or length), length)
+            return self._begin(lists, timestep, num_steps)
+        times = self._list.times
+        return self._advance(place, timestep, continues=times[place] <= times[self._place] + 1)  # a gap ends a run
+
+    def _repeat(self) -> Step:
+        """Count another call of the step."""
+        self._calls += 1
+        if self._place == self._first:
+            self._calls_per_step = self._calls
+        return self._describe_step(is_new_step=False, continues=False)
+
+    def _begin(self, lists: Sequence[TimestepList], timestep: float, num_steps: int | None) -> Step | None:
+        """Begin a denoising, maybe inside of a list; None on no list, which interrupts nothing."""
+        fitting = [each for each in lists if each.find_places(timestep)]
+        if not fitting:
+            return None
+        # A denoising begins where its list does. Image-to-image begins inside of it, and with the second of two equal
+        # timesteps (Heun).
+        self._list = next((each for each in fitting if 0 in each.find_places(timestep)), fitting[0])
+        places, length = self._list.find_places(timestep), len(self._list.timesteps)
+        place = 0 if 0 in places else places[-1]
+        self._end = min(place + (num_steps or length), length)
+        return self._advance(place, timestep, continues=False)
+
+    def _advance(self, place: int, timestep: float, *, continues: bool) -> Step:
+        """Go on to another place of the list."""
         if not continues:
             self._first, self._calls_per_step = place, 1
         self._place, self._timestep, self._calls = place, timestep, 1
@@ -111,8 +122,8 @@ class StepFinder:
 
     def _describe_step(self, *, is_new_step: bool, continues: bool) -> Step:
         """Describe the step at the present place."""
-        place, schedule = self._place, self._schedule
+        place, timesteps = self._place, self._list
         return Step(
-            place / len(schedule.timesteps), is_new_step, continues,
-            number=place - self._first, num_steps=self._end - self._first, time=schedule.times[place], place=place,
+            place / len(timesteps.timesteps), is_new_step, continues,
+            number=place - self._first, num_steps=self._end - self._first, time=timesteps.times[place], place=place,
         )  # fmt: skip

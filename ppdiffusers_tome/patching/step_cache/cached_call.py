@@ -1,7 +1,5 @@
 """A call of a denoiser whose layers are stored, or skipped and predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +28,7 @@ class History(NamedTuple):
     slope: Any = None
     is_repeated: bool = False
 
-    def add(self, time: int | None, value: Any) -> History:
+    def add(self, time: int | None, value: Any) -> "History":
         """Return this with a computed step's value, without a slope where time is None."""
         # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
         if time is None or self.time is None or time == self.time:

@@ -15,7 +15,6 @@ from ppdiffusers_tome.settings.text import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.image_settings import (
     BEGINNING,
-    changes_nothing,
     get_tome_overrides,
     refuse_conflicts,
 )
@@ -69,7 +68,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     if args.ratios is None and not paths:
         paths, ratios = ([], [ToMeConfig().ratio]) if overrides else ([BEGINNING], [])
     configs = [combine_settings(None, {**overrides, "ratio": ratio}) for ratio in ratios]
-    compared = [Configuration(config.summary, config) for config in configs if not changes_nothing(config)]
+    compared = [Configuration(config.summary, config) for config in configs if not config.changes_nothing]
     compared += [_read_config(path, overrides) for path in paths]
     refuse_conflicts(args, [each.tome for each in compared if each.tome is not None])
     if overrides and not compared:

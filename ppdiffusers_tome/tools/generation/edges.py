@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError, UserError
 from ppdiffusers_tome.settings.bounds import check_type
 from ppdiffusers_tome.tools.images import read_image
 
@@ -51,7 +51,7 @@ def detect_edges(
     An image without any, which would guide nothing, is a warning that calls it ``name``.
 
     Raises:
-        ToMeTypeError, ToMeValueError: ``image`` is none, or ``low`` is above ``high``.
+        ToMeTypeError, ToMeValueError: ``image`` is none or not uint8, or ``low`` is above ``high``.
     """
     import cv2
     import numpy as np
@@ -60,7 +60,10 @@ def detect_edges(
     check_type(image, Image.Image | np.ndarray, "an image; read_image(path) reads a file", "image=")
     if not 0 <= low <= high:
         raise ToMeValueError(f"low={low:g} and high={high:g} must be 0 or more, low not above high; try 100 and 200")
-    edges = cv2.Canny(np.asarray(image), low, high)
+    pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
+    if pixels.dtype != np.uint8:
+        raise ToMeTypeError(f"image must have numbers from 0 to 255, uint8; got {pixels.dtype}: image.astype('uint8')")
+    edges = cv2.Canny(pixels, low, high)
     if not edges.any():
         warnings.warn(
             f"{name} has no edges with the thresholds {low:g} and {high:g}, so it guides nothing; give an image with "

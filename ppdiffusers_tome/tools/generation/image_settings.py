@@ -26,12 +26,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another enco
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
     """Return settings for a warm-up of one step without warnings."""
     warm_up = tome and replace(tome, cache=0.0, start=0.0, end=1.0)
-    return None if warm_up is None or changes_nothing(warm_up) else warm_up
-
-
-def changes_nothing(tome: ToMeConfig) -> bool:
-    """Return True for settings with which a pipeline is the unmerged one."""
-    return tome.ratio == 0 and not tome.cache
+    return None if warm_up is None or warm_up.changes_nothing else warm_up
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class ImageSettings:
             "prompt": prompt, "seed": self.seed + number, **{name: getattr(self, name) for name in names},
             "model": self.model.label,
             "controlnet": self.describe_control(), "scheduler": SCHEDULERS.get(str(self.scheduler)),
-            "tome": None if changes_nothing(self.tome) else self.tome.to_dict(),
+            "tome": None if self.tome.changes_nothing else self.tome.to_dict(),
         }  # fmt: skip
 
     def describe_control(self) -> dict[str, Any] | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import re
+import copy
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.text import shorten_repr
-from ppdiffusers_tome.tools.console.output import choose_bar, warn
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, changes_nothing, choose_guidance_scale
+from ppdiffusers_tome.tools.console.output import choose_bar
+from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, choose_guidance_scale
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.units import format_count
@@ -51,7 +49,7 @@ class LoadedPipeline:
         """Apply ToMe; None, or settings that change nothing, remove it."""
         from ppdiffusers_tome.api import apply_tome, remove_tome
 
-        if tome is None or changes_nothing(tome):
+        if tome is None or tome.changes_nothing:
             remove_tome(self.pipe)
         else:
             apply_tome(self.pipe, tome)
@@ -72,8 +70,9 @@ class LoadedPipeline:
 
     def count_calls(self) -> int:
         """Count the calls of the denoiser for an image."""
-        self.pipe.scheduler.set_timesteps(self.settings.steps)
-        return len(self.pipe.scheduler.timesteps)
+        scheduler = copy.deepcopy(self.pipe.scheduler)  # whose image may run
+        scheduler.set_timesteps(self.settings.steps)
+        return len(scheduler.timesteps)
 
     def count_warm_up_steps(self) -> int:
         """Count one step, or those of an image if its scheduler cannot run one."""
@@ -111,47 +110,6 @@ class LoadedPipeline:
             )  # fmt: skip
         return GeneratedImage(image, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
 
-    def check(self, prompt: str) -> None:
-        """Raise a ``UserError`` for what this pipeline does not take."""
-        if self.settings.negative_prompt is not None:
-            if self.guidance_scale <= 1:
-                raise UserError(
-                    f"--negative-prompt has no effect at guidance scale {self.guidance_scale:g}; give a "
-                    "--guidance-scale above 1, or omit it"
-                )
-            if "negative_prompt" not in inspect.signature(self.pipe.__call__).parameters:
-                raise UserError(f"--negative-prompt has no effect in a {type(self.pipe).__name__}; omit it")
-        if self.labels is not None:
-            self.labels.check_arguments(self.settings.height, self.settings.width, self.guidance_scale)
-            self.labels.find_class(prompt)
-
-    def describe_oddities(self, prompt: str) -> dict[str, str]:
-        """Describe what is odd about an image of a prompt, by names."""
-        from ppdiffusers_tome.tools.generation.sampling import get_native_size
-
-        if self.labels is not None:
-            return {}
-        settings, found = self.settings, {}
-        texts = {"too_long": (f"prompt {prompt[:40]!r}...", prompt),
-                 "negative_too_long": ("the negative prompt", settings.negative_prompt or "")}  # fmt: skip
-        for name, (words, text) in texts.items():
-            count, limit = len(self.pipe.tokenizer(text).input_ids), self.pipe.tokenizer.model_max_length
-            if count > limit:
-                found[name] = f"{words} has {count} tokens and the model reads {limit}; the rest is ignored"
-        nouns = "|".join(re.escape(subject.split()[-1].lower()) for subject in settings.model.subjects)
-        if nouns and not re.search(rf"\b({nouns})\b", prompt.lower()):
-            found["unknown_subject"] = (
-                f"prompt {shorten_repr(prompt)} names nothing that the model {settings.model.label} knows: "
-                f"{', '.join(settings.model.subjects)}; write for example '{settings.model.prompts[0]}'"
-            )
-        (height, width), (native_height, native_width) = self.size, get_native_size(self.pipe)
-        if not (0.5 < height / native_height <= 2 and 0.5 < width / native_width <= 2):
-            found["unusual_size"] = (
-                f"at {width}x{height} images may be smears or repeat what they show: the model was made for "
-                f"{native_width}x{native_height} pixels"
-            )
-        return found
-
     def load_edges(self) -> Image.Image | None:
         """Load the photo's edges at the images' size, if any."""
         from ppdiffusers_tome.tools.generation.edges import load_edges
@@ -179,25 +137,6 @@ class LoadedPipeline:
                 "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
             },
         }  # fmt: skip
-
-
-def load_for_prompts(
-    settings: ImageSettings, prompts: list[str], *, default: bool = False
-) -> tuple[LoadedPipeline, list[str]]:
-    """Load a pipeline; warn of prompts and sizes that do not suit.
-
-    With ``default`` the user gave no prompts: as many classes replace them where the pipeline has classes.
-    """
-    loaded = load_from_settings(settings)
-    oddities: list[str] = []
-    if default and loaded.labels is not None:
-        prompts = loaded.labels.list_names(len(prompts))
-    for prompt in prompts:
-        loaded.check(prompt)
-        oddities += loaded.describe_oddities(prompt).values()
-    for oddity in dict.fromkeys(oddities):
-        warn(oddity)
-    return loaded, prompts
 
 
 def load_from_settings(settings: ImageSettings) -> LoadedPipeline:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,10 @@ def _read_demonstration(folder: Path) -> dict[str, Any]:
     path = folder / "demonstration.json"
     if not path.is_file():
         return {}
-    found = json.loads(path.read_bytes())
+    found: dict[str, Any] = {}
+    with suppress(ValueError, AttributeError):  # of a file that is no object
+        known = {each.name for each in fields(ModelSource)} - {"name", "folder"}
+        found = {name: value for name, value in json.loads(path.read_bytes()).items() if name in known}
     if "controlnet" in found:
         found["controlnet"] = str(folder / found["controlnet"])
     return found | {"prompts": tuple(found.get("prompts", ()))}

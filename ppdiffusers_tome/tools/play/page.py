@@ -14,7 +14,7 @@ import gradio as gr
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.image_settings import BEGINNING, SIZE_MULTIPLE, changes_nothing
+from ppdiffusers_tome.tools.generation.image_settings import BEGINNING, SIZE_MULTIPLE
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged
@@ -27,8 +27,8 @@ from ppdiffusers_tome.tools.play.studio import (
     NONE,
     OWN,
     ImagePair,
+    ImageRequest,
     RefusedError,
-    Request,
     Studio,
     read_photo,
 )
@@ -44,7 +44,7 @@ class StudioPage:
 
     def __init__(self, studio: Studio, language: str) -> None:
         self._studio, self._words, self._form = studio, partial(translate, language), dict[str, Any]()
-        self._running: dict[str, Request] = {}  # by session
+        self._running: dict[str, ImageRequest] = {}  # by session
         self.blocks = gr.Blocks(
             theme=gr.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"]),  # no other: a download
             css_paths=Path(__file__).with_name("style.css"), title="ppdiffusers_tome",
@@ -106,7 +106,7 @@ class StudioPage:
 
     def _lay_out_settings(self) -> None:
         """Lay out the settings of token merging, of which a choice shows those that it takes."""
-        words, form, is_given = self._words, self._form, not changes_nothing(self._studio.plain.settings.tome)
+        words, form, is_given = self._words, self._form, not self._studio.plain.settings.tome.changes_nothing
         choices = [(words(GIVEN), GIVEN)] if is_given else []
         choices += [*((name, name) for name in PRESETS), (words(OWN), OWN)]
         begin = GIVEN if is_given else BEGINNING

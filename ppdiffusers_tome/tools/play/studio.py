@@ -13,8 +13,10 @@ from PIL import Image
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
-from ppdiffusers_tome.tools.generation import image_settings, loaded_pipeline
+from ppdiffusers_tome.tools.generation import image_settings, prompt_checks
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
+from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.images import read_image
@@ -42,10 +44,10 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class ImageRequest:
     """What to generate; equal where the unmerged image is."""
 
-    loaded: loaded_pipeline.LoadedPipeline
+    loaded: LoadedPipeline
     prompt: str
     edges: Image.Image | None
     tome: ToMeConfig = field(compare=False)
@@ -56,7 +58,7 @@ class Request:
 class ImagePair:
     """Both images of a request, with notes: keys of ``i18n.WORDS`` and their values."""
 
-    request: Request
+    request: ImageRequest
     unmerged: GeneratedImage
     merged: GeneratedImage
     similarity: Similarity
@@ -86,14 +88,16 @@ class Studio:
     Args:
         settings: what to load; with a ControlNet, images are generated with edges (``guided``) and without (``plain``).
         prompts: the one that the page begins with.
-        default: whether the user did not choose it, see ``load_for_prompts``.
+        are_default_prompts: as for ``load_for_prompts``.
 
     Raises:
         UserError: the pipeline cannot be loaded, or this device cannot run it.
     """
 
-    def __init__(self, settings: image_settings.ImageSettings, prompts: list[str], *, default: bool) -> None:
-        self.plain, (self.prompt,) = loaded_pipeline.load_for_prompts(settings, prompts, default=default)
+    def __init__(self, settings: ImageSettings, prompts: list[str], *, are_default_prompts: bool) -> None:
+        self.plain, (self.prompt,) = prompt_checks.load_for_prompts(
+            settings, prompts, are_default_prompts=are_default_prompts
+        )
         self.guided = None
         if settings.controlnet is not None:
             self.guided, pipe = self.plain, drop_controlnet(self.plain.pipe)
@@ -110,7 +114,7 @@ class Studio:
         self._is_closed = True
         self._worker.shutdown(cancel_futures=True)
 
-    def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
+    def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> ImageRequest:
         """Turn a form into a request.
 
         Raises:
@@ -130,10 +134,7 @@ class Studio:
             raise RefusedError("bad_thresholds")
         if negative_prompt and form["guidance"] <= 1:
             raise RefusedError("bad_negative")
-        tome = self._read_settings(form)
-        if tome.ratio == 0 and len(choose_computed_steps(form["steps"], tome.cache)) == form["steps"]:
-            raise RefusedError("no_change", steps=form["steps"], least=MIN_STEPS)
-        base, edges = self.plain, None
+        tome, base, edges = self._read_settings(form), self.plain, None
         if photo is not None and self.guided is not None:
             fitted = fit_image(photo, form["height"], form["width"])
             base, edges = self.guided, detect_edges(fitted, form["low"], form["high"])
@@ -143,13 +144,16 @@ class Studio:
             tome=ToMeConfig(0.0),
         )  # fmt: skip
         loaded = replace(base, settings=own)
+        calls = loaded.count_calls()  # of some schedulers not one a step
+        if tome.ratio == 0 and len(choose_computed_steps(calls, tome.cache)) == calls:
+            raise RefusedError("no_change", steps=form["steps"], least=MIN_STEPS)
         if loaded.labels is not None:
             try:
                 loaded.labels.find_class(prompt)
             except UserError:
                 raise RefusedError("unknown_class", last=loaded.labels.num_classes - 1) from None
-        loaded.check(prompt)
-        return Request(loaded, prompt, edges, tome)
+        prompt_checks.check_prompt(loaded, prompt)
+        return ImageRequest(loaded, prompt, edges, tome)
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
         if form["preset"] == GIVEN:
@@ -161,7 +165,7 @@ class Studio:
         return replace(ToMeConfig.preset(form["preset"]), cache=form["cache"])  # no file is read
 
     def compare(
-        self, request: Request, previous: ImagePair | None, report: ReportStage
+        self, request: ImageRequest, previous: ImagePair | None, report: ReportStage
     ) -> Iterator[GeneratedImage | ImagePair]:
         """Yield the unmerged image, which may be that of ``previous``, then the comparison.
 
@@ -185,17 +189,19 @@ class Studio:
         """Work on the one thread, in the context of Gradio's progress bar."""
         return self._worker.submit(copy_context().run, work, *arguments).result()
 
-    def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: ReportStage) -> ImagePair:
+    def _compare(
+        self, request: ImageRequest, unmerged: GeneratedImage, is_reused: bool, report: ReportStage
+    ) -> ImagePair:
         merged = self._generate(request, request.tome, report)
         similarity = compare_images(unmerged.image, merged.image)
         keys = ["measured_note", *(["reused_note"] if is_reused else [])]
         if request.edges is not None and request.edges.getbbox() is None:
             keys.append("no_edges")
-        keys += request.loaded.describe_oddities(request.prompt)
+        keys += prompt_checks.describe_oddities(request.loaded, request.prompt)
         notes = _describe_merging(request) + [(key, {}) for key in keys]
         return ImagePair(request, unmerged, merged, similarity, notes)
 
-    def _generate(self, request: Request, tome: ToMeConfig | None, report: ReportStage) -> GeneratedImage:
+    def _generate(self, request: ImageRequest, tome: ToMeConfig | None, report: ReportStage) -> GeneratedImage:
         """Generate and measure an image after a warm-up for new settings."""
         loaded, edges, stage = request.loaded, request.edges, "unmerged_image" if tome is None else "merged_image"
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
@@ -209,7 +215,7 @@ class Studio:
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
 
 
-def _describe_merging(request: Request) -> Notes:
+def _describe_merging(request: ImageRequest) -> Notes:
     """Say what merges, and what the last image skipped."""
     from ppdiffusers_tome.api import get_tome
 

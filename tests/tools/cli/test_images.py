@@ -67,6 +67,13 @@ def test_what_is_no_image_is_named(tmp_path):
             use("x.png")
     with pytest.raises(ToMeValueError, match="low=300 and high=100 must be 0 or more, low not above high"):
         detect_edges(Image.fromarray(NOISE), low=300, high=100)
+    with pytest.raises(ToMeTypeError, match="uint8; got float64"):
+        detect_edges(NOISE / 255)
+
+
+def test_edges_of_a_palette_are_those_of_its_colours() -> None:
+    image = Image.fromarray(NOISE).convert("RGB").quantize(8)
+    assert np.array_equal(np.asarray(detect_edges(image)), np.asarray(detect_edges(image.convert("RGB"))))
 
 
 @pytest.mark.parametrize(

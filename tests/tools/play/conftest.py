@@ -35,7 +35,7 @@ def make_studio(*arguments: str) -> Studio:
     parser = Parser()
     play.add_arguments(parser)
     settings, prompts = play.parse_arguments(parser.parse_args(arguments))
-    return Studio(settings, prompts, default=True)
+    return Studio(settings, prompts, are_default_prompts=True)
 
 
 def make_form(studio: Studio, **fields: Any) -> dict[str, Any]:

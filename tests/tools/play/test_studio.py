@@ -108,6 +108,15 @@ def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tm
         make_studio(*SMALL, "--config", str(tmp_path / "nothing.json"))
 
 
+def test_the_steps_that_a_cache_needs_are_those_of_the_scheduler() -> None:
+    """Of 8 steps of PNDM there are 9 calls, of which some are skipped."""
+    studio = make_studio(*SMALL, "--scheduler", "pndm")
+    request = studio.prepare(make_form(studio, preset="none", cache=0.2, steps=8), None)
+    assert (request.tome, request.loaded.count_calls()) == (ToMeConfig(0.0, cache=0.2), 9)
+    with pytest.raises(RefusedError, match="no_change"):
+        studio.prepare(make_form(studio, preset="none", cache=0.2, steps=7), None)
+
+
 def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio) -> None:
     free, weak = compare(studio), compare(studio, photo=draw_square(), has_photo=True, strength=0)
     difference = np.asarray(weak.unmerged.image).astype(int) - np.asarray(free.unmerged.image)

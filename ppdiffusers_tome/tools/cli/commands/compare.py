@@ -6,7 +6,7 @@ from ppdiffusers_tome.tools.compare.configurations import Configuration, add_com
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, check_seed, parse_settings
-from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
+from ppdiffusers_tome.tools.generation.prompt_checks import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.measure.ledger import prepare_results
 
@@ -45,7 +45,7 @@ def compare(args: argparse.Namespace, settings: ImageSettings, configurations: l
         from ppdiffusers_tome.tools.compare.samples import Case
 
         is_default = args.prompt is None and args.prompts is None
-        loaded, prompts = load_for_prompts(settings, prompts, default=is_default)
+        loaded, prompts = load_for_prompts(settings, prompts, are_default_prompts=is_default)
         edges = loaded.load_edges()
         cases = list(dict.fromkeys(Case(prompt, seed) for prompt in prompts for seed in args.seeds))
         report = Comparison(loaded, configurations, args.output, edges).run(cases, overwrite=args.overwrite)

@@ -13,7 +13,7 @@ from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.image_settings import BEGINNING, ImageSettings, parse_settings
-from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
+from ppdiffusers_tome.tools.generation.prompt_checks import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak

@@ -12,7 +12,6 @@ from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, w
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
 from ppdiffusers_tome.tools.generation.image_settings import (
     ImageSettings,
-    changes_nothing,
     check_prompts,
     parse_settings,
     refuse_conflicts,
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     ):
         from ppdiffusers_tome.tools.play.studio import Studio
 
-        studio = Studio(settings, prompts, default=args.prompt is None)
+        studio = Studio(settings, prompts, are_default_prompts=args.prompt is None)
         # Read as Gradio is imported: its uploads, that it must not call anybody, and that there is no proxy, as Gradio
         # fails on those of SOCKS. The model has come through them by now.
         os.environ.update(
@@ -85,7 +84,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, list[str]]
     if args.config is not None:
         settings = replace(settings, tome=combine_settings(args.config, {}))
         refuse_conflicts(args, [settings.tome])
-        if changes_nothing(settings.tome):
+        if settings.tome.changes_nothing:
             raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
     if len(prompts) > 1:

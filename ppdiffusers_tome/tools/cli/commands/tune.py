@@ -13,7 +13,8 @@ from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.image_settings import check_prompts, parse_settings, refuse_conflicts
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+from ppdiffusers_tome.tools.generation.prompt_checks import load_for_prompts
 from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     trials: list[Trial] = []
     with quiet_libraries():
-        loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
+        loaded, prompts = load_for_prompts(settings, prompts, are_default_prompts=args.prompt is None)
         is_stopped = False
         try:
             for trial in _try_settings(loaded, prompts, candidates):

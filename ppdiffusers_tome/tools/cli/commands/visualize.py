@@ -8,7 +8,7 @@ from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.image_settings import check_prompts, parse_settings
-from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
+from ppdiffusers_tome.tools.generation.prompt_checks import load_for_prompts
 from ppdiffusers_tome.tools.images import write_image
 
 HELP = "Generate an image and show which of its tokens merged, by step and level."
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
         from ppdiffusers_tome.tools.figures.merged_sheets import make_groups_sheet
         from ppdiffusers_tome.tools.recorder import MergingBlock, record_merging
 
-        loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
+        loaded, (prompt,) = load_for_prompts(settings, prompts, are_default_prompts=args.prompt is None)
         loaded.apply(settings.tome)
         edges = loaded.load_edges()
         # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.

@@ -1,0 +1,58 @@
+"""The values that a call of a denoiser shares with that of the next step."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import paddle
+
+from ppdiffusers_tome.merging.chosen_keys import TokenReduction
+
+
+class CallIdentity:
+    """What tells a call of a denoiser from the others of its step.
+
+    Args:
+        shape: of the latents.
+        conditioning: the texts, class labels and the like, of which a pipeline passes the same or equal tensors in
+            every step.
+    """
+
+    def __init__(self, shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = ()) -> None:
+        self._shape, self._conditioning = shape, conditioning
+        self._versions = [tensor.inplace_version for tensor in conditioning]
+
+    def is_next(self, call: "CallIdentity") -> bool:
+        """Return whether another step's call has the same identity."""
+        # A tensor that changed meanwhile differs from what it was, also where the new one is a view of the same memory.
+        # Comparing values waits for the device.
+        mine, others = self._conditioning, call._conditioning
+        return self._shape == call._shape and len(mine) == len(others) and all(
+            a.inplace_version == version
+            and (a is b or (a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())))
+            for a, version, b in zip(mine, self._versions, others, strict=True)
+        )
+
+
+@dataclass(eq=False)
+class SharedValues:
+    """The values of a call from the step before, for the next.
+
+    Attributes:
+        identity: of the call, by which that of the next step finds it.
+        reductions: by block, layout and batch, for ``reuse_steps``.
+        histories: of layers, for the cache over steps, which alone looks into them.
+    """
+
+    identity: CallIdentity
+    reductions: dict[Any, TokenReduction] = field(default_factory=dict)
+    histories: dict[Hashable, tuple[Any, ...]] = field(default_factory=dict)
+
+
+def list_tensors(value: Any) -> Iterator[paddle.Tensor]:
+    """Yield the tensors in nested tuples, lists and dictionaries."""
+    if isinstance(value, paddle.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from list_tensors(item)
