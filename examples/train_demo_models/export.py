@@ -34,11 +34,25 @@ from ppdiffusers import (
 from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from tokenizer_files import END, START, write_tokenizer_files
 
+LOG_VARIANCE = -20.0  # a standard deviation of 0.00005
 PATH_KEYS = {"_name_or_path", "special_tokens_map_file"}
 
 
 def load(model_class: Any, folder: Path) -> paddle.nn.Layer:
     return model_class.from_pretrained(str(folder), from_diffusers=True)
+
+
+def load_vae(folder: Path) -> AutoencoderKL:
+    """Load an autoencoder, and let its encoder give means alone.
+
+    Training leaves the variances as they began, so img2img would draw latents that are mostly noise.
+    """
+    vae = load(AutoencoderKL, folder)
+    channels = vae.config.latent_channels
+    with paddle.no_grad():
+        vae.quant_conv.weight[channels:] = 0.0
+        vae.quant_conv.bias[channels:] = LOG_VARIANCE
+    return vae
 
 
 def finish_folder(folder: Path) -> None:
@@ -57,7 +71,7 @@ def finish_folder(folder: Path) -> None:
 
 def export_model(text: Path, vae: Path, unet: Path, folder: Path) -> None:
     pipe = StableDiffusionPipeline(
-        vae=load(AutoencoderKL, vae),
+        vae=load_vae(vae),
         text_encoder=load(CLIPTextModel, text / "text_encoder"),
         tokenizer=CLIPTokenizer.from_pretrained(str(text / "tokenizer")),
         unet=load(UNet2DConditionModel, unet),
@@ -88,7 +102,7 @@ def export_controlnet(trained: Path, folder: Path) -> None:
 def export_dit(trained: Path, vae: Path, folder: Path) -> None:
     pipe = DiTPipeline(
         transformer=load(Transformer2DModel, trained),
-        vae=load(AutoencoderKL, vae),
+        vae=load_vae(vae),
         scheduler=DDIMScheduler.from_pretrained(str(trained / "scheduler")),
     )
     save_classes(pipe, [subject.name for subject in SUBJECTS], folder)
@@ -114,7 +128,7 @@ def save_classes(pipe: DiTPipeline, names: list[str], folder: Path) -> None:
 
 def export_emoji(trained: Path, folder: Path) -> None:
     pipe = StableDiffusionPipeline(
-        vae=load(AutoencoderKL, trained / "vae"),
+        vae=load_vae(trained / "vae"),
         **make_emoji_text(trained / "text.npz", folder / "tokenizer"),
         unet=load(UNet2DConditionModel, trained / "unet"),
         scheduler=PNDMScheduler.from_pretrained(str(trained / "unet-scheduler"), skip_prk_steps=True),
@@ -130,7 +144,7 @@ def export_emoji_dit(trained: Path, folder: Path) -> None:
 
     pipe = DiTPipeline(
         transformer=load(Transformer2DModel, trained / "dit"),
-        vae=load(AutoencoderKL, trained / "vae"),
+        vae=load_vae(trained / "vae"),
         scheduler=DDIMScheduler.from_pretrained(str(trained / "dit-scheduler")),
     )
     save_classes(pipe, list(CLASSES), folder)

@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model, list_small_models
-from ppdiffusers_tome.tools.generation.sampling import generate_image
+from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
 from tools.cli.conftest import heard
 
 
@@ -81,6 +81,20 @@ def test_edges_alone_tell_the_controlnet_what_to_generate(subject):
     edges = detect_edges(square_image(subject, 512))
     image = generate_image(pipe, "", height=512, width=512, seed=0, steps=6, guidance_scale=1.5, edges=edges)
     assert recognition.nearest_subject(np.asarray(image)) == subject
+
+
+@pytest.mark.parametrize("name", ["photographs", "emoji"])
+def test_images_begin_from_an_image(name):
+    """The encoder gives latents, not noise: img2img that changes little keeps the image."""
+    pipe = load_pipeline(find_model(name))
+    side = get_native_size(pipe)[0]
+    image = square_image(SUBJECTS[0], side)
+    pixels = paddle.to_tensor(np.asarray(image, "float32").transpose(2, 0, 1)[None] / 127.5 - 1)
+    with paddle.no_grad():
+        latents = pipe.vae.encode(pixels).latent_dist
+        decoded = pipe.vae.decode(latents.sample()).sample
+    assert float(latents.std.max()) < 1e-3 < float(latents.mean.std())
+    assert float((decoded - pixels).abs().mean()) < 0.15
 
 
 @pytest.mark.parametrize(
