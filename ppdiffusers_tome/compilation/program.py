@@ -8,6 +8,7 @@ import paddle
 
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
+from ppdiffusers_tome.cpu.process import count_usable_cores
 from ppdiffusers_tome.merging.arrays import share_memory
 
 _HINTS = {"float32": "f32", "bfloat16": "bf16"}
@@ -21,6 +22,8 @@ class Program:
 
     def __init__(self, trace: Trace, precision: str, threads: int) -> None:
         settings = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "INFERENCE_NUM_THREADS": threads}
+        # Pinned threads of several processes would all be on the first cores.
+        settings["ENABLE_CPU_PINNING"] = threads >= count_usable_cores()
         # A request is for one call at a time.
         self._request = openvino.Core().compile_model(trace.model, "CPU", settings).create_infer_request()
         self._output, self.digest = trace.output, trace.digest

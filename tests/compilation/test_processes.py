@@ -20,6 +20,9 @@ import pytest
 import tiny
 from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
 from ppdiffusers_tome import apply_tome, compile_cpu, uncompile_cpu
+from ppdiffusers_tome.compilation import api
+from ppdiffusers_tome.cpu.process import count_usable_cores
+from ppdiffusers_tome.patching.models import COMPILED
 
 pytestmark = needs_openvino
 
@@ -51,6 +54,16 @@ def test_a_second_process_does_not_compare_again(cache: Path) -> None:
     assert [(each.is_file(), each.stat().st_size) for each in cache.iterdir()] == [(True, 0)]
     assert tiny.run_in_new_process(SECOND) == [0, 1]
     assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.skipif(count_usable_cores() < 2, reason="one core")
+def test_fewer_threads_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of several processes would all be on the first core, each of them half as fast."""
+    monkeypatch.setattr(api, "choose_threads", lambda: 1)
+    model = compiled()
+    tiny.run_unet(model)
+    (program,) = vars(model)[COMPILED]._programs.values()
+    assert program._request.get_compiled_model().get_property("ENABLE_CPU_PINNING") is False
 
 
 def test_two_threads_on_one_pipeline() -> None:

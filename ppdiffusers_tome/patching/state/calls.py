@@ -62,8 +62,7 @@ class DenoiserCall:
         if self.timestep is not None:
             return
         self.timestep = timestep
-        settings = list_step_settings(self.state.config, is_eager=self.is_eager)
-        if not settings:
+        if not (settings := list_step_settings(self.state.config, is_eager=self.is_eager)):
             return
         require_eager(settings[0])
         if self.is_recomputing:
@@ -77,8 +76,7 @@ class DenoiserCall:
 
     def end(self) -> None:
         """Count a call that ended, for the report of its image."""
-        settings = list_step_settings(self.state.config, is_eager=self.is_eager)
-        if self.timestep is None and settings:
+        if self.timestep is None and (settings := list_step_settings(self.state.config, is_eager=self.is_eager)):
             self.state.warn_once(
                 f"this model does not report its timestep, so these have no effect: {', '.join(settings)}; where its "
                 "ratio changes over the denoising it runs unmerged, so give one ratio"

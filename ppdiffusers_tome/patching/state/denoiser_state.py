@@ -50,8 +50,7 @@ class DenoiserState:
         self.last_image: StepReport | None = None
         self.awaits_blocks = True
         self.is_removed = False
-        self._warned: set[str] = set()
-        self.running: set[object] = set()
+        self._warned, self.running = set[str](), set[object]()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "DenoiserState":
         return DenoiserState(self.config, self.max_timestep)

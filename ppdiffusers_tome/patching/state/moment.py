@@ -52,12 +52,12 @@ def enter_moment(
             "through a pipeline that returns its images (if you replaced the __call__ of its class, call "
             "ppdiffusers_tome.install() again), or give one ratio for the whole denoising"
         )
-    if identity is None:
-        return Moment(progress, step)
-    if denoising is None or step is None:
+    shared = None
+    if identity is not None and denoising is not None and step is not None:
+        shared = denoising.share_values(step, identity)
+    elif identity is not None:
         state.warn_once(
             "steps are known only in a call of a pipeline, at timesteps on the list of its scheduler, so cache and "
             "reuse_steps have no effect here"
         )
-        return Moment(progress, step)
-    return Moment(progress, step, denoising.share_values(step, identity))
+    return Moment(progress, step, shared)
