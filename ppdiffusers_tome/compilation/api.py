@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents, find_conflict, take_snapshot
+from ppdiffusers_tome.compilation.contents import Contents, take_snapshot
 from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu.process import choose_threads, has_bfloat16, let_threads_sleep
 from ppdiffusers_tome.errors import ToMeValueError
@@ -21,9 +21,10 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
 
     The denoisers (UNets, ControlNets, transformers) and the VAE's decoder run as programs that OpenVINO compiles, one
     for each kind of call (size, batch, length of the text, settings of ToMe), made in seconds when it is first met. The
-    first result of each is compared with Paddle's own: beyond 0.1% in float32 or 10% in bfloat16 (root mean square) it
-    is not used. Weights, layers and settings may change afterwards: other programs are made. What cannot become a
-    program (gradients, training, models that OpenVINO cannot take) is computed by Paddle, which a warning tells.
+    first result of each in a user's processes is compared with Paddle's own: beyond 0.1% in float32 or 10% in bfloat16
+    (root mean square) it is not used. Weights, layers and settings may change afterwards: other programs are made. What
+    cannot become a program (gradients, training, models that OpenVINO cannot take) is computed by Paddle, which a
+    warning tells.
 
     Args:
         model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.
@@ -55,8 +56,7 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
         )
     for name, layer in layers:
         label, snapshot = name or type(layer).__name__, take_snapshot(layer)
-        obstacle = Contents(snapshot).obstacle or find_conflict(snapshot)
-        if obstacle is not None:
+        if obstacle := Contents(snapshot).find_obstacle(snapshot.settings):
             raise ToMeValueError(f"{label} cannot be compiled: {obstacle}")
         if not is_replaceable(layer):
             raise ToMeValueError(

@@ -1,5 +1,6 @@
 """A model as its programs were made of it: layers, their attributes and weights."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,17 +16,11 @@ _SAMPLES = 64  # numbers that are read of each weight
 
 
 class Snapshot(NamedTuple):
-    """What a model holds at one moment, by which a change of it shows.
+    """What a model holds at one moment, by which a change of it shows."""
 
-    Attributes:
-        layers: the model and all inside of it.
-        attributes: of the layers, their weights by identity, and of attention processors.
-        settings: of ToMe, by the layer's identity.
-    """
-
-    layers: list[Layer]
-    attributes: list[Any]
-    settings: list[tuple[int, ToMeConfig]]
+    layers: list[Layer]  # the model and all inside of it
+    attributes: list[Any]  # of the layers and their attention processors, and weights by identity
+    settings: list[tuple[int, ToMeConfig]]  # of ToMe, by the layer's identity
 
 
 class Contents:
@@ -36,8 +31,6 @@ class Contents:
 
     Attributes:
         weights: parameters and buffers.
-        num_bytes: of the weights.
-        obstacle: why no call of the model can become a program, or None.
         samples: numbers of each weight.
         addresses: the address and version of each weight.
     """
@@ -47,9 +40,15 @@ class Contents:
         tensors = (x for each in layers for held in (each._parameters, each._buffers) for x in held.values())
         self.weights = list({id(x): x for x in tensors if x is not None}.values())
         self.num_bytes = sum(x.size * x.element_size() for x in self.weights)
-        self.obstacle = self._find_obstacle(layers)
-        self._views = [] if self.obstacle else [_sample(x) for x in self.weights]  # of others numpy may have no view
+        self._obstacle = _find_fault(layers, self.weights)
+        self._views = [] if self._obstacle else [_sample(x) for x in self.weights]  # of others numpy may have no view
         self.addresses, self.samples = self._read_weights()
+
+    def find_obstacle(self, settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
+        """Return why no call with these settings of ToMe can become a program, or None."""
+        if any(config.differs_by_step for _, config in settings):
+            return f"{NO_PROGRAM}; apply_tome with one ratio and without them"
+        return self._obstacle
 
     def is_outdated(self, snapshot: Snapshot) -> bool:
         """Return whether a layer, an attribute or a weight changed since."""
@@ -59,35 +58,29 @@ class Contents:
         except Exception:  # of attributes that cannot be compared, such as arrays
             return True
 
-    def _find_obstacle(self, layers: list[Layer]) -> str | None:
-        if others := {str(x.dtype) for x in self.weights if x.is_floating_point()} - {str(paddle.float32)}:
-            return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
-        if not all(x.place.is_cpu_place() for x in self.weights):
-            return "its weights are on a GPU; load it under paddle.set_device('cpu')"
-        if not all(x.is_contiguous() for x in self.weights):
-            return "one of its weights is a view of another tensor; make it contiguous()"
-        if any(each._forward_pre_hooks or each._forward_post_hooks for each in layers if each is not layers[0]):
-            return "hooks are on layers inside of it, which a program would not call; remove them"
-        if layers[0].training:  # layers of a LoRA are where they come later
-            return "it is in training mode; call its eval()"
-        return None
-
     def _read_weights(self) -> tuple[list[tuple[int, int]], bytes]:
         addresses = [(x.data_ptr(), x.inplace_version) for x in self.weights]
         return addresses, b"".join(view.tobytes() for view in self._views)
+
+
+def _find_fault(layers: list[Layer], weights: list[paddle.Tensor]) -> str | None:
+    if others := {str(x.dtype) for x in weights if x.is_floating_point()} - {str(paddle.float32)}:
+        return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
+    if not all(x.place.is_cpu_place() for x in weights):
+        return "its weights are on a GPU; load it under paddle.set_device('cpu')"
+    if not all(x.is_contiguous() for x in weights):
+        return "one of its weights is a view of another tensor; make it contiguous()"
+    if any(each._forward_pre_hooks or each._forward_post_hooks for each in layers if each is not layers[0]):
+        return "hooks are on layers inside of it, which a program would not call; remove them"
+    if layers[0].training:  # layers of a LoRA are where they come later
+        return "it is in training mode; call its eval()"
+    return None
 
 
 def _sample(x: paddle.Tensor) -> np.ndarray:
     """Return an array of some numbers on the memory of a weight."""
     numbers = share_memory(x)[0].reshape(-1)
     return numbers[:: max(1, numbers.size // _SAMPLES)][:_SAMPLES]
-
-
-def find_conflict(snapshot: Snapshot) -> str | None:
-    """Return why settings of ToMe cannot become a program, or None."""
-    if any(config.differs_by_step for _, config in snapshot.settings):
-        return f"{NO_PROGRAM}; apply_tome with one ratio and without them"
-    return None
 
 
 def take_snapshot(model: Layer) -> Snapshot:

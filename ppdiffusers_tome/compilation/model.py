@@ -20,7 +20,7 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents, Snapshot, find_conflict, take_snapshot
+from ppdiffusers_tome.compilation.contents import Contents, Snapshot, take_snapshot
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.cpu.attention import has_kernels, replace_processors, restore_processors
 from ppdiffusers_tome.cpu.convolution import replace_convolutions, restore_convolutions
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 BOUNDS = {"float32": 0.001, "bfloat16": 0.1}
 # Each program has the model's weights once more; programs with so many bytes of them are kept, and at least two.
 _MOST_BYTES = 12 * 2**30
-# Of tensors among a call's arguments.
-_INPUT_TYPES = {"float32", "int64", "int32", "bool"}
+_INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
 
 
 class CompiledModel:
@@ -97,9 +96,8 @@ class CompiledModel:
         """Find or make a call's program, and list its tensors."""
         tensors: list[paddle.Tensor] = []
         arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
-        snapshot = take_snapshot(layer)
-        contents = self._update_contents(snapshot)
-        if obstacle := contents.obstacle or find_conflict(snapshot):
+        contents = self._update_contents(snapshot := take_snapshot(layer))
+        if obstacle := contents.find_obstacle(snapshot.settings):
             raise UncompilableError(obstacle)
         _require_compilable(contents, tensors)
         kind = (arguments, *snapshot.settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))

@@ -15,6 +15,12 @@ from openvino.passes import ConstantFolding, Manager
 
 from ppdiffusers_tome.errors import UncompilableError
 
+# Of attributes, by name, what all operators here compute.
+_ACCEPTED = {
+    "padding_idx": (-1,), "flatten": (False,), "padding_algorithm": ("EXPLICIT",), "align_corners": (False,),
+    "data_format": ("NCHW", "NCDHW"),
+}  # fmt: skip
+
 
 class Operator:
     """An operator of Paddle with its inputs in OpenVINO's program.
@@ -25,6 +31,9 @@ class Operator:
     def __init__(self, operator: Any, inputs: Sequence[Any]) -> None:
         self.name, self.inputs = operator.name(), inputs
         self._attributes, self._results = operator.attrs(), operator.results()
+        for name in _ACCEPTED.keys() & self._attributes.keys():
+            if self._attributes[name] not in _ACCEPTED[name]:
+                raise UncompilableError(f"{self.name} has {name}={self._attributes[name]!r}")
 
     def __getitem__(self, attribute: str) -> Any:
         return self._attributes[attribute]
@@ -144,8 +153,6 @@ def _reduce(function: Callable[..., Any]) -> Callable[[Operator], Any]:
 
 def _convolution(op: Operator) -> Any:
     weight, groups, paddings = op.inputs[1], op["groups"], list(op["paddings"])
-    if op["padding_algorithm"] != "EXPLICIT" or op["data_format"] not in ("NCHW", "NCDHW"):
-        raise UncompilableError(f"{op.name} pads by {op['padding_algorithm']} in {op['data_format']}")
     is_even = len(paddings) == len(op.x_shape) - 2
     begin, end = (paddings, paddings) if is_even else (paddings[::2], paddings[1::2])
     if groups == 1:
@@ -182,8 +189,8 @@ def _find_scale_and_bias(op: Operator, shape: list[int]) -> list[Any]:
 
 def _interpolate(op: Operator) -> Any:
     method, sizes = op["interp_method"], [each for each in (op["out_d"], op["out_h"], op["out_w"]) if each > 0]
-    if op["align_corners"] or op["data_format"] != "NCHW" or any(each is not None for each in op.inputs[1:]):
-        raise UncompilableError(f"{op.name} aligns corners, or gets its size at run time")
+    if any(each is not None for each in op.inputs[1:]):
+        raise UncompilableError(f"{op.name} gets its size at run time")
     # Paddle's nearest is the pixel at the left, as its linear in mode 1.
     coordinates = "half_pixel" if method == "bilinear" and op["align_mode"] == 0 else "asymmetric"
     return ov.interpolate(

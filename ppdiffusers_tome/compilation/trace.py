@@ -120,28 +120,28 @@ def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[A
         UncompilableError: an output depends on an operator that is not known.
     """
     nodes: dict[str, Any] = {}
-    numbers: dict[str, int] = {}
+    number_by_value: dict[str, int] = {}
     digest = hashlib.sha256()
     for operator in program.global_block().ops:
         sources, results = operator.operands_source(), operator.results()
         ids = [value.id if value.initialized() else "" for value in sources]
         attributes = {name: value for name, value in operator.attrs().items() if name not in _REMARKS}
         shapes = [None if value.is_combine() else value.shape for value in results]
-        digest.update(repr((operator.name(), [numbers.get(each) for each in ids], attributes, shapes)).encode())
+        digest.update(repr((operator.name(), [number_by_value.get(each) for each in ids], attributes, shapes)).encode())
         for value in results:
-            numbers[value.id] = len(numbers)
+            number_by_value[value.id] = len(number_by_value)
         try:
             written = _write_operator(operator, [nodes.get(each) for each in ids], known)
         except UncompilableError as error:  # which matters where its result is used, or what it wrote into
-            written = [error] * len(results)
             if operator.name().endswith("_"):
-                nodes.update((each, error) for each in ids)
+                raise
+            written = [error] * len(results)
         for value, node in zip(results, written if isinstance(written, list) else [written], strict=False):
             if isinstance(node, np.ndarray):
                 node = opset15.constant(node)
             nodes[value.id] = node.output(0) if isinstance(node, openvino.Node) else node
     for value in outputs:
-        digest.update(str(numbers[value.id]).encode())
+        digest.update(str(number_by_value[value.id]).encode())
         if isinstance(nodes[value.id], UncompilableError):
             raise nodes[value.id]
     return [nodes[value.id] for value in outputs], digest

@@ -26,7 +26,7 @@ from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.generation.image_settings import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.prompt_checks import load_for_prompts
+from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.measure.stats import Median
 
 

@@ -22,6 +22,33 @@ needs_3 = needs_openvino[0]
 needs_programs = [*needs_openvino]
 
 
+class _Counting(paddle.nn.Layer):
+    """Writes into a buffer in every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", paddle.ones([1]))
+        self.eval()
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        y = x.cast("float32") * self.count
+        self.count = self.count + 1
+        return y
+
+
+class _Embedding(paddle.nn.Layer):
+    """Gives zeros for a number whose row has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = paddle.nn.Embedding(2, 4, padding_idx=0)
+        self.embedding.weight.set_value(paddle.arange(1, 9, dtype="float32").reshape([2, 4]))
+        self.eval()
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        return self.embedding(x)
+
+
 @pytest.mark.skipif(not paddle.__version__.startswith("2."), reason="of Paddle 2.6")
 def test_paddle_2_is_refused() -> None:
     with pytest.raises(ToMeValueError, match="needs Paddle 3"):
@@ -151,6 +178,17 @@ class TestWithPrograms:
         model = compiled()
         with pytest.warns(UserWarning, match="pd_op.group_norm is none of the operators"):
             assert difference(tiny.run_unet(model), tiny.run_unet(tiny.small_unet())) <= 1e-4
+
+    @pytest.mark.parametrize("make", [_Counting, _Embedding])
+    def test_what_a_program_would_compute_otherwise_in_a_later_call(self, make: Any) -> None:
+        """In a process, too, in which nothing is compared, as another one has done it."""
+        calls = [paddle.to_tensor([[number, 1]]) for number in (1, 0, 1)]
+        expected = [each for plain in [make()] for each in map(plain, calls)]
+        for _ in range(2):
+            model = compile_cpu(make())
+            with pytest.warns(UserWarning, match=BY_PADDLE), paddle.no_grad():
+                found = [model(each) for each in calls]
+            assert all(np.allclose(one, two, atol=1e-5) for one, two in zip(found, expected, strict=True))
 
     @pytest.mark.parametrize("is_file", [True, False])
     def test_a_cache_folder_that_cannot_be_written(

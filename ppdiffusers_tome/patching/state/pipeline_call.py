@@ -69,7 +69,7 @@ class Denoising:
         turns. A call shares the values of the previous step's call with the same identity, if exactly one exists.
         """
         values = SharedValues(identity)
-        found = [each for each in self._previous if each.identity.is_next(identity)]
+        found = [each for each in self._previous if each.identity.matches(identity)]
         # One call cannot be two of the next step.
         if len(found) == 1 and all(each.histories is not found[0].histories for each in self._present):
             self._has_shared = True

@@ -22,6 +22,7 @@ class PointCall:
     """One call of a merge point, which runs on fewer tokens.
 
     Attributes:
+        block, merge_point: the call of its block, and what describes the layer.
         reduction: of the block's tokens.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
         awaited: names of the layers of attention without which its result would be wrong, until each has run.

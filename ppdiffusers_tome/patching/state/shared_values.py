@@ -22,12 +22,12 @@ class CallIdentity:
         self._shape, self._conditioning = shape, conditioning
         self._versions = [tensor.inplace_version for tensor in conditioning]
 
-    def is_next(self, call: "CallIdentity") -> bool:
+    def matches(self, identity: "CallIdentity") -> bool:
         """Return whether another step's call has the same identity."""
         # A tensor that changed meanwhile differs from what it was, also where the new one is a view of the same memory.
         # Comparing values waits for the device.
-        mine, others = self._conditioning, call._conditioning
-        return self._shape == call._shape and len(mine) == len(others) and all(
+        mine, others = self._conditioning, identity._conditioning
+        return self._shape == identity._shape and len(mine) == len(others) and all(
             a.inplace_version == version
             and (a is b or (a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())))
             for a, version, b in zip(mine, self._versions, others, strict=True)

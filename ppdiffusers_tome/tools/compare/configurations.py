@@ -14,7 +14,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.image_settings import (
-    BEGINNING,
+    DEFAULT_PRESET,
     get_tome_overrides,
     refuse_conflicts,
 )
@@ -50,7 +50,7 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is compared with the unmerged pipeline."""
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
-                       help=f"fractions to merge (default: --configs {BEGINNING})")
+                       help=f"fractions to merge (default: --configs {DEFAULT_PRESET})")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings, with the options of token merging")
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
@@ -66,7 +66,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     overrides = get_tome_overrides(args)
     paths, ratios = args.configs, args.ratios or []
     if args.ratios is None and not paths:
-        paths, ratios = ([], [ToMeConfig().ratio]) if overrides else ([BEGINNING], [])
+        paths, ratios = ([], [ToMeConfig().ratio]) if overrides else ([DEFAULT_PRESET], [])
     configs = [combine_settings(None, {**overrides, "ratio": ratio}) for ratio in ratios]
     compared = [Configuration(config.summary, config) for config in configs if not config.changes_nothing]
     compared += [_read_config(path, overrides) for path in paths]

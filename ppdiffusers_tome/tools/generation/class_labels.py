@@ -9,7 +9,7 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
-PIPELINE = "DiTPipeline"
+DIT_PIPELINE = "DiTPipeline"
 _NO_CLASS = 1000  # with guidance the pipeline asks for this class, however many its model has
 
 
@@ -31,7 +31,7 @@ class ClassLabels:
     def list_names(self, count: int | None = None) -> list[str]:
         """List the first classes, or with None all that have a name."""
         names = {number: name for name, number in reversed(list(self.class_by_name.items()))}
-        numbers = sorted(names) if count is None else range(count)
+        numbers = sorted(names) if count is None else range(min(count, self.num_classes))
         return [names.get(number, str(number)) for number in numbers]
 
     def find_class(self, prompt: str) -> int:
@@ -52,7 +52,7 @@ class ClassLabels:
                 return by_name[name]
         names, suggestion = ", ".join(self.list_names()), did_you_mean(text.lower(), in_small)
         raise UserError(
-            f"prompt {shorten_repr(prompt)} is not a class of this {PIPELINE}{suggestion}; give a number from 0 to "
+            f"prompt {shorten_repr(prompt)} is not a class of this {DIT_PIPELINE}{suggestion}; give a number from 0 to "
             f"{self.num_classes - 1}, or a name that it knows: {shorten_repr(names) if names else 'none'}"
         )
 
@@ -61,11 +61,11 @@ class ClassLabels:
         for name, pixels in (("height", height), ("width", width)):
             if pixels not in (None, self.image_size):
                 size = f"{self.image_size}x{self.image_size}"
-                raise UserError(f"{name} {pixels} is not the size of this {PIPELINE}, {size} pixels; omit it")
+                raise UserError(f"{name} {pixels} is not the size of this {DIT_PIPELINE}, {size} pixels; omit it")
         if guidance_scale > 1 and self.num_classes < _NO_CLASS:
             raise UserError(
-                f"guidance scale {guidance_scale:g}: a {PIPELINE} needs class {_NO_CLASS} for guidance, and this model "
-                f"has {self.num_classes}; give 1 (no guidance)"
+                f"guidance scale {guidance_scale:g}: a {DIT_PIPELINE} needs class {_NO_CLASS} for guidance, and this "
+                f"model has {self.num_classes}; give 1 (no guidance)"
             )
 
 

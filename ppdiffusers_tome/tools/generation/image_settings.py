@@ -17,10 +17,10 @@ from ppdiffusers_tome.tools.generation.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
-BEGINNING = "balanced"  # the preset where no setting of merging is given
+DEFAULT_PRESET = "balanced"  # the preset where no setting of merging is given
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another encoding as halves of a character
+_UNENCODABLE = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another encoding as halves of a character
 
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
@@ -147,7 +147,7 @@ def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = ()) ->
 
 def check_text(name: str, text: Any) -> None:
     """Check that a text is one; errors call it ``name``."""
-    if not isinstance(text, str) or _NO_TEXT.search(text):
+    if not isinstance(text, str) or _UNENCODABLE.search(text):
         raise UserError(
             f"{name} {shorten_repr(text)} must be text, without characters that no text has; bytes in another "
             "encoding than the terminal's become such: save a script as UTF-8"
@@ -158,7 +158,7 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
     """Return the settings of a command with ``--ratio`` and ``--config``."""
     overrides = get_tome_overrides(args)
     if args.ratio is None:
-        return combine_settings(args.config or (None if overrides else BEGINNING), overrides)
+        return combine_settings(args.config or (None if overrides else DEFAULT_PRESET), overrides)
     if args.config is not None:
         raise UserError(f"--ratio {args.ratio:g} and --config {args.config} both hold the ratio; give one of them")
     return combine_settings(None, overrides | {"ratio": args.ratio})

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.console.output import choose_bar
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, choose_guidance_scale
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.measure.memory import limit_memory
@@ -85,11 +84,11 @@ class LoadedPipeline:
 
     def generate(
         self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None,
-        after_call: Callable[[], None] = lambda: None,
+        after_step: Callable[[], None] = lambda: None,
     ) -> GeneratedImage:  # fmt: skip
         """Generate and measure an image.
 
-        Its number is added to the seed of the settings. What ``after_call`` raises, which is called after each call of
+        Its number is added to the seed of the settings. What ``after_step`` raises, which is called after each call of
         the denoiser, ends the image.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
@@ -99,7 +98,7 @@ class LoadedPipeline:
 
         def end_step() -> None:
             peaks.append(meter.peak_bytes())
-            after_call()
+            after_step()
 
         with limit_memory():
             image = generate_image(
@@ -137,20 +136,3 @@ class LoadedPipeline:
                 "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
             },
         }  # fmt: skip
-
-
-def load_from_settings(settings: ImageSettings) -> LoadedPipeline:
-    """Load a pipeline without any warnings about prompts and sizes."""
-    from ppdiffusers_tome.tools.generation.model_loader import check_device, choose_kernels, load_pipeline
-    from ppdiffusers_tome.tools.generation.sampling import get_class_labels
-    from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
-
-    check_device(settings.dtype, xformers=settings.xformers)
-    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
-    labels = get_class_labels(pipe)
-    if settings.scheduler is not None:
-        pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
-    check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    choose_kernels(pipe, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels, precision=settings.compile)
-    pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
-    return LoadedPipeline(pipe, settings, labels)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log, warn
-from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
+from ppdiffusers_tome.tools.generation.class_labels import DIT_PIPELINE
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.weights import explain_weights, find_code, is_torch, list_pickles
 
@@ -71,7 +71,7 @@ def _read_index(model: ModelSource) -> dict[str, Any]:
 
 def _require_usable(model: ModelSource, kind: str, parts: Collection[str], *, guided: bool) -> None:
     """Refuse a kind of pipeline that commands cannot use, or not with a ControlNet."""
-    if kind != PIPELINE and not ({"unet", "vae"} <= {*parts} and _generates_from_prompt(kind, guided=guided)):
+    if kind != DIT_PIPELINE and not ({"unet", "vae"} <= {*parts} and _generates_from_prompt(kind, guided=guided)):
         remedy = "give a text-to-image pipeline such as Stable Diffusion"
         if not guided and kind in _CONTROLNET_PIPELINES.values():
             remedy = "name its ControlNet by --controlnet"

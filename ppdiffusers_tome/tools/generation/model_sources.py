@@ -109,6 +109,6 @@ def _read_demonstration(folder: Path) -> dict[str, Any]:
     with suppress(ValueError, AttributeError):  # of a file that is no object
         known = {each.name for each in fields(ModelSource)} - {"name", "folder"}
         found = {name: value for name, value in json.loads(path.read_bytes()).items() if name in known}
-    if "controlnet" in found:
+    if found.get("controlnet"):
         found["controlnet"] = str(folder / found["controlnet"])
-    return found | {"prompts": tuple(found.get("prompts", ()))}
+    return found | {"prompts": tuple(found.get("prompts") or ())}

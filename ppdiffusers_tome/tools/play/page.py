@@ -14,7 +14,7 @@ import gradio as gr
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.image_settings import BEGINNING, SIZE_MULTIPLE
+from ppdiffusers_tome.tools.generation.image_settings import DEFAULT_PRESET, SIZE_MULTIPLE
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged
@@ -109,11 +109,11 @@ class StudioPage:
         words, form, is_given = self._words, self._form, not self._studio.plain.settings.tome.changes_nothing
         choices = [(words(GIVEN), GIVEN)] if is_given else []
         choices += [*((name, name) for name in PRESETS), (words(OWN), OWN)]
-        begin = GIVEN if is_given else BEGINNING
+        begin = GIVEN if is_given else DEFAULT_PRESET
         takes_cache = self._studio.plain.settings.compile is None
         if takes_cache:
             choices.append((words(NONE), NONE))
-            if begin == BEGINNING and self._studio.plain.labels is not None:
+            if begin == DEFAULT_PRESET and self._studio.plain.labels is not None:
                 begin = NONE  # on a transformer of classes the cache keeps more than merging
         form["preset"] = gr.Radio(
             choices, value=begin, label=words("merging"), elem_id="tome-preset",

@@ -13,7 +13,7 @@ from PIL import Image
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
-from ppdiffusers_tome.tools.generation import image_settings, prompt_checks
+from ppdiffusers_tome.tools.generation import image_settings, loading
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -95,7 +95,7 @@ class Studio:
     """
 
     def __init__(self, settings: ImageSettings, prompts: list[str], *, are_default_prompts: bool) -> None:
-        self.plain, (self.prompt,) = prompt_checks.load_for_prompts(
+        self.plain, (self.prompt,) = loading.load_for_prompts(
             settings, prompts, are_default_prompts=are_default_prompts
         )
         self.guided = None
@@ -152,7 +152,7 @@ class Studio:
                 loaded.labels.find_class(prompt)
             except UserError:
                 raise RefusedError("unknown_class", last=loaded.labels.num_classes - 1) from None
-        prompt_checks.check_prompt(loaded, prompt)
+        loading.check_prompt(loaded, prompt)
         return ImageRequest(loaded, prompt, edges, tome)
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
@@ -197,7 +197,7 @@ class Studio:
         keys = ["measured_note", *(["reused_note"] if is_reused else [])]
         if request.edges is not None and request.edges.getbbox() is None:
             keys.append("no_edges")
-        keys += prompt_checks.describe_oddities(request.loaded, request.prompt)
+        keys += loading.describe_oddities(request.loaded, request.prompt)
         notes = _describe_merging(request) + [(key, {}) for key in keys]
         return ImagePair(request, unmerged, merged, similarity, notes)
 
@@ -209,10 +209,10 @@ class Studio:
         if key not in self._warm or loaded.settings.compile is not None:
             loaded.apply(image_settings.make_warm_up_config(tome))
             counter = _count_calls(report, "warm_up", 1)
-            loaded.generate(request.prompt, 0, edges, steps=loaded.count_warm_up_steps(), after_call=counter)
+            loaded.generate(request.prompt, 0, edges, steps=loaded.count_warm_up_steps(), after_step=counter)
             self._warm.add(key)
         loaded.apply(tome)
-        return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
+        return loaded.generate(request.prompt, 0, edges, after_step=_count_calls(report, stage, loaded.count_calls()))
 
 
 def _describe_merging(request: ImageRequest) -> Notes:

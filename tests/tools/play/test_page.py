@@ -23,7 +23,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.generation.image_settings import BEGINNING
+from ppdiffusers_tome.tools.generation.image_settings import DEFAULT_PRESET
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.play import i18n
 from ppdiffusers_tome.tools.play.page import StudioPage
@@ -109,7 +109,7 @@ def test_a_comparison_has_two_images_and_figures(user: Callable[..., User], stud
 def test_the_page_begins_with_the_preset_of_the_commands(address: str) -> None:
     components = json.loads(request(address, "GET", "/config")[1])["components"]
     values = {part["props"].get("label"): part["props"].get("value") for part in components}
-    assert (values["Token merging"], values["Ratio"], values["Cache over steps"]) == (BEGINNING, 0.5, 0)
+    assert (values["Token merging"], values["Ratio"], values["Cache over steps"]) == (DEFAULT_PRESET, 0.5, 0)
 
 
 def test_cancelling_ends_a_running_comparison(

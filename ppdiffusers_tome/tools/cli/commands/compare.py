@@ -6,7 +6,7 @@ from ppdiffusers_tome.tools.compare.configurations import Configuration, add_com
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, check_seed, parse_settings
-from ppdiffusers_tome.tools.generation.prompt_checks import load_for_prompts
+from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.measure.ledger import prepare_results
 

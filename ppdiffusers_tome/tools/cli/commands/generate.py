@@ -12,8 +12,8 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
-from ppdiffusers_tome.tools.generation.image_settings import BEGINNING, ImageSettings, parse_settings
-from ppdiffusers_tome.tools.generation.prompt_checks import load_for_prompts
+from ppdiffusers_tome.tools.generation.image_settings import DEFAULT_PRESET, ImageSettings, parse_settings
+from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
@@ -33,7 +33,7 @@ share the images among them.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True)
-    add_tome_arguments(parser, default=f"--config {BEGINNING}")
+    add_tome_arguments(parser, default=f"--config {DEFAULT_PRESET}")
     add_output_arguments(parser)
 
 

@@ -8,7 +8,7 @@ from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.image_settings import check_prompts, parse_settings
-from ppdiffusers_tome.tools.generation.prompt_checks import load_for_prompts
+from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.images import write_image
 
 HELP = "Generate an image and show which of its tokens merged, by step and level."

@@ -1,13 +1,13 @@
-"""Whether a loaded pipeline takes a prompt, and what is odd about its image."""
+"""Loading for prompts: whether the pipeline takes them, and what is odd about their images."""
 
 import inspect
 import re
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.text import shorten_repr
-from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.console.output import choose_bar, warn
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
 
 def load_for_prompts(
@@ -27,6 +27,23 @@ def load_for_prompts(
     for oddity in dict.fromkeys(oddities):
         warn(oddity)
     return loaded, prompts
+
+
+def load_from_settings(settings: ImageSettings) -> LoadedPipeline:
+    """Load a pipeline without any warnings about prompts and sizes."""
+    from ppdiffusers_tome.tools.generation.model_loader import check_device, choose_kernels, load_pipeline
+    from ppdiffusers_tome.tools.generation.sampling import get_class_labels
+    from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
+
+    check_device(settings.dtype, xformers=settings.xformers)
+    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
+    labels = get_class_labels(pipe)
+    if settings.scheduler is not None:
+        pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
+    check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
+    choose_kernels(pipe, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels, precision=settings.compile)
+    pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
+    return LoadedPipeline(pipe, settings, labels)
 
 
 def check_prompt(loaded: LoadedPipeline, prompt: str) -> None:
