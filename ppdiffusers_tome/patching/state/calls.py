@@ -75,7 +75,7 @@ class DenoiserCall:
         self.moment = enter_moment(self.state, self.denoising, float(timestep.reshape([-1])[0]), identity)
 
     def end(self) -> None:
-        """Count a call that ended, for the report of its image."""
+        """Warn of settings without effect, and count the call that ended."""
         if self.timestep is None and (settings := list_step_settings(self.state.config, is_eager=self.is_eager)):
             self.state.warn_once(
                 f"this model does not report its timestep, so these have no effect: {', '.join(settings)}; where its "

@@ -1,4 +1,4 @@
-"""The state of a denoiser with ToMe: settings, warnings, running calls."""
+"""The state of a denoiser with ToMe: settings, warnings, running calls, a report."""
 
 import re
 from dataclasses import dataclass
