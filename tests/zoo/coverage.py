@@ -24,7 +24,7 @@ import paddle
 
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import is_denoiser_name
-from ppdiffusers_tome.patching.refusals import REFUSED, find_refusal_inside
+from ppdiffusers_tome.patching.refusals import REFUSED, find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor.environment import TESTED
@@ -206,7 +206,8 @@ def _list_blocks(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str |
     """Return the class and level of every mergeable block, or the reason for none."""
     model = specimen.build()
     blocks = [block for block in find_blocks(model) if block.list_points(ToMeConfig())]
-    return tuple((block.adapter.block_class, block.level) for block in blocks), find_refusal_inside(model)
+    refusal = next(filter(None, map(find_refusal, model.sublayers(include_self=True))), None)
+    return tuple((block.adapter.block_class, block.level) for block in blocks), refusal
 
 
 def format_page() -> str:
