@@ -228,8 +228,7 @@ _NAMESAKES = (
     "abs", "add", "ceil", "cos", "divide", "equal", "erf", "exp", "floor", "log", "logical_and", "logical_not",
     "logical_or", "maximum", "minimum", "multiply", "not_equal", "relu", "sigmoid", "sin", "sqrt", "subtract", "tanh",
 )  # fmt: skip
-# By the name without the underscore of those that work in place. A result is a node, a constant array, or a list of
-# outputs; results that it lacks are never read.
+# By the name without the underscore of those that work in place; each gives a node, an array or a list of these.
 OPERATORS: dict[str, Callable[[Operator], Any]] = {
     **{name: _call(getattr(ov, name)) for name in _NAMESAKES},
     "elementwise_pow": _call(ov.power),

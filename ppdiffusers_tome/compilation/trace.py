@@ -132,10 +132,11 @@ def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[A
             number_by_value[value.id] = len(number_by_value)
         try:
             written = _write_operator(operator, [nodes.get(each) for each in ids], known)
-        except UncompilableError as error:  # which matters where its result is used, or what it wrote into
-            if operator.name().endswith("_"):
+        except UncompilableError as error:  # which matters where its result is used
+            if operator.name().endswith("_"):  # it writes into its input, maybe a buffer
                 raise
             written = [error] * len(results)
+        # Results without a node are never read.
         for value, node in zip(results, written if isinstance(written, list) else [written], strict=False):
             if isinstance(node, np.ndarray):
                 node = opset15.constant(node)
