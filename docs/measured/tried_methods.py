@@ -23,9 +23,8 @@ from tqdm import tqdm
 from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from ppdiffusers_tome.cpu.process import prepare_cpu
 from ppdiffusers_tome.tools.generation import sampling
-from ppdiffusers_tome.tools.generation.image_settings import choose_guidance_scale
-from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
 from ppdiffusers_tome.tools.measure.stats import Median
 from ppdiffusers_tome.tuning.trials import compute_psnr
 
@@ -301,7 +300,7 @@ def main() -> None:
         return np.asarray(
             sampling.generate_image(
                 pipe, prompt, height=height, width=width, seed=seed, steps=steps,
-                guidance_scale=choose_guidance_scale(source, takes_classes=labels is not None),
+                guidance_scale=source.guidance_scale or (7.5 if labels is None else 4.0),
             )
         )  # fmt: skip
 

@@ -106,6 +106,6 @@ def take_snapshot(model: Layer) -> Snapshot:
             found.attributes.extend((value, *items))
         # A cache of steps may replace the method of a class, or put a function in its place.
         found.attributes.extend((type(layer).forward, find_inner_forward(layer)))
-        # Other scalars are equal.
+        # By identity, as two scalars may be equal.
         found.attributes.extend(id(x) for held in (layer._parameters, layer._buffers) for x in held.values())
     return found

@@ -49,7 +49,7 @@ _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call'
 class CompiledModel:
     """The programs of a model, in a precision and on some threads.
 
-    It ``brings_kernels`` where what Paddle computes got onnxruntime's kernels with it.
+    It ``brings_kernels`` where ``compile_model`` put onnxruntime's kernels, which ``uncompile_model`` takes off.
     """
 
     def __init__(self, precision: str, threads: int, *, brings_kernels: bool) -> None:

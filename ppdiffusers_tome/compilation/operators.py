@@ -15,7 +15,7 @@ from openvino.passes import ConstantFolding, Manager
 
 from ppdiffusers_tome.errors import UncompilableError
 
-# Of attributes, by name, what all operators here compute.
+# Values of attributes, by name, that all operators here compute.
 _ACCEPTED = {
     "padding_idx": (-1,), "flatten": (False,), "padding_algorithm": ("EXPLICIT",), "align_corners": (False,),
     "data_format": ("NCHW", "NCDHW"),

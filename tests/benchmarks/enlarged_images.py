@@ -36,8 +36,8 @@ def load_models(folder: Path, scheduler: str) -> tuple[Any, Any]:
     from benchmarks.step_caches import Model
     from ppdiffusers_tome.compilation.api import compile_cpu
     from ppdiffusers_tome.cpu.api import disable_cpu_kernels
-    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
     from ppdiffusers_tome.tools.generation.model_sources import find_model
+    from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
     from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
     drawing, loaded = Model("emoji", "ddim"), load_pipeline(find_model(str(folder)))

@@ -120,7 +120,7 @@ class Model:
 
     def __init__(self, name: str, scheduler: str) -> None:
         from ppdiffusers_tome.cpu.api import enable_cpu_kernels
-        from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+        from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
         from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
         self.name = name

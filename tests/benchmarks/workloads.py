@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.random_models import RANDOM_SD3, random_model
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.model_loader import check_device
+from ppdiffusers_tome.tools.generation.pipeline_files import check_device
 
 PLAIN, CPU, XFORMERS, FLASH = ATTENTIONS = ("plain", "cpu", "xformers", "flash")
 _PADDLE_NAMES = {XFORMERS: "cutlass", FLASH: "flash"}

@@ -17,8 +17,8 @@ import tiny
 from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.edges import detect_edges
-from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model, list_small_models
+from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
 from tools.cli.conftest import heard
 

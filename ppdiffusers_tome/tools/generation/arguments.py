@@ -13,8 +13,8 @@ from typing import Any
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.generation.model_sources import PHOTOGRAPHS
+from ppdiffusers_tome.tools.generation.pipeline_files import DTYPES
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
 # Options that are not called like their setting: `--seed` is the image's.
@@ -46,7 +46,7 @@ def add_image_arguments(
     group.add_argument("--model", metavar="MODEL", help=f"folder, hub name; in a clone {PHOTOGRAPHS}, dit or emoji")
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; photographs, dit: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X",
-                       help="default: 7.5; classes 4; photographs, dit: 1.5")
+                       help="default: the pipeline's, mostly 7.5; photographs, dit: 1.5")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
     for name in ("height", "width"):
         group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")

@@ -2,7 +2,9 @@
 
 import argparse
 import math
+import os
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -57,10 +59,11 @@ class ImageSettings:
 
     def describe_request(self, prompt: str, number: int) -> dict[str, Any]:
         """Return what was asked for as plain values; ``defaults`` are None."""
-        names = ("negative_prompt", "height", "width", "steps", "guidance_scale", "dtype")
+        names = ("negative_prompt", "height", "width", "steps", "guidance_scale", "dtype", "compile")
+        folder = None if self.model.folder is None else zlib.crc32(os.path.abspath(self.model.folder).encode())
         return {
             "prompt": prompt, "seed": self.seed + number, **{name: getattr(self, name) for name in names},
-            "model": self.model.label,
+            "model": self.model.label, "model_folder": folder,  # others may have the name, and nobody sees the path
             "controlnet": self.describe_control(), "scheduler": SCHEDULERS.get(str(self.scheduler)),
             "tome": None if self.tome.changes_nothing else self.tome.to_dict(),
         }  # fmt: skip
@@ -69,8 +72,10 @@ class ImageSettings:
         """Return the ControlNet and its photo as plain values, if any."""
         if self.controlnet is None:
             return None
-        photo = None if self.photo is None else self.photo.name
-        return {"model": self.controlnet.label, "scale": self.controlnet_scale, "photo": photo}
+        photo, checksum = (None, None) if self.photo is None else (self.photo.name, zlib.crc32(self.photo.read_bytes()))
+        return {
+            "model": self.controlnet.label, "scale": self.controlnet_scale, "photo": photo, "photo_checksum": checksum,
+        }  # fmt: skip
 
 
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:
@@ -126,13 +131,6 @@ def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edg
             "Stable Diffusion or SDXL and no other, such as a DiTPipeline"
         )
     return None if name is None else find_controlnet(name)
-
-
-def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:
-    """Return the default guidance scale."""
-    if model.guidance_scale is not None:
-        return model.guidance_scale
-    return 4.0 if takes_classes else 7.5  # as the pipelines themselves
 
 
 def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:

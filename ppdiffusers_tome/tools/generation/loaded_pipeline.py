@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, choose_guidance_scale
+from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.units import format_count
@@ -26,7 +27,7 @@ class LoadedPipeline:
     """A pipeline, ready to generate."""
 
     pipe: Any  # without ToMe until ``apply``
-    settings: ImageSettings  # what it was loaded with; all that concerns an image alone may be replaced
+    settings: ImageSettings  # with which it was loaded; those of an image alone may be others
     labels: ClassLabels | None = None  # None for a pipeline with prompts
 
     @property
@@ -39,10 +40,12 @@ class LoadedPipeline:
 
     @property
     def guidance_scale(self) -> float:
-        """The one of the settings, or the default."""
+        """The one of the settings, of a small model, or the pipeline's default."""
         if self.settings.guidance_scale is not None:
             return self.settings.guidance_scale
-        return choose_guidance_scale(self.settings.model, takes_classes=self.labels is not None)
+        if self.settings.model.guidance_scale is not None:
+            return self.settings.model.guidance_scale
+        return float(inspect.signature(type(self.pipe).__call__).parameters["guidance_scale"].default)
 
     def apply(self, tome: ToMeConfig | None) -> None:
         """Apply ToMe; None, or settings that change nothing, remove it."""

@@ -11,6 +11,7 @@ import paddle
 import ppdiffusers
 
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, compute_vae_scale
 
 if TYPE_CHECKING:
@@ -70,10 +71,13 @@ def generate_image(
         return _generate_class(pipe, noise, after_step, class_labels=[labels.find_class(prompt)], **arguments)
     if edges is not None:
         arguments |= {"image": edges, "controlnet_conditioning_scale": float(controlnet_scale)}
-    return pipe(
+    output = pipe(
         prompt=prompt, negative_prompt=negative_prompt, height=height, width=width, latents=noise,
         callback_on_step_end=report_step, **arguments,
-    ).images[0]  # fmt: skip
+    )  # fmt: skip
+    if any(getattr(output, "nsfw_content_detected", None) or ()):
+        warn("the model's safety checker took the image for unsafe and made it black; give another prompt or --seed")
+    return output.images[0]
 
 
 def _generate_class(pipe: Any, noise: paddle.Tensor, after_step: Callable[[], None], **arguments: Any) -> Image.Image:

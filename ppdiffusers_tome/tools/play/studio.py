@@ -13,11 +13,11 @@ from PIL import Image
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
-from ppdiffusers_tome.tools.generation import image_settings, loading
+from ppdiffusers_tome.tools.generation import image_settings, loading, prompt_checks
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
+from ppdiffusers_tome.tools.generation.pipeline_files import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.images import read_image
 from ppdiffusers_tome.tools.measure.similarity import Similarity, compare_images
@@ -152,7 +152,7 @@ class Studio:
                 loaded.labels.find_class(prompt)
             except UserError:
                 raise RefusedError("unknown_class", last=loaded.labels.num_classes - 1) from None
-        loading.check_prompt(loaded, prompt)
+        prompt_checks.check_prompt(loaded, prompt)
         return ImageRequest(loaded, prompt, edges, tome)
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
@@ -197,7 +197,7 @@ class Studio:
         keys = ["measured_note", *(["reused_note"] if is_reused else [])]
         if request.edges is not None and request.edges.getbbox() is None:
             keys.append("no_edges")
-        keys += loading.describe_oddities(request.loaded, request.prompt)
+        keys += prompt_checks.describe_oddities(request.loaded, request.prompt)
         notes = _describe_merging(request) + [(key, {}) for key in keys]
         return ImagePair(request, unmerged, merged, similarity, notes)
 

@@ -12,8 +12,8 @@ import pytest
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
-from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
 from ppdiffusers_tome.tools.generation.sampling import generate_image
 from tools.cli.conftest import pixels_of, write_dit
 

@@ -15,9 +15,10 @@ import recognition
 from ppdiffusers import ControlNetModel, DiffusionPipeline, StableDiffusionPipeline
 
 import ppdiffusers_tome
+import tiny
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.generation import model_loader, sampling, schedulers
+from ppdiffusers_tome.tools.generation import pipeline_files, sampling, schedulers
 from ppdiffusers_tome.tools.generation.edges import load_edges
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.images import read_settings
@@ -68,11 +69,12 @@ def test_ratio_0_equals_the_plain_pipeline_and_a_cache_needs_no_merging(generate
 
 def test_a_photo_guides_by_its_edges(generate, photo, capsys):
     (by_photo,) = generate("--image", str(photo), "--ratio", "0")
-    pipe = model_loader.load_pipeline(find_model("photographs"), find_controlnet("controlnet"))
+    pipe = pipeline_files.load_pipeline(find_model("photographs"), find_controlnet("controlnet"))
     settings: dict[str, Any] = dict(height=64, width=64, seed=0, steps=1, guidance_scale=1.5)
     by_edges = sampling.generate_image(pipe, PROMPT, edges=load_edges(photo, 64, 64), **settings)
     np.testing.assert_array_equal(pixels_of(by_photo), np.asarray(by_edges))
-    assert read_settings(by_photo)["controlnet"] == {"model": "controlnet", "scale": 1, "photo": "photo.png"}
+    control = read_settings(by_photo)["controlnet"]
+    assert (control["model"], control["scale"], control["photo"]) == ("controlnet", 1, "photo.png")
     (by_kernel,) = generate("--image", str(photo), "--ratio", "0", "--cpu-kernels", folder="c")
     capsys.readouterr()
     generate("--image", str(photo), "--cache", "0.1", "--steps", "9", folder="d")
@@ -116,11 +118,13 @@ def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
     assert f"kept: 1 image of {folder}; --overwrite generates all again\n" in capsys.readouterr().out
     files = sorted(folder.iterdir())
     assert [read_settings(path)["seed"] for path in files] == [0, 1, 2]
-    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
+    monkeypatch.setattr(pipeline_files, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     assert run() == 0  # a finished run needs no model
+    other = shutil.copytree(tiny.PHOTOGRAPHS, tmp_path / "photographs")  # of the same name
     for option, value, name in (
         ("--tile", "9", "setting of token merging"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
-        ("--scheduler", "lcm", "scheduler"),
+        ("--scheduler", "lcm", "scheduler"), ("--model", str(other), "model folder"),
+        ("--compile", "float32", "compile"),
     ):  # fmt: skip
         assert run(option, value) == 2
         words = f"give another --output, or --overwrite: {files[0]} is there with another {name}"

@@ -19,7 +19,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.generation import model_loader
+from ppdiffusers_tome.tools.generation import pipeline_files
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from tools.cli.conftest import PROMPT
 
@@ -75,9 +75,9 @@ def plan(tmp_path, photo, monkeypatch):
             frame = frame.f_back
         raise LoadedError
 
-    monkeypatch.setattr(model_loader, "load_pipeline", stop)
+    monkeypatch.setattr(pipeline_files, "load_pipeline", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.try_imports", stop)
-    monkeypatch.setattr("ppdiffusers_tome.tools.generation.model_loader.check_device", lambda *_, **__: None)
+    monkeypatch.setattr("ppdiffusers_tome.tools.generation.pipeline_files.check_device", lambda *_, **__: None)
 
     def run(arguments: list[str]) -> int | str:
         made.clear()

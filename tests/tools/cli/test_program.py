@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import ppdiffusers
 import pytest
 
 import ppdiffusers_tome
@@ -20,7 +21,8 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.generation.image_settings import choose_guidance_scale, get_tome_overrides
+from ppdiffusers_tome.tools.generation.image_settings import get_tome_overrides, parse_settings
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from tools.cli.conftest import PROMPT, SMALL, heard
 
@@ -74,8 +76,16 @@ def test_help_says_the_steps_and_guidance_of_the_small_models(monkeypatch, capsy
     ((steps, guidance),) = {(model.steps, model.guidance_scale) for model in map(find_model, ("photographs", "dit"))}
     assert (find_model("emoji").steps, find_model("emoji").guidance_scale) == (default.steps, None)
     assert f"(default: {default.steps}; photographs, dit: {steps})" in text
-    usual = [choose_guidance_scale(default, takes_classes=takes) for takes in (False, True)]
-    assert f"default: {usual[0]}; classes {usual[1]:g}; photographs, dit: {guidance}" in text
+    assert f"default: the pipeline's, mostly 7.5; photographs, dit: {guidance}" in text
+
+
+@pytest.mark.parametrize(("kind", "guidance"), [("StableDiffusionPipeline", 7.5), ("StableDiffusionXLPipeline", 5.0)])
+def test_guidance_is_the_default_of_the_pipeline(kind, guidance):
+    parser = Parser(prog="x")
+    generate.add_arguments(parser)
+    settings = parse_settings(parser.parse_args(["--model", "emoji"]))
+    pipe = object.__new__(getattr(ppdiffusers, kind))
+    assert LoadedPipeline(pipe, settings).guidance_scale == guidance
 
 
 def test_every_setting_is_an_option():

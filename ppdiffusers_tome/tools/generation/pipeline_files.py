@@ -1,4 +1,4 @@
-"""Loads pipelines that ``model_sources`` found."""
+"""Pipelines loaded from the files that ``model_sources`` found."""
 
 import inspect
 import json
@@ -142,7 +142,7 @@ def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
     import ppdiffusers
 
     cls = getattr(ppdiffusers, kind, None)
-    if cls is None:  # unknown, on which loading has its say
+    if cls is None:  # unknown, which loading reports
         return True
     takes = inspect.signature(cls.__call__).parameters.keys()
     return takes >= _ARGUMENTS and (guided or "image" not in takes)
