@@ -1,7 +1,5 @@
 """Bad input: the right error, a sentence that says what to do, and a model that is as it was."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -1,7 +1,5 @@
 """What a process does to use its CPU well: each is seen at work, in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

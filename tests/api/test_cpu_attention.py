@@ -1,7 +1,5 @@
 """CPU attention: what the plain processor computes, only where that one was, and apart from ToMe."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Convolutions by onnxruntime's kernel: what Paddle computes, only where nothing else stands, and apart from ToMe."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

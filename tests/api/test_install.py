@@ -1,7 +1,5 @@
 """Importing the package gives ppdiffusers' classes their methods; uninstalling gives the port back."""
 
-from __future__ import annotations
-
 import inspect
 import pydoc
 from collections.abc import Callable, Iterator

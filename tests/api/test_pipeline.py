@@ -1,7 +1,5 @@
 """ToMe on pipelines: every denoiser is reached, nothing else is, and the ways of asking for it agree."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

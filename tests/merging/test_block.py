@@ -1,7 +1,5 @@
 """A real block with token merging computes plain attention over the groups of its tokens, whatever the settings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

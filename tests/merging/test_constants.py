@@ -1,7 +1,5 @@
 """Constants: made once, kept as long as their arrays, and no longer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

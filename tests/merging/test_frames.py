@@ -1,7 +1,5 @@
 """Tokens of videos: each frame by itself, or cells over several frames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

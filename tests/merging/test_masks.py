@@ -1,7 +1,5 @@
 """Masks of merged keys, held to plain arithmetic on each token."""
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 import pytest

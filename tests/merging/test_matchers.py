@@ -1,7 +1,5 @@
 """Matching: by similarity, anywhere or within tiles."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

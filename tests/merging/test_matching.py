@@ -1,7 +1,5 @@
 """Matching: sums and rotations in half precision, gradients, and what runs unmerged."""
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 import pytest

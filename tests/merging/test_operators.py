@@ -3,8 +3,6 @@
 Their number does not grow, as each is at least one launch in every block on a GPU.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Destinations: one a cell, chosen evenly from the seed, the timestep and the grid alone, the same for every image."""
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 import pytest

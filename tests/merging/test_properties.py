@@ -1,7 +1,5 @@
 """What holds of partitions, matchers and merging whatever comes: any grid, stride, ratio, batch, type and numbers."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ Near ties may be settled either way by another blocking, batch, machine or libra
 their cosines and never by their numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sections of the README and docs, read with markdown-it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """README and docs: links lead somewhere, and both languages have the same headings and code."""
 
-from __future__ import annotations
-
 import pytest
 
 from repository.pages import DOCS, PAGES, README, ROOT, list_targets, sections

@@ -1,7 +1,5 @@
 """The examples of docstrings do what they say. Those that name a ``pipe`` or a ``unet`` get tiny ones."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from typing import Any

@@ -1,7 +1,5 @@
 """The presets and the tables of the results follow from the evaluations in docs/measured."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Every Python block of README and of the guides runs when it is copied alone: on the small models, and small."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The wheel holds the package and its data, and nothing that only this repository uses."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Tuning: what is tried, what is chosen, and what is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

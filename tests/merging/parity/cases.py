@@ -4,8 +4,6 @@ Weights are drawn from a generator seeded by each parameter's name, so no weight
 frameworks get the same ones.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass, field
 from typing import Any

@@ -7,8 +7,6 @@ Not run by the tests, which need no PyTorch. To make the file again:
     reference/bin/python tests/merging/parity/make_reference.py
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cases

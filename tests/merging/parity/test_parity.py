@@ -1,7 +1,5 @@
 """The result equals tomesd 0.1.3's under PyTorch, with the same weights, input and destinations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
