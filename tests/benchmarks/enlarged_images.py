@@ -1,11 +1,10 @@
 """Make enlarged emoji of each setting of ``quality.py``: drawn at 128 pixels, drawn again at 256 by img2img.
 
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.enlarged_images generate --model runs/exported/emoji \
-        --seeds 0 12 --output outputs/enlarged
-    PYTHONPATH=tests python -m benchmarks.enlarged_images seconds --model runs/exported/emoji --output outputs/enlarged
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.enlarged_images generate --output outputs/enlarged
+    PYTHONPATH=tests python -m benchmarks.enlarged_images seconds --output outputs/enlarged
 
-It is what people call a hires fix. ``--model`` is an emoji model trained at 256 pixels (examples/train_demo_models),
-whose finest level has 4,096 tokens there. The drawings come from ``examples/models/emoji``, unmerged, 20 steps with
+It is what people call a hires fix. The model was trained at 256 pixels (docs/en/developers/emoji-model.md), and its
+finest level has 4,096 tokens there. The drawings come from ``examples/models/emoji``, unmerged, 20 steps with
 DDIM, and are the same for every setting. ``generate`` writes SCHEDULER/SETTING/SEED.npy as ``quality.py`` does, and
 resumes; processes may have seeds of their own. ``seconds`` times the second drawing in turns on a quiet machine and
 writes seconds.csv. OpenVINO computes all of it.
@@ -120,11 +119,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("generate", "seconds"))
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path, default=Path("tests/models/emoji-256"))
     parser.add_argument("--scheduler", choices=SCHEDULERS, default="ddim")
     parser.add_argument("--settings", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
     parser.add_argument("--strength", type=float, default=0.6)
-    parser.add_argument("--guidance", type=float, default=7.5)
+    parser.add_argument("--guidance", type=float, default=4.0)
     parser.add_argument("--seeds", type=int, nargs=2, default=[0, 12], metavar=("FIRST", "END"), help="(0 12)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, required=True)
