@@ -140,7 +140,7 @@ def remove_tome(model_or_pipe: T) -> T:
             overrides = list(walk_overrides(layer))
             if overrides and not any(isinstance(each, DenoiserOverride) for each in overrides):
                 checks.require_whole(layer)
-            require_unused(layer)
+            require_unused(layer, overrides)
         for layer in layers:
             _remove_port(layer)  # first, as it may have come after ToMe
             detach(layer)

@@ -57,9 +57,9 @@ def detach(model: Layer) -> None:
             drop_traced_programs(vars(layer).get("forward"))
 
 
-def require_unused(model: Layer) -> None:
+def require_unused(model: Layer, overrides: Iterable[Override]) -> None:
     """Refuse to change ToMe while a model runs; the caller holds ``CHANGE_LOCK``."""
-    if any(override.state.running for override in walk_overrides(model)):
+    if any(override.state.running for override in overrides):
         raise ToMeValueError(
             f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "
             "give each thread a shared_copy of the pipeline"

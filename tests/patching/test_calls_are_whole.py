@@ -14,7 +14,7 @@ from patching.contract import needs_recompute
 from patching.test_changes_meanwhile import generate_while
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 
-CHANGE_LOCK = [None, dict(ratio=0.5), dict(ratio=0.75, method="keys"), dict(ratio=0.5, cache=0.5)]
+CHANGES = [None, dict(ratio=0.5), dict(ratio=0.75, method="keys"), dict(ratio=0.5, cache=0.5)]
 
 
 def change(model: Any, settings: dict[str, Any] | None) -> None:
@@ -24,7 +24,7 @@ def change(model: Any, settings: dict[str, Any] | None) -> None:
         apply_tome(model, **settings)
 
 
-@pytest.mark.parametrize("settings", CHANGE_LOCK[1:], ids=str)
+@pytest.mark.parametrize("settings", CHANGES[1:], ids=str)
 @pytest.mark.parametrize(
     "path", ["time_proj", "down_blocks.0.attentions.0", "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"]
 )

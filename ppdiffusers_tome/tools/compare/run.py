@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -57,8 +56,6 @@ class Comparison:
         run = {**self.loaded.describe_run(), "negative_prompt": self.loaded.settings.negative_prompt}
         del run["versions"]  # those of the machine
         machine = {**describe_machine(), "memory": explain_peak()}
-        if self.edges is not None:  # another image may have taken the place of a file
-            run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
         configurations = {each.name: each.to_dict() for each in self.configurations}
         identity = {**run, **machine, "configurations": configurations}
         ledger, busy = Ledger(self.folder / "compare.jsonl", identity, overwrite=overwrite), describe_load()

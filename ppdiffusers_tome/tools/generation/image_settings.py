@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ class ImageSettings:
         """The names of settings that are left to the model."""
         return [name for name in ("height", "width", "guidance_scale", "scheduler") if getattr(self, name) is None]
 
+    @cached_property
+    def photo_checksum(self) -> int | None:
+        """Of the photo's file, as another one may have the name, or take its place."""
+        return None if self.photo is None else zlib.crc32(self.photo.read_bytes())
+
     def describe_request(self, prompt: str, number: int) -> dict[str, Any]:
         """Return what was asked for as plain values; ``defaults`` are None."""
         names = ("negative_prompt", "height", "width", "steps", "guidance_scale", "dtype", "compile")
@@ -72,9 +78,10 @@ class ImageSettings:
         """Return the ControlNet and its photo as plain values, if any."""
         if self.controlnet is None:
             return None
-        photo, checksum = (None, None) if self.photo is None else (self.photo.name, zlib.crc32(self.photo.read_bytes()))
+        photo = None if self.photo is None else self.photo.name
         return {
-            "model": self.controlnet.label, "scale": self.controlnet_scale, "photo": photo, "photo_checksum": checksum,
+            "model": self.controlnet.label, "scale": self.controlnet_scale, "photo": photo,
+            "photo_checksum": self.photo_checksum,
         }  # fmt: skip
 
 
