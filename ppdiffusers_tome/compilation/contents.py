@@ -16,7 +16,7 @@ _SAMPLES = 64  # numbers that are read of each weight
 
 
 class Snapshot(NamedTuple):
-    """What a model holds at one moment, by which a change of it shows."""
+    """The state of a model at one moment, to find later changes."""
 
     layers: list[Layer]  # the model and all inside of it
     attributes: list[Any]  # of the layers and their attention processors, and weights by identity
@@ -45,7 +45,7 @@ class Contents:
         self.addresses, self.samples = self._read_weights()
 
     def find_obstacle(self, settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
-        """Return why no call with these settings of ToMe can become a program, or None."""
+        """Return why no call with these settings becomes a program, or None."""
         if any(config.differs_by_step for _, config in settings):
             return f"{NO_PROGRAM}; apply_tome with one ratio and without them"
         return self._obstacle

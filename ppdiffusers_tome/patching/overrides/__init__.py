@@ -1,1 +1,1 @@
-"""Overrides of a denoiser, its blocks, their merge points, and what is inside of attention."""
+"""Overrides of denoisers, blocks, merge points and layers in attention."""

@@ -44,7 +44,7 @@ class MaskOverride(Override):
         return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
     def _reduce(self, mask: paddle.Tensor, point: PointCall) -> paddle.Tensor:
-        """Reduce a mask of the image's keys; leave room for them in one of a text."""
+        """Reduce an image's mask, or make room for its keys."""
         reduction, merges_inside = point.reduction, point.merge_point.merges_inside
         if mask.shape[-1] != reduction.num_tokens:  # of a text
             if not merges_inside:

@@ -1,4 +1,4 @@
-"""The values that a call of a denoiser shares with that of the next step."""
+"""The values that a denoiser's calls share from step to step."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 
 
 class CallIdentity:
-    """What tells a call of a denoiser from the others of its step.
+    """The identity of a call among the others of its step.
 
     Args:
         shape: of the latents.

@@ -101,7 +101,7 @@ class StepFinder:
         return self._describe_step(is_new_step=False, continues=False)
 
     def _begin(self, lists: Sequence[TimestepList], timestep: float, num_steps: int | None) -> Step | None:
-        """Begin a denoising, maybe inside of a list; None on no list, which interrupts nothing."""
+        """Begin a denoising; None on no list, which interrupts nothing."""
         fitting = [each for each in lists if each.find_places(timestep)]
         if not fitting:
             return None

@@ -1,4 +1,4 @@
-"""Whether a loaded pipeline takes a prompt, and what is odd about its image."""
+"""Checks of a prompt for a loaded pipeline, and oddities of its image."""
 
 import inspect
 import re

@@ -105,7 +105,7 @@ class StudioPage:
         return f"<p>{escape(words('known', subjects=', '.join(model.subjects)))}</p>"
 
     def _lay_out_settings(self) -> None:
-        """Lay out the settings of token merging, of which a choice shows those that it takes."""
+        """Lay out the settings of token merging; a choice shows its own."""
         words, form, is_given = self._words, self._form, not self._studio.plain.settings.tome.changes_nothing
         choices = [(words(GIVEN), GIVEN)] if is_given else []
         choices += [*((name, name) for name in PRESETS), (words(OWN), OWN)]

@@ -45,7 +45,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """What to generate; equal where the unmerged image is."""
+    """A request for images; two are equal if their unmerged image is."""
 
     loaded: LoadedPipeline
     prompt: str
