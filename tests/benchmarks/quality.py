@@ -164,7 +164,7 @@ def read_samples(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return samples
 
 
-def make_table(scheduler: str, folder: Path, real_features: Path) -> list[dict[str, str]]:
+def make_table(scheduler: str, folder: Path, real_features: Path, seconds_file: Path) -> list[dict[str, str]]:
     """Return a row for each setting that has images."""
     with np.load(real_features) as file:
         real, classes = RealImages(file["features"], file["labels"], file["is_held_out"]), file["classes"].tolist()
@@ -177,7 +177,7 @@ def make_table(scheduler: str, folder: Path, real_features: Path) -> list[dict[s
         setting: Sample(real, features, images_per_class).measure(counts) for setting, (features, _) in samples.items()
     }
     seconds = {
-        row["setting"]: float(row["seconds"]) for row in read_table(FOLDER / "seconds.csv")
+        row["setting"]: float(row["seconds"]) for row in read_table(seconds_file)
         if row["scheduler"] == scheduler
     }  # fmt: skip
     rows = []
@@ -245,20 +245,22 @@ def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
 
 
 def draw_picture(scheduler: str, folder: Path) -> Image.Image:
-    """Draw an image of each of eight classes with each of five settings, a row a setting."""
+    """Draw an image of each of eight classes, a row for each of five settings that has images."""
     from PIL import Image, ImageDraw
 
     from benchmarks.step_caches import list_emoji_classes
 
     classes, margin = list_emoji_classes(), 110
-    sheet = Image.new("RGB", (margin + len(DRAWN_CLASSES) * SIDE, len(DRAWN_SETTINGS) * SIDE), "white")
-    for row, setting in enumerate(DRAWN_SETTINGS):
-        place = 4, (row + 0.5) * SIDE
+    drawn = {setting: folder / scheduler / setting / "0.npy" for setting in DRAWN_SETTINGS}
+    drawn = {setting: np.load(path) for setting, path in drawn.items() if path.exists()}
+    side = drawn[UNMERGED].shape[1]
+    sheet = Image.new("RGB", (margin + len(DRAWN_CLASSES) * side, len(drawn) * side), "white")
+    for row, (setting, images) in enumerate(drawn.items()):
+        place = 4, (row + 0.5) * side
         ImageDraw.Draw(sheet).text(place, setting, fill="black", anchor="lm", font_size=18)
-        images = np.load(folder / scheduler / setting / "0.npy")
         for column, name in enumerate(DRAWN_CLASSES):
             image = Image.fromarray(images[classes.index(name)])
-            sheet.paste(image, (margin + column * SIDE, row * SIDE))
+            sheet.paste(image, (margin + column * side, row * side))
     return sheet
 
 
@@ -266,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands: Any = parser.add_subparsers(dest="command", required=True)
     by_scheduler, paths = argparse.ArgumentParser(add_help=False), {}
-    by_scheduler.add_argument("--scheduler", choices=SCHEDULERS, default="ddim")
+    by_scheduler.add_argument("--scheduler", choices=(*SCHEDULERS, "dpmsolver++"), default="ddim")
     for name, names in {"generate": ["output"], "seconds": [], "table": ["features", "real"],
                         "picture": ["images", "output"], "compare": ["images", "other"]}.items():  # fmt: skip
         paths[name] = commands.add_parser(name, parents=[by_scheduler])
@@ -275,11 +277,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     paths["generate"].add_argument("--images-per-class", type=int, default=12)
     paths["generate"].add_argument("--only", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
     paths["seconds"].add_argument("--rounds", type=int, default=5)
+    paths["table"].add_argument("--seconds", type=Path, default=FOLDER / "seconds.csv", help="(%(default)s)")
     paths["table"].add_argument("--output", type=Path, default=FOLDER)
     commands.add_parser("texts").add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     if args.command == "table":
-        rows = make_table(args.scheduler, args.features, args.real)
+        rows = make_table(args.scheduler, args.features, args.real, args.seconds)
         write_table(args.output / f"{args.scheduler}.csv", rows)
         print(format_markdown(rows))
     elif args.command == "picture":

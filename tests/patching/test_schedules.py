@@ -29,7 +29,7 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.image_settings import parse_tome_config
+from ppdiffusers_tome.tools.generation.tome_arguments import parse_tome_config
 
 RAMP = ToMeConfig([0.6, 0.2, 0.4])
 
@@ -120,7 +120,7 @@ UNUSUAL = ToMeConfig(
 def options(settings: dict[str, Any], config: str) -> argparse.Namespace:
     """What the command line makes of options; what is not given is None or missing."""
     values = {{"seed": "tome_seed"}.get(name, name): value for name, value in settings.items()}
-    return argparse.Namespace(**{"config": config, "ratio": None, **values})
+    return argparse.Namespace(**{"config": config, "ratio": None, "compile": None, **values})
 
 
 class TestExplicitSettings:

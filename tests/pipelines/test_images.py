@@ -28,6 +28,7 @@ from pipelines.whole import (
     start,
     text_parts,
 )  # fmt: skip
+from ppdiffusers_tome.tools.generation.pipeline_files import drop_controlnet
 from zoo import added_kv, controlnet_sdxl, gligen, sdxl, unet_consistency, upscaler
 from zoo import unet_unconditional as unconditional
 from zoo.specimen import create, normal, smooth_image
@@ -233,6 +234,12 @@ BEGIN_IN_THE_MIDDLE = ("img2img", "controlnet_img2img", "sdxl_refiner", "sdxl_in
 @pytest.mark.parametrize("name", CASES)
 def test_pipeline_merges_and_is_itself_again_when_removed(name: str) -> None:
     check_merging(*start(CASES[name]), begins_in_the_middle=name in BEGIN_IN_THE_MIDDLE)
+
+
+def test_a_pipeline_without_its_controlnet_keeps_its_settings() -> None:
+    controlnet = controlnet_sdxl.SPECIMEN.build()
+    pipe = xl("StableDiffusionXLControlNetPipeline", controlnet=controlnet, force_zeros_for_empty_prompt=False)
+    assert drop_controlnet(pipe).config.force_zeros_for_empty_prompt is False
 
 
 def test_a_text_mask_goes_with_a_merged_image() -> None:

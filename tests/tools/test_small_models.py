@@ -107,11 +107,21 @@ def test_subjects_are_what_prompts_end_with(prompts, subjects):
     assert ModelSource("folder", prompts=prompts).subjects == subjects
 
 
-@pytest.mark.parametrize(("text", "steps"), [('{"steps": 7, "title": "x", "name": "x"}', 7), ("{", 20), ("[]", 20)])
+@pytest.mark.parametrize(("text", "steps"), [
+    ('{"steps": 7, "title": "x", "name": "x"}', 7), ('{"steps": "7", "prompts": "a cat", "controlnet": "gone"}', 20),
+    ("{", 20), ("[]", 20),
+])  # fmt: skip
 def test_a_folder_may_say_anything(text, steps, tmp_path):
     (tmp_path / "model_index.json").write_text("{}")
     (tmp_path / "demonstration.json").write_text(text)
     assert find_model(str(tmp_path)) == ModelSource(str(tmp_path), tmp_path, steps=steps)
+
+
+def test_models_of_the_same_name_are_told_apart(tmp_path):
+    folders = [tmp_path / parent / "canny" for parent in ("a", "b")]
+    described = [ModelSource(str(folder), folder).describe() for folder in folders]
+    assert described[0]["model"] == described[1]["model"] == "canny"
+    assert described[0] != described[1]
 
 
 def test_folders_say_what_the_models_were_taught_and_have_their_sums():

@@ -13,7 +13,7 @@ from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.image_settings import make_warm_up_config
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, make_warm_up_config
 from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
@@ -25,7 +25,6 @@ from ppdiffusers_tome.tools.measure.units import format_count
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
     from ppdiffusers_tome.tools.generation.results import GeneratedImage
 
 
@@ -52,7 +51,7 @@ class Comparison:
         """
         for each in self.configurations:
             if each.steps is not None:
-                check_scheduler(self.loaded.pipe.scheduler, each.steps, may_scale=True)
+                check_scheduler(self.loaded.pipe.scheduler, each.steps)
         run = {**self.loaded.describe_run(), "negative_prompt": self.loaded.settings.negative_prompt}
         del run["versions"]  # those of the machine
         machine = {**describe_machine(), "memory": explain_peak()}

@@ -10,7 +10,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 DIT_PIPELINE = "DiTPipeline"
-_NO_CLASS = 1000  # with guidance the pipeline asks for this class, however many its model has
+_NO_CLASS = 1000  # with guidance the pipeline asks for this class as that of no image, however many its model has
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class ClassLabels:
             if pixels not in (None, self.image_size):
                 size = f"{self.image_size}x{self.image_size}"
                 raise UserError(f"{name} {pixels} is not the size of this {DIT_PIPELINE}, {size} pixels; omit it")
-        if guidance_scale > 1 and self.num_classes < _NO_CLASS:
+        if guidance_scale > 1 and self.num_classes != _NO_CLASS:
             raise UserError(
-                f"guidance scale {guidance_scale:g}: a {DIT_PIPELINE} needs class {_NO_CLASS} for guidance, and this "
-                f"model has {self.num_classes}; give 1 (no guidance)"
+                f"guidance scale {guidance_scale:g}: a {DIT_PIPELINE} guides with class {_NO_CLASS} as none, which is "
+                f"so with {_NO_CLASS} classes alone, and this model has {self.num_classes}; give 1 (no guidance)"
             )
 
 

@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
+
+
+def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
+    """Return settings for a warm-up of one step without warnings."""
+    warm_up = tome and replace(tome, cache=0.0, start=0.0, end=1.0)
+    return None if warm_up is None or warm_up.changes_nothing else warm_up
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class LoadedPipeline:
         from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 
         with suppress(UserError):
-            check_scheduler(self.pipe.scheduler, 1, may_scale=True)
+            check_scheduler(self.pipe.scheduler, 1)
             return 1
         return self.settings.steps
 
@@ -132,7 +138,7 @@ class LoadedPipeline:
 
         (height, width), settings = self.size, self.settings
         return {
-            "model": settings.model.label, "controlnet": settings.describe_control(), "height": height, "width": width,
+            **settings.model.describe(), "controlnet": settings.describe_control(), "height": height, "width": width,
             "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
             "cpu_kernels": settings.cpu_kernels, "compile": settings.compile, "versions": {

@@ -1,5 +1,8 @@
 """Loading of a pipeline from the settings of images, for some prompts."""
 
+from typing import Any
+
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, warn
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -13,7 +16,7 @@ def load_for_prompts(
 
     As many classes replace default prompts where the pipeline has classes.
     """
-    loaded = load_from_settings(settings)
+    loaded = _load(settings)
     oddities: list[str] = []
     if are_default_prompts and loaded.labels is not None:
         prompts = loaded.labels.list_names(len(prompts))
@@ -25,18 +28,48 @@ def load_for_prompts(
     return loaded, prompts
 
 
-def load_from_settings(settings: ImageSettings) -> LoadedPipeline:
-    """Load a pipeline without any warnings about prompts and sizes."""
-    from ppdiffusers_tome.tools.generation.pipeline_files import check_device, choose_kernels, load_pipeline
+def _load(settings: ImageSettings) -> LoadedPipeline:
+    from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
-    check_device(settings.dtype, xformers=settings.xformers)
+    check_device(settings.dtype, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    choose_kernels(pipe, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels, precision=settings.compile)
+    _choose_kernels(pipe, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels, precision=settings.compile)
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
     return LoadedPipeline(pipe, settings, labels)
+
+
+def check_device(dtype: str, *, xformers: bool = False, cpu_kernels: bool = False) -> None:
+    """Check that this device has a dtype and kernels."""
+    import paddle
+
+    device = paddle.get_device()
+    if cpu_kernels and (device != "cpu" or dtype != "float32"):
+        raise UserError(f"--cpu-kernels compute in float32 on a CPU, not in {dtype} on {device}; omit it")
+    option = "--xformers" if xformers else f"--dtype {dtype}"
+    if device == "cpu" and (xformers or dtype != "float32"):
+        raise UserError(
+            f"{option} needs a GPU: Paddle's CPU has no kernels for it; use --dtype float32 without --xformers, or "
+            "a GPU with paddlepaddle-gpu"
+        )
+
+
+def _choose_kernels(pipe: Any, *, xformers: bool, cpu_kernels: bool, precision: str | None) -> None:
+    """Choose what computes attention, and on a CPU convolutions or whole models.
+
+    With a ``precision`` OpenVINO compiles them.
+    """
+    from ppdiffusers_tome.compilation.api import compile_cpu
+    from ppdiffusers_tome.cpu.api import enable_cpu_kernels
+
+    if xformers:
+        pipe.enable_xformers_memory_efficient_attention()
+    if cpu_kernels:
+        enable_cpu_kernels(pipe)
+    if precision is not None:
+        compile_cpu(pipe, precision)

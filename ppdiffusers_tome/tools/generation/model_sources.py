@@ -3,11 +3,12 @@
 Imports no Paddle, so that a wrong name is reported at once.
 """
 
+import hashlib
 import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ SMALL_MODELS = Path("examples/models")
 PHOTOGRAPHS = "photographs"  # the commands' default in a clone
 
 _ANY_PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
+_DEMONSTRATED = {"prompts": list, "steps": int, "guidance_scale": int | float, "controlnet": str}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -50,13 +52,18 @@ class ModelSource:
         """The name in images: of a folder its last part alone."""
         return self.name if self.folder is None else Path(os.path.abspath(self.folder)).name
 
+    def describe(self) -> dict[str, Any]:
+        """Return what tells it from others as plain values; of a folder's path, which nobody sees, a checksum."""
+        folder = None if self.folder is None else hashlib.sha256(os.path.abspath(self.folder).encode()).hexdigest()
+        return {"model": self.label, "model_folder": folder}
+
 
 def find_model(name: str | None) -> ModelSource:
     """Find a pipeline; in a clone None is the model of photographs."""
     owner, index = "a pipeline's", "model_index.json"
     if name is None and not list_small_models():
         raise UserError(f"--model is missing; give {owner} folder, a hub name or {describe_small_models(index)}")
-    return _find(name or PHOTOGRAPHS, "--model", owner, index)
+    return _find(PHOTOGRAPHS if name is None else name, "--model", owner, index)
 
 
 def find_controlnet(name: str) -> ModelSource:
@@ -102,13 +109,13 @@ def describe_small_models(index: str) -> str:
 
 def _read_demonstration(folder: Path) -> dict[str, Any]:
     """Read the fields of ``ModelSource`` that a folder's ``demonstration.json`` has."""
-    path = folder / "demonstration.json"
+    path, found = folder / "demonstration.json", dict[str, Any]()
     if not path.is_file():
         return {}
-    found: dict[str, Any] = {}
     with suppress(ValueError, AttributeError):  # of a file that is no object
-        known = {each.name for each in fields(ModelSource)} - {"name", "folder"}
-        found = {name: value for name, value in json.loads(path.read_bytes()).items() if name in known}
-    if found.get("controlnet"):
-        found["controlnet"] = str(folder / found["controlnet"])
-    return found | {"prompts": tuple(found.get("prompts") or ())}
+        content = json.loads(path.read_bytes())
+        found = {name: content[name] for name, kind in _DEMONSTRATED.items() if isinstance(content.get(name), kind)}
+    controlnet = folder / found.pop("controlnet", "")
+    if controlnet != folder and controlnet.is_dir():  # the model may have been copied without it
+        found["controlnet"] = str(controlnet)
+    return found | {"prompts": tuple(found.get("prompts", ()))}

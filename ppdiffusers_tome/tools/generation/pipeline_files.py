@@ -12,6 +12,7 @@ from ppdiffusers_tome.tools.console.output import log, warn
 from ppdiffusers_tome.tools.generation.class_labels import DIT_PIPELINE
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.weights import explain_weights, find_code, is_torch, list_pickles
+from ppdiffusers_tome.tools.measure.memory import explain_shortage
 
 _PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"
 DTYPES = ("float32", "float16", "bfloat16")
@@ -37,7 +38,7 @@ def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, 
     index = _read_index(model)
     kind = str(index.get("_class_name"))
     # A part is a library and a class of it; without either, the pipeline lacks it.
-    parts = {name: value[1] for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
+    parts = {name: value[-1] for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
     _require_usable(model, kind, parts, guided=controlnet is not None)
     loaded = _load_torch_parts(model, parts, dtype)
     if controlnet is None:
@@ -96,34 +97,6 @@ def _load_torch_parts(model: ModelSource, parts: Mapping[str, Any], dtype: str) 
     return loaded
 
 
-def check_device(dtype: str, *, xformers: bool) -> None:
-    """Check that this device has a dtype and efficient attention."""
-    import paddle
-
-    option = "--xformers" if xformers else f"--dtype {dtype}"
-    if paddle.get_device() == "cpu" and (xformers or dtype != "float32"):
-        raise UserError(
-            f"{option} needs a GPU: Paddle's CPU has no kernels for it; use --dtype float32 without --xformers, or "
-            "a GPU with paddlepaddle-gpu"
-        )
-
-
-def choose_kernels(pipe: Any, *, xformers: bool, cpu_kernels: bool, precision: str | None) -> None:
-    """Choose what computes attention, and on a CPU convolutions or whole models.
-
-    With a ``precision`` OpenVINO compiles them.
-    """
-    from ppdiffusers_tome.compilation.api import compile_cpu
-    from ppdiffusers_tome.cpu.api import enable_cpu_kernels
-
-    if xformers:
-        pipe.enable_xformers_memory_efficient_attention()
-    if cpu_kernels:
-        enable_cpu_kernels(pipe)
-    if precision is not None:
-        compile_cpu(pipe, precision)
-
-
 def drop_controlnet(pipe: Any) -> Any:
     """Make a pipeline without the ControlNet from one with it.
 
@@ -131,10 +104,12 @@ def drop_controlnet(pipe: Any) -> Any:
     """
     import ppdiffusers
 
-    name = next(plain for plain, guided in _CONTROLNET_PIPELINES.items() if guided == type(pipe).__name__)
+    kind = next(plain for plain, guided in _CONTROLNET_PIPELINES.items() if guided == type(pipe).__name__)
     parts = {name: part for name, part in pipe.components.items() if name != "controlnet"}
-    checks = {} if "safety_checker" not in parts else {"requires_safety_checker": parts["safety_checker"] is not None}
-    return getattr(ppdiffusers, name)(**parts, **checks)
+    own = {name: pipe.config[name] for name in ("force_zeros_for_empty_prompt",) if name in pipe.config}
+    if "safety_checker" in parts:
+        own["requires_safety_checker"] = parts["safety_checker"] is not None
+    return getattr(ppdiffusers, kind)(**parts, **own)
 
 
 def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
@@ -179,6 +154,8 @@ def _explain_faults(option: str, source: ModelSource) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
+        if explain_shortage(error):  # of memory, which has a remedy of its own
+            raise
         reason = " ".join(str(error).split())[:600] or type(error).__name__
         small = describe_small_models("model_index.json" if option == "--model" else "config.json")
         remedy = f"check the name and the network, or give {small}; for weights of PyTorch set FROM_DIFFUSERS=1"

@@ -11,13 +11,13 @@ from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 def check_prompt(loaded: LoadedPipeline, prompt: str) -> None:
     """Raise a ``UserError`` for what this pipeline does not take."""
     if loaded.settings.negative_prompt is not None:
+        if "negative_prompt" not in inspect.signature(loaded.pipe.__call__).parameters:
+            raise UserError(f"--negative-prompt has no effect in a {type(loaded.pipe).__name__}; omit it")
         if loaded.guidance_scale <= 1:
             raise UserError(
                 f"--negative-prompt has no effect at guidance scale {loaded.guidance_scale:g}; give a "
                 "--guidance-scale above 1, or omit it"
             )
-        if "negative_prompt" not in inspect.signature(loaded.pipe.__call__).parameters:
-            raise UserError(f"--negative-prompt has no effect in a {type(loaded.pipe).__name__}; omit it")
     if loaded.labels is not None:
         loaded.labels.check_arguments(loaded.settings.height, loaded.settings.width, loaded.guidance_scale)
         loaded.labels.find_class(prompt)

@@ -58,7 +58,7 @@ def generate_image(
         steps, guidance_scale, negative_prompt: as in ppdiffusers.
         edges: to guide the ControlNet.
         controlnet_scale: how strongly they guide.
-        after_step: called after every denoising step, before the image is decoded.
+        after_step: called after every call of the denoiser, before the image is decoded.
     """
     def report_step(*_: Any) -> dict[str, Any]:
         after_step()

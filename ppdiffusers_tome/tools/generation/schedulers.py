@@ -27,7 +27,7 @@ def make_scheduler(name: str, config: Any) -> Any:
     return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **overrides)
 
 
-def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool) -> None:
+def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> None:
     """Check on a tiny latent that a scheduler can run.
 
     ppdiffusers 0.29's UniPC, for example, fails on Paddle 3, and PNDM in a single step.

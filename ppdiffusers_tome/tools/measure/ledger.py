@@ -43,7 +43,7 @@ class Ledger:
         for name, value in self._identity.items():
             if (old := before.get(name)) != value:
                 is_short = len(f"{old}{value}") <= _MAX_CHARACTERS
-                differs = f"{name} {old}, and this run has {value}" if is_short else f"other {name}"
+                differs = f"{name} {old}, and this run has {value}" if is_short else f"other {name.replace('_', ' ')}"
                 raise UserError(
                     f"give another --output, or --overwrite to start over: {path} was measured with {differs}"
                 )

@@ -14,7 +14,8 @@ import gradio as gr
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.image_settings import DEFAULT_PRESET, SIZE_MULTIPLE
+from ppdiffusers_tome.tools.generation.image_settings import SIZE_MULTIPLE
+from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged

@@ -13,10 +13,10 @@ from PIL import Image
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
-from ppdiffusers_tome.tools.generation import image_settings, loading, prompt_checks
+from ppdiffusers_tome.tools.generation import image_settings, loading, prompt_checks, prompts
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, make_warm_up_config
 from ppdiffusers_tome.tools.generation.pipeline_files import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.images import read_image
@@ -126,7 +126,7 @@ class Studio:
         prompt, negative_prompt = (str(form[name] or "").strip() for name in ("prompt", "negative_prompt"))
         if not prompt or None in form.values():
             raise RefusedError("empty")
-        image_settings.check_text("prompt", prompt + negative_prompt)
+        prompts.check_text("prompt", prompt + negative_prompt)
         multiple = image_settings.SIZE_MULTIPLE
         if any(form[name] <= 0 or form[name] % multiple for name in ("height", "width")):
             raise RefusedError("bad_size", multiple=multiple)
@@ -207,7 +207,7 @@ class Studio:
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
         # Of programs only some are kept in memory, so that of other settings may be gone.
         if key not in self._warm or loaded.settings.compile is not None:
-            loaded.apply(image_settings.make_warm_up_config(tome))
+            loaded.apply(make_warm_up_config(tome))
             counter = _count_calls(report, "warm_up", 1)
             loaded.generate(request.prompt, 0, edges, steps=loaded.count_warm_up_steps(), after_step=counter)
             self._warm.add(key)

@@ -43,6 +43,8 @@ generate --prompt x --compile --cpu-kernels | --cpu-kernels: not allowed with ar
 generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16')
 generate --prompt x --compile --ratio 0 --cache 0.2 | --compile makes programs that do the same in every step; omit it
 compare --compile --configs balanced --cache 0.2 | --compile makes programs that do the same in every step; omit it
+generate --prompt x --model '' | --model has no model_index.json
+generate --prompt x --config '' | cannot be read as settings
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
 generate --prompt x --model controlnet | --model controlnet has no model_index.json
 generate --prompt x --model photograph | does not exist; give a pipeline's folder, a hub name or a small model of exam
@@ -115,6 +117,7 @@ UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "predictio
     [
         ("model_index.json", b"[]", "could not be loaded; check that its files are complete"),
         ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "which this command cannot use"),
+        ("model_index.json", b'{"_class_name": "DiTPipeline", "vae": ["ppdiffusers"]}', "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("text_encoder/model.safetensors", None, "could not be loaded; check that its files are complete"),

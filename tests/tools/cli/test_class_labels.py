@@ -86,8 +86,9 @@ def test_what_a_dit_cannot_do_is_refused(arguments, words, folder, photo, tmp_pa
     given = [str(photo) if argument == "PHOTO" else argument for argument in arguments]
     assert main([*given, "--model", str(folder), "--output", str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
-    with pytest.raises(UserError, match="guidance scale 4: a DiTPipeline needs class 1000"):
-        ClassLabels({}, 10, SIDE).check_arguments(None, None, 4.0)
+    for num_classes in (10, 2000):
+        with pytest.raises(UserError, match="guidance scale 4: a DiTPipeline guides with class 1000 as none"):
+            ClassLabels({}, num_classes, SIDE).check_arguments(None, None, 4.0)
 
 
 def test_compare_takes_the_first_classes_by_default(run):

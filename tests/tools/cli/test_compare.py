@@ -132,11 +132,13 @@ def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_p
 
 def test_results_of_other_settings_are_refused_in_one_sentence_and_overwritten_on_demand(whole, copy, capsys):
     remedy = f"give another --output, or --overwrite to start over: {copy}/compare.jsonl was measured with"
-    for other, words in (
+    other = shutil.copytree(tiny.PHOTOGRAPHS, copy.parent / "photographs")  # of the same name
+    for given, words in (
         (["--steps", "2"], "steps 1, and this run has 2"), (["--cache", "0.5"], "other configurations"),
+        (["--model", str(other)], "other model folder"),
     ):  # fmt: skip
         capsys.readouterr()
-        assert compare(copy, *TWO, *BOTH, *other) == 2
+        assert compare(copy, *TWO, *BOTH, *given) == 2
         assert heard(capsys.readouterr().err)[-1] == f"ppdiffusers-tome: error: {remedy} {words}"
     assert read_keys(copy) == read_keys(whole)
     assert compare(copy, "--prompt", PROMPT, "--ratios", "0.5", "--steps", "2", "--overwrite") == 0

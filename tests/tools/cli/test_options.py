@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.generation import pipeline_files
-from ppdiffusers_tome.tools.generation.arguments import name_option
+from ppdiffusers_tome.tools.generation.tome_arguments import name_option
 from tools.cli.conftest import PROMPT
 
 # What a command is run with, and the options that a case asks about; all that are not in the case where it has none.
@@ -77,7 +77,7 @@ def plan(tmp_path, photo, monkeypatch):
 
     monkeypatch.setattr(pipeline_files, "load_pipeline", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.try_imports", stop)
-    monkeypatch.setattr("ppdiffusers_tome.tools.generation.pipeline_files.check_device", lambda *_, **__: None)
+    monkeypatch.setattr("ppdiffusers_tome.tools.generation.loading.check_device", lambda *_, **__: None)
 
     def run(arguments: list[str]) -> int | str:
         made.clear()

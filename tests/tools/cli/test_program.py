@@ -14,6 +14,7 @@ import pytest
 
 import ppdiffusers_tome
 from ppdiffusers_tome.cpu.process import count_usable_cores
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate
@@ -21,9 +22,12 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.generation.image_settings import get_tome_overrides, parse_settings
+from ppdiffusers_tome.tools.generation import pipeline_files
+from ppdiffusers_tome.tools.generation.image_settings import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+from ppdiffusers_tome.tools.generation.loading import check_device
 from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.tome_arguments import get_tome_overrides
 from tools.cli.conftest import PROMPT, SMALL, heard
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}
@@ -124,6 +128,14 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
     assert "not enough memory (all is taken); make images smaller, or on a CPU give --cpu-kernels" in error
     assert main([*GENERATE, "--compile"]) == 2
     assert capsys.readouterr().err.endswith("make images smaller\n"), "one or the other"
+    with pytest.raises(MemoryError), pipeline_files._explain_faults("--model", find_model("emoji")):
+        fail(None)  # has no other words while loading
+
+
+def test_options_of_another_device_are_refused(monkeypatch):
+    monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")
+    with pytest.raises(UserError, match=r"--cpu-kernels compute in float32 on a CPU, not in float32 on gpu:0"):
+        check_device("float32", cpu_kernels=True)
 
 
 def test_table_in_markdown_and_aligned(capsys):

@@ -23,8 +23,8 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.generation.image_settings import DEFAULT_PRESET
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
+from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET
 from ppdiffusers_tome.tools.play import i18n
 from ppdiffusers_tome.tools.play.page import StudioPage
 from ppdiffusers_tome.tools.play.studio import Studio, read_photo

@@ -4,10 +4,11 @@ import argparse
 
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, check_seed, parse_settings
 from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
+from ppdiffusers_tome.tools.generation.tome_arguments import add_tome_arguments
 from ppdiffusers_tome.tools.measure.ledger import prepare_results
 
 HELP = "Generate the same images unmerged and with settings; compare speed, memory and similarity."

@@ -5,16 +5,18 @@ import os
 import statistics
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
-from ppdiffusers_tome.tools.generation.image_settings import DEFAULT_PRESET, ImageSettings, parse_settings
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, parse_settings
 from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
+from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET, add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
 from ppdiffusers_tome.tools.measure.system import get_device_name
@@ -38,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args)
+    settings = replace(parse_settings(args), tome=parse_tome_config(args))
     if args.prompt is None and args.prompts is None:
         raise UserError(f"there is no prompt; give one with --prompt '{settings.model.default_prompts[0]}'")
     prompts = parse_prompts(args)

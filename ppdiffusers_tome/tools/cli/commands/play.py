@@ -10,12 +10,9 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
-from ppdiffusers_tome.tools.generation.image_settings import (
-    ImageSettings,
-    check_prompts,
-    parse_settings,
-    refuse_conflicts,
-)
+from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, parse_settings
+from ppdiffusers_tome.tools.generation.prompts import check_prompts
+from ppdiffusers_tome.tools.generation.tome_arguments import refuse_conflicts
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
 EXTRA = "play"

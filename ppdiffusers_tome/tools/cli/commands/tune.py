@@ -12,10 +12,12 @@ from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_librari
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
-from ppdiffusers_tome.tools.generation.image_settings import check_prompts, parse_settings, refuse_conflicts
+from ppdiffusers_tome.tools.generation.image_settings import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
+from ppdiffusers_tome.tools.generation.tome_arguments import refuse_conflicts
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 

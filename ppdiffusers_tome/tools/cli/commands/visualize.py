@@ -1,14 +1,17 @@
 """``ppdiffusers-tome visualize``: merged tokens over the image."""
 
 import argparse
+from dataclasses import replace
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
-from ppdiffusers_tome.tools.generation.image_settings import check_prompts, parse_settings
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.image_settings import parse_settings
 from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+from ppdiffusers_tome.tools.generation.prompts import check_prompts
+from ppdiffusers_tome.tools.generation.tome_arguments import add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.images import write_image
 
 HELP = "Generate an image and show which of its tokens merged, by step and level."
@@ -32,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--compile has no effect here: merging is recorded in Paddle's own layers; omit it")
     if args.ratio is None and args.config is None:
         args.ratio = 0.5  # presets make no groups
-    settings = parse_settings(args)
+    settings = replace(parse_settings(args), tome=parse_tome_config(args))
     prompts = check_prompts(args.prompt, settings.model.default_prompts[1:2])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
