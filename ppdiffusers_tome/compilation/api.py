@@ -44,16 +44,8 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
         >>> pipe.apply_tome("balanced")  # doctest: +SKIP
         >>> compile_cpu(pipe)  # doctest: +SKIP
     """
-    if precision not in tuple(BOUNDS):
-        known = " or ".join(map(repr, BOUNDS))
-        raise ToMeValueError(f"precision must be {known}; got {shorten_repr(precision)}")
     layers = list(_list_layers(model_or_pipe))
-    _require_packages()
-    if precision == "bfloat16" and not has_bfloat16():
-        raise ToMeValueError(
-            "precision='bfloat16' needs a processor that computes in it (AMX or AVX-512 BF16), and this one does not; "
-            "give precision='float32'"
-        )
+    require_compiler(precision)
     for name, layer in layers:
         label, snapshot = name or type(layer).__name__, take_snapshot(layer)
         if obstacle := Contents(snapshot).find_obstacle(snapshot.settings):
@@ -86,8 +78,11 @@ def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
             yield name, model
 
 
-def _require_packages() -> None:
-    """Refuse an environment without OpenVINO or Paddle 3."""
+def require_compiler(precision: str) -> None:
+    """Refuse an environment without OpenVINO, Paddle 3 or the precision."""
+    if precision not in tuple(BOUNDS):
+        known = " or ".join(map(repr, BOUNDS))
+        raise ToMeValueError(f"precision must be {known}; got {shorten_repr(precision)}")
     if paddle.__version__.startswith("2."):
         raise ToMeValueError(
             f"compile_cpu needs Paddle 3; this is {paddle.__version__}: pip install paddlepaddle==3.3.1"
@@ -98,3 +93,7 @@ def _require_packages() -> None:
         raise ToMeValueError(
             f"compile_cpu needs openvino ({type(error).__name__}: {error}); pip install 'openvino>=2026.4,<2027'"
         ) from error
+    if precision == "bfloat16" and not has_bfloat16():
+        raise ToMeValueError(
+            "bfloat16 needs a processor that computes in it (AMX or AVX-512 BF16), and this one does not; give float32"
+        )

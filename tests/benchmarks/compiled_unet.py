@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         missing = [key for key in turns if key not in ledger]
         jobs.append((f"{size}x{size}, {precision}", missing, partial(measure_turns, args)))
     run_jobs(jobs, ledger, description="processes")
-    results = {row: [found for n in range(args.rounds) if (found := ledger.get((asdict(row), n)))] for row in rows}
+    results = {row: [ledger[asdict(row), n] for n in range(args.rounds) if (asdict(row), n) in ledger] for row in rows}
     notes = [
         pages.describe(machine),
         f"{args.model}, batch {args.batch}; {args.rounds} processes of {args.repeats} timed calls after the first",

@@ -57,13 +57,13 @@ class Contender(Configuration):
     family: str | None = None
     contender: str = "ours"
 
-    def apply(self, pipe: Any) -> None:
+    def apply(self, loaded: LoadedPipeline) -> None:
         if self.contender != PORT:
-            super().apply(pipe)
+            super().apply(loaded)
             return
         assert self.tome is not None
-        UNMERGED.apply(pipe)  # which removes the port, too; of its settings only two are those of ``ToMeConfig``
-        apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
+        UNMERGED.apply(loaded)  # which removes the port, too; of its settings only two are those of ``ToMeConfig``
+        apply_port(loaded.pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
 
 
 def port(
@@ -97,14 +97,14 @@ def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration],
         for row in rows:
             configuration, sample = by_name[row["configuration"]["name"]], row["samples"][number]
             image = sample["prompt"], sample["seed"] - loaded.settings.seed, None
-            configuration.apply(loaded.pipe)
+            configuration.apply(loaded)
             if number == 0:
                 loaded.generate(*image, steps=1)  # the first image of a configuration is slower
             with time_blocks(loaded.pipe) as by_level:
                 loaded.generate(*image, steps=configuration.steps)
             sample["block_seconds"] = {str(level): value for level, value in by_level.items()}
             seconds[configuration.name].append(sum(by_level[level] for level in levels))
-    UNMERGED.apply(loaded.pipe)
+    UNMERGED.apply(loaded)
     for row in rows:
         own = seconds[row["configuration"]["name"]]
         row["block_seconds"] = asdict(Median.from_values(own))

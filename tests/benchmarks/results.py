@@ -242,7 +242,8 @@ def _measure_rounds(
 
 
 def _summarize(case: Case, repeats: int, label: str, ledger: Ledger) -> Result:
-    rounds = [ledger.get(case.key("round", number), {}) for number in range(repeats)]
+    keys = [case.key("round", number) for number in range(repeats)]
+    rounds = [ledger[key] for key in keys if key in ledger]
     too_large = case.key("too large", label) in ledger
     timed = [] if too_large else [seconds for seconds in rounds if label in seconds]
     both = [seconds for seconds in timed if NONE in seconds]

@@ -15,6 +15,7 @@ from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhea
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
 pytestmark = pytest.mark.once
 
@@ -92,7 +93,7 @@ def test_the_clock_of_blocks_covers_all_their_hooks(
         now[0] += 1
 
     block.block.register_forward_pre_hook(pause)
-    configuration.apply(pipe)
+    configuration.apply(LoadedPipeline(pipe, settings=None))
     block.block.register_forward_post_hook(pause)
     pipe.unet.conv_out.register_forward_pre_hook(pause)  # of another layer
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])  # time passes in the hooks alone

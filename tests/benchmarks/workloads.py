@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.random_models import RANDOM_SD3, random_model
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.loading import check_device
 
 PLAIN, CPU, XFORMERS, FLASH = ATTENTIONS = ("plain", "cpu", "xformers", "flash")
 _PADDLE_NAMES = {XFORMERS: "cutlass", FLASH: "flash"}
@@ -57,7 +56,8 @@ def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
 
     from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 
-    check_device(case.dtype)
+    if case.dtype != "float32" and paddle.get_device() == "cpu":
+        raise UserError(f"--dtype {case.dtype} needs a GPU with paddlepaddle-gpu")
     if case.attention in _PADDLE_NAMES and not paddle.get_device().startswith("gpu"):
         raise UserError(f"--attention {case.attention} needs a GPU with paddlepaddle-gpu; use plain or cpu here")
     denoiser, run = _load_denoiser(case)

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -119,12 +120,10 @@ class TestCandidates:
         assert {ToMeConfig(), *map(ToMeConfig.preset, ("quality", "balanced", "fast"))} < {*CANDIDATES}
         assert sum(config.cache > 0 for config in CANDIDATES) == 4
 
-    def test_few_steps_have_no_cache(self):
+    def test_few_steps_have_no_cache_and_given_ones_are_tried_once_in_their_order(self):
         without_cache = [config for config in CANDIDATES if not config.cache]
         assert list_candidates(None, [20, 8], is_compiled=False) == without_cache
         assert list_candidates(None, [20], is_compiled=True) == without_cache
-
-    def test_given_ones_are_tried_once_in_their_order(self):
         assert list_candidates([STRONG, MILD, STRONG], [2], is_compiled=False) == [STRONG, MILD]
 
 
@@ -142,11 +141,8 @@ class TestOnAPipeline:
 
     def test_they_are_printed_by_default(self, capsys):
         tune(small_pipeline(), PROMPT, candidates=[MILD])
-        first, second = capsys.readouterr().out.splitlines()
-        assert first.startswith("unmerged: ")
-        assert first.endswith(" s, 1.00x the speed, identical")
-        assert second.startswith("ratio 0.1: ")
-        assert second.endswith(" dB")
+        printed = r"unmerged: .* s, 1\.00x the speed, identical\nratio 0\.1: .* dB\n"
+        assert re.fullmatch(printed, capsys.readouterr().out)
 
     def test_the_least_similar_image_of_all_calls_counts(self):
         def draw(pipe: Any, call: dict[str, Any]) -> list[np.ndarray]:
@@ -160,10 +156,6 @@ class TestOnAPipeline:
         for each, least in ((calls, min(map(min, expected))), (calls[0], min(expected[0]))):
             assert tune_with(STRONG, call=each).trials[0].psnr == least
         assert min(expected[0]) < max(expected[0])
-
-    def test_a_cache_is_a_candidate_like_others(self):
-        (trial,) = tune_with(ToMeConfig(0, cache=0.5), call={**PROMPT, "num_inference_steps": 9}).trials
-        assert math.isfinite(trial.psnr)
 
     @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
     def test_compiling_is_not_timed(self, tmp_path, monkeypatch):
@@ -227,12 +219,6 @@ class TestOnAPipeline:
         with pytest.raises(ToMeTypeError, match="call has 'promt', which Own does not take; did you mean prompt"):
             tune(pipe, {"promt": "a cat"})
 
-    def test_a_function_in_the_place_of_the_pipelines_takes_what_it_takes(self, monkeypatch):
-        cls = ppdiffusers.StableDiffusionPipeline
-        call = cls.__call__
-        monkeypatch.setattr(cls, "__call__", lambda self, *given, **named: call(self, *given, **named))
-        assert len(tune_with(MILD).trials) == 1
-
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
 
@@ -246,8 +232,8 @@ class TestImages:
             assert np.array_equal(read_images(output), [PIXELS, PIXELS // 2])
 
     def test_a_single_channel_is_grey(self):
-        image = Image.fromarray(PIXELS[..., 0])
-        assert np.array_equal(read_images(SimpleNamespace(images=[image])), [PIXELS[..., :1].repeat(3, axis=2)])
+        grey = read_images(SimpleNamespace(images=[Image.fromarray(PIXELS[..., 0])]))
+        assert np.array_equal(grey, [PIXELS[..., :1].repeat(3, axis=2)])
 
     @pytest.mark.parametrize(
         ("output", "words"),

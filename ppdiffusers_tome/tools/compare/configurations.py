@@ -12,6 +12,7 @@ from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_setting
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.tome_arguments import (
     DEFAULT_PRESET,
     get_tome_overrides,
@@ -29,14 +30,9 @@ class Configuration:
     tome: ToMeConfig | None = None  # None for the unmerged pipeline
     steps: int | None = None  # where they are fewer than those of all others
 
-    def apply(self, pipe: Any) -> None:
+    def apply(self, loaded: LoadedPipeline) -> None:
         """Apply it to a pipeline, in place of the one before."""
-        from ppdiffusers_tome.api import apply_tome, remove_tome
-
-        if self.tome is None:
-            remove_tome(pipe)
-        else:
-            apply_tome(pipe, self.tome)
+        loaded.apply(self.tome)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""

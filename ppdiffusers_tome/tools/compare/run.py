@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, make_warm_up_config
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
@@ -52,7 +52,7 @@ class Comparison:
         for each in self.configurations:
             if each.steps is not None:
                 check_scheduler(self.loaded.pipe.scheduler, each.steps)
-        run = {**self.loaded.describe_run(), "negative_prompt": self.loaded.settings.negative_prompt}
+        run = self.loaded.describe_run()
         del run["versions"]  # those of the machine
         machine = {**describe_machine(), "memory": explain_peak()}
         configurations = {each.name: each.to_dict() for each in self.configurations}
@@ -100,8 +100,7 @@ class Comparison:
         image = case.prompt, case.seed - self.loaded.settings.seed, self.edges
         # The first image of a configuration is slower. Of programs only some are kept in memory, so one may be gone.
         if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
-            replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
-            self.loaded.generate(*image, steps=self.loaded.count_warm_up_steps())
+            self.loaded.warm_up(configuration.tome, *image)
             self._warmed_up.add(configuration.name)
-        configuration.apply(self.loaded.pipe)
+        configuration.apply(self.loaded)
         return self.loaded.generate(*image, steps=configuration.steps)

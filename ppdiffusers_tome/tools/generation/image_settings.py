@@ -50,25 +50,24 @@ class ImageSettings:
         """Of the photo's file, as another one may have the name, or take its place."""
         return None if self.photo is None else zlib.crc32(self.photo.read_bytes())
 
-    def describe_request(self, prompt: str, number: int) -> dict[str, Any]:
-        """Return what was asked for as plain values; ``defaults`` are None."""
-        names = ("negative_prompt", "height", "width", "steps", "guidance_scale", "dtype", "compile")
-        return {
-            "prompt": prompt, "seed": self.seed + number, **{name: getattr(self, name) for name in names},
-            **self.model.describe(), "controlnet": self.describe_control(),
-            "scheduler": SCHEDULERS.get(str(self.scheduler)),
-            "tome": None if self.tome.changes_nothing else self.tome.to_dict(),
-        }  # fmt: skip
+    def describe(self) -> dict[str, Any]:
+        """Return what images share besides merging as plain values; ``defaults`` are None."""
+        words = "negative_prompt height width steps guidance_scale dtype xformers cpu_kernels compile"
+        own = {name: getattr(self, name) for name in words.split()}
+        scheduler = SCHEDULERS.get(str(self.scheduler))
+        return {**self.model.describe(), "controlnet": self._describe_control(), **own, "scheduler": scheduler}
 
-    def describe_control(self) -> dict[str, Any] | None:
-        """Return the ControlNet and its photo as plain values, if any."""
+    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
+        """Return all that was asked for of an image as plain values."""
+        tome = None if self.tome.changes_nothing else self.tome.to_dict()
+        return {"prompt": prompt, "seed": self.seed + number, "tome": tome, **self.describe()}
+
+    def _describe_control(self) -> dict[str, Any] | None:
         if self.controlnet is None:
             return None
-        photo = None if self.photo is None else self.photo.name
-        return {
-            **self.controlnet.describe(), "scale": self.controlnet_scale, "photo": photo,
-            "photo_checksum": self.photo_checksum,
-        }  # fmt: skip
+        photo = self.photo and self.photo.name
+        own = {"scale": self.controlnet_scale, "photo": photo, "photo_checksum": self.photo_checksum}
+        return {**self.controlnet.describe(), **own}
 
 
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
 
 
-def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
-    """Return settings for a warm-up of one step without warnings."""
-    warm_up = tome and replace(tome, cache=0.0, start=0.0, end=1.0)
-    return None if warm_up is None or warm_up.changes_nothing else warm_up
-
-
 @dataclass(frozen=True)
 class LoadedPipeline:
     """A pipeline, ready to generate."""
@@ -69,18 +63,33 @@ class LoadedPipeline:
         applied = get_tome(self.pipe)
         if applied is None:
             return "no token merging"
-        reports = {entry.denoiser: entry.last_image for entry in applied.entries if entry.last_image is not None}
         skipped = [
-            f"; {each.num_skipped} of {format_count(each.num_skipped + each.num_computed, 'call')} of {name} skipped"
-            for name, each in reports.items()
+            f"; {count} of {format_count(calls, 'call')} of {name} skipped"
+            for name, (count, calls) in self.count_skipped_calls().items()
         ]
         return f"token merging: {applied}{''.join(skipped)}"
+
+    def count_skipped_calls(self) -> dict[str, tuple[int, int]]:
+        """Count how many of how many calls of each denoiser the last image skipped."""
+        from ppdiffusers_tome.api import get_tome
+
+        entries = getattr(get_tome(self.pipe), "entries", ())
+        images = {each.denoiser: each.last_image for each in entries if each.last_image is not None}
+        return {name: (each.num_skipped, each.num_skipped + each.num_computed) for name, each in images.items()}
 
     def count_calls(self) -> int:
         """Count the calls of the denoiser for an image."""
         scheduler = copy.deepcopy(self.pipe.scheduler)  # whose image may run
         scheduler.set_timesteps(self.settings.steps)
         return len(scheduler.timesteps)
+
+    def warm_up(
+        self, tome: ToMeConfig | None, prompt: str, number: int, edges: Image.Image | None, *,
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Generate with as few steps as can be, as a first image is slower; ``apply`` follows."""
+        self.apply(tome and replace(tome, cache=0.0, start=0.0, end=1.0))  # which in one step would warn
+        self.generate(prompt, number, edges, steps=self.count_warm_up_steps(), after_step=after_step)
 
     def count_warm_up_steps(self) -> int:
         """Count one step, or those of an image if its scheduler cannot run one."""
@@ -126,22 +135,19 @@ class LoadedPipeline:
 
     def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
-        wanted, ratio = self.settings.describe_request(prompt, number), self.settings.tome.to_dict()["ratio"]
-        return {**wanted, "ratio": ratio, **self.describe_run(), "defaults": self.settings.defaults}
+        return self.settings.describe_image(prompt, number) | self.describe_run() | {"defaults": self.settings.defaults}
 
     def describe_run(self) -> dict[str, Any]:
-        """Return what all images of this pipeline have in common."""
+        """Return what all images of this pipeline share besides merging."""
         import paddle
         import ppdiffusers
 
         from ppdiffusers_tome.version import __version__
 
-        (height, width), settings = self.size, self.settings
+        height, width = self.size
         return {
-            **settings.model.describe(), "controlnet": settings.describe_control(), "height": height, "width": width,
-            "steps": settings.steps, "guidance_scale": self.guidance_scale,
-            "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
-            "cpu_kernels": settings.cpu_kernels, "compile": settings.compile, "versions": {
+            **self.settings.describe(), "height": height, "width": width, "guidance_scale": self.guidance_scale,
+            "scheduler": type(self.pipe.scheduler).__name__, "versions": {
                 "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
             },
         }  # fmt: skip

@@ -33,43 +33,44 @@ def _load(settings: ImageSettings) -> LoadedPipeline:
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
-    check_device(settings.dtype, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels)
+    check_device(settings)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    _choose_kernels(pipe, xformers=settings.xformers, cpu_kernels=settings.cpu_kernels, precision=settings.compile)
+    _choose_kernels(pipe, settings)
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
     return LoadedPipeline(pipe, settings, labels)
 
 
-def check_device(dtype: str, *, xformers: bool = False, cpu_kernels: bool = False) -> None:
-    """Check that this device has a dtype and kernels."""
+def check_device(settings: ImageSettings) -> None:
+    """Refuse a dtype and kernels that this device does not have."""
     import paddle
 
-    device = paddle.get_device()
-    if cpu_kernels and (device != "cpu" or dtype != "float32"):
-        raise UserError(f"--cpu-kernels compute in float32 on a CPU, not in {dtype} on {device}; omit it")
-    option = "--xformers" if xformers else f"--dtype {dtype}"
-    if device == "cpu" and (xformers or dtype != "float32"):
+    from ppdiffusers_tome.compilation.api import require_compiler
+
+    device, dtype = paddle.get_device(), settings.dtype
+    for option, is_given in (("--cpu-kernels", settings.cpu_kernels), ("--compile", settings.compile is not None)):
+        if is_given and (device != "cpu" or dtype != "float32"):
+            raise UserError(f"{option} is for --dtype float32 on a CPU, and this is {dtype} on {device}; omit it")
+    if device == "cpu" and (settings.xformers or dtype != "float32"):
         raise UserError(
-            f"{option} needs a GPU: Paddle's CPU has no kernels for it; use --dtype float32 without --xformers, or "
-            "a GPU with paddlepaddle-gpu"
+            f"{'--xformers' if settings.xformers else f'--dtype {dtype}'} needs a GPU: Paddle's CPU has no kernels for "
+            "it; use --dtype float32 without --xformers, or a GPU with paddlepaddle-gpu"
         )
+    if settings.compile is not None:
+        require_compiler(settings.compile)
 
 
-def _choose_kernels(pipe: Any, *, xformers: bool, cpu_kernels: bool, precision: str | None) -> None:
-    """Choose what computes attention, and on a CPU convolutions or whole models.
-
-    With a ``precision`` OpenVINO compiles them.
-    """
+def _choose_kernels(pipe: Any, settings: ImageSettings) -> None:
+    """Choose what computes attention, and on a CPU convolutions or whole models."""
     from ppdiffusers_tome.compilation.api import compile_cpu
     from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 
-    if xformers:
+    if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
-    if cpu_kernels:
+    if settings.cpu_kernels:
         enable_cpu_kernels(pipe)
-    if precision is not None:
-        compile_cpu(pipe, precision)
+    if settings.compile is not None:
+        compile_cpu(pipe, settings.compile)

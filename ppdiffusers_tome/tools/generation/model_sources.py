@@ -20,7 +20,7 @@ SMALL_MODELS = Path("examples/models")
 PHOTOGRAPHS = "photographs"  # the commands' default in a clone
 
 _ANY_PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
-_DEMONSTRATED = {"prompts": list, "steps": int, "guidance_scale": int | float, "controlnet": str}
+_DEMONSTRATED: dict[str, Any] = {"prompts": list, "steps": int, "guidance_scale": int | float, "controlnet": str}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -53,9 +53,13 @@ class ModelSource:
         return self.name if self.folder is None else Path(os.path.abspath(self.folder)).name
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells it from others as plain values; of a folder's path, which nobody sees, a checksum."""
-        folder = None if self.folder is None else hashlib.sha256(os.path.abspath(self.folder).encode()).hexdigest()
-        return {"model": self.label, "model_folder": folder}
+        """Return what tells it from others as plain values."""
+        if self.folder is None:
+            return {"model": self.label, "model_files": None}
+        # Others may have its name, or be saved into its folder; their files differ in size or age.
+        files = {path.relative_to(self.folder): path.stat() for path in self.folder.rglob("*") if path.is_file()}
+        listed = sorted(f"{path} {found.st_size} {found.st_mtime_ns}" for path, found in files.items())
+        return {"model": self.label, "model_files": hashlib.sha256("\n".join(listed).encode()).hexdigest()}
 
 
 def find_model(name: str | None) -> ModelSource:
@@ -115,6 +119,8 @@ def _read_demonstration(folder: Path) -> dict[str, Any]:
     with suppress(ValueError, AttributeError):  # of a file that is no object
         content = json.loads(path.read_bytes())
         found = {name: content[name] for name, kind in _DEMONSTRATED.items() if isinstance(content.get(name), kind)}
+    if not all(isinstance(prompt, str) and prompt.strip() for prompt in found.get("prompts", ())):
+        del found["prompts"]
     controlnet = folder / found.pop("controlnet", "")
     if controlnet != folder and controlnet.is_dir():  # the model may have been copied without it
         found["controlnet"] = str(controlnet)

@@ -29,12 +29,16 @@ def explain_weights(folder: Path) -> str | None:
 
 
 def list_pickles(folder: Path) -> list[str]:
-    """List the pickled weights that stand in for safetensors."""
+    """List the pickled weights that stand in for safetensors, of which a variant such as fp16 comes after them."""
     safe = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
     files = _list_files(folder)
-    safe_files = [path for path in files if path.suffix == ".safetensors" and path.name.startswith((safe, "model"))]
-    has_safe = {path.parent for path in safe_files}
-    pickles = [path for path in files if path.suffix in _PICKLED and path.parent not in has_safe]
+    own = {path.parent for path in files if path.name == "config.json" and b'"_class_name"' in path.read_bytes()}
+
+    def has_safe(part: Path) -> bool:
+        stem = safe if part in own else "model"  # of a text encoder
+        return any((part / f"{stem}.safetensors{end}").is_file() for end in ("", ".index.json"))
+
+    pickles = [path for path in files if path.suffix in _PICKLED and not has_safe(path.parent)]
     return [str(path.relative_to(folder)) for path in pickles]
 
 

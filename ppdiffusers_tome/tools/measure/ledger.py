@@ -54,9 +54,6 @@ class Ledger:
     def __getitem__(self, key: Any) -> Any:
         return self._results[json.dumps(key)]
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self._results.get(json.dumps(key), default)
-
     def add(self, key: Any, result: Any) -> None:
         """Add a result; it is on the disk when this returns."""
         self._results[json.dumps(key)] = result

@@ -16,7 +16,7 @@ from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_s
 from ppdiffusers_tome.tools.generation import image_settings, loading, prompt_checks, prompts
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, make_warm_up_config
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.pipeline_files import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.images import read_image
@@ -207,9 +207,7 @@ class Studio:
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
         # Of programs only some are kept in memory, so that of other settings may be gone.
         if key not in self._warm or loaded.settings.compile is not None:
-            loaded.apply(make_warm_up_config(tome))
-            counter = _count_calls(report, "warm_up", 1)
-            loaded.generate(request.prompt, 0, edges, steps=loaded.count_warm_up_steps(), after_step=counter)
+            loaded.warm_up(tome, request.prompt, 0, edges, after_step=_count_calls(report, "warm_up", 1))
             self._warm.add(key)
         loaded.apply(tome)
         return loaded.generate(request.prompt, 0, edges, after_step=_count_calls(report, stage, loaded.count_calls()))
@@ -225,11 +223,10 @@ def _describe_merging(request: ImageRequest) -> Notes:
         ("applied_note", {"denoiser": each.denoiser, "settings": each.config.summary, "blocks": len(each.paths)})
         for each in entries
     ]
-    for name, image in {each.denoiser: each.last_image for each in entries}.items():
-        if image is not None:
-            calls = image.num_skipped + image.num_computed
-            notes.append(("skipped_note", {"denoiser": name, "skipped": image.num_skipped, "calls": calls}))
-    return notes
+    skipped = request.loaded.count_skipped_calls().items()
+    return notes + [
+        ("skipped_note", {"denoiser": name, "skipped": count, "calls": calls}) for name, (count, calls) in skipped
+    ]
 
 
 def _count_calls(report: ReportStage, stage: str, calls: int) -> Callable[[], None]:

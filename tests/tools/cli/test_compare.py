@@ -133,9 +133,10 @@ def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_p
 def test_results_of_other_settings_are_refused_in_one_sentence_and_overwritten_on_demand(whole, copy, capsys):
     remedy = f"give another --output, or --overwrite to start over: {copy}/compare.jsonl was measured with"
     other = shutil.copytree(tiny.PHOTOGRAPHS, copy.parent / "photographs")  # of the same name
+    Path(other, "model_index.json").touch()
     for given, words in (
         (["--steps", "2"], "steps 1, and this run has 2"), (["--cache", "0.5"], "other configurations"),
-        (["--model", str(other)], "other model folder"),
+        (["--model", str(other)], "other model files"),
     ):  # fmt: skip
         capsys.readouterr()
         assert compare(copy, *TWO, *BOTH, *given) == 2

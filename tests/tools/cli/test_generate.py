@@ -34,7 +34,7 @@ def test_files_have_names_and_settings(generate, capsys):
     assert [file.name for file in files] == ["0001-a-photo-of-a-cat.png", "0002-a-photo-of-a-rocket.png"]
     settings = read_settings(files[0])
     expected = dict(
-        prompt=PROMPT, negative_prompt=ROCKET, seed=7, ratio=0.25, model="photographs", controlnet=None, height=64,
+        prompt=PROMPT, negative_prompt=ROCKET, seed=7, model="photographs", controlnet=None, height=64,
         width=64, steps=1, guidance_scale=1.5, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
         cpu_kernels=False, compile=None, tome=ToMeConfig(ratio=0.25, use_rand=False).to_dict(),
     )  # fmt: skip
@@ -121,9 +121,10 @@ def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(pipeline_files, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     assert run() == 0  # a finished run needs no model
     other = shutil.copytree(tiny.PHOTOGRAPHS, tmp_path / "photographs")  # of the same name
+    Path(other, "model_index.json").touch()
     for option, value, name in (
         ("--tile", "9", "setting of token merging"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
-        ("--scheduler", "lcm", "scheduler"), ("--model", str(other), "model folder"),
+        ("--scheduler", "lcm", "scheduler"), ("--model", str(other), "model files"),
         ("--compile", "float32", "compile"),
     ):  # fmt: skip
         assert run(option, value) == 2

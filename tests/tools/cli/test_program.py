@@ -14,7 +14,6 @@ import pytest
 
 import ppdiffusers_tome
 from ppdiffusers_tome.cpu.process import count_usable_cores
-from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate
@@ -25,7 +24,6 @@ from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation import pipeline_files
 from ppdiffusers_tome.tools.generation.image_settings import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.loading import check_device
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.tome_arguments import get_tome_overrides
 from tools.cli.conftest import PROMPT, SMALL, heard
@@ -132,10 +130,11 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
         fail(None)  # has no other words while loading
 
 
-def test_options_of_another_device_are_refused(monkeypatch):
+def test_options_of_another_device_are_refused(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")
-    with pytest.raises(UserError, match=r"--cpu-kernels compute in float32 on a CPU, not in float32 on gpu:0"):
-        check_device("float32", cpu_kernels=True)
+    for given in (["--cpu-kernels"], ["--compile", "float32"]):
+        assert main([*GENERATE, *given, "--output", str(tmp_path)]) == 2
+        assert f"{given[0]} is for --dtype float32 on a CPU, and this is float32 on gpu:0" in capsys.readouterr().err
 
 
 def test_table_in_markdown_and_aligned(capsys):

@@ -37,7 +37,7 @@ def test_a_sheet_is_written(tmp_path, capsys):
     merging = "token merging: unet has ratio 0.5, max_downsample 4 in "
     assert captured.out.startswith(merging)
     assert captured.out.splitlines()[1:] == [str(path)] == [str(each) for each in tmp_path.iterdir()]
-    assert read_settings(path)["ratio"] == 0.5
+    assert read_settings(path)["tome"]["ratio"] == 0.5
     assert pixels_of(path).shape[1] == 2 * MARGIN + (1 + 3) * (256 + GAP) - GAP  # the image, and a block a level
 
 

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     numbers = range(rank, len(prompts), ranks or 1)
     missing = [
         number for number in numbers
-        if args.overwrite or not _is_finished(paths[number], settings.describe_request(prompts[number], number))
+        if args.overwrite or not _is_finished(paths[number], settings.describe_image(prompts[number], number))
     ]  # fmt: skip
     if finished := len(numbers) - len(missing):
         images = format_count(finished, "image")

@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> None:
             is_stopped = True
             if len(trials) < 2:
                 raise
-        _write(paths, loaded.describe_run(), target, conclude(loaded.pipe, target, trials[0], trials[1:]))
+        run = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
+        _write(paths, run, target, conclude(loaded.pipe, target, trials[0], trials[1:]))
     if is_stopped:
         raise KeyboardInterrupt
 
