@@ -24,37 +24,22 @@ from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
 
 @dataclass(frozen=True)
 class MergingBlock:
-    """A block that ToMe is applied to.
+    """A block that ToMe is applied to."""
 
-    Attributes:
-        denoiser: the model's name in the pipeline (``unet``, ``controlnet``); "" for a model.
-        path: of the block in its model.
-        level: how many times smaller than the latent the block's grid is.
-    """
-
-    denoiser: str
-    path: str
-    level: int
+    denoiser: str  # the model's name in the pipeline (``unet``, ``controlnet``); "" for a model
+    path: str  # in its model
+    level: int  # how many times smaller than the latent its grid is
 
 
 @dataclass(frozen=True, eq=False)
 class MergeRecord:
-    """The merging of one image in one call of a block.
-
-    Attributes:
-        block: the block.
-        grid: its tokens, numbered row by row.
-        call: number of the denoiser's call, from 0. Most pipelines call it once a denoising step.
-        timestep: of the call; None where the denoiser has none, or where its call does not show it.
-        groups: int32 ``[tokens of the grid]``, the number of each token's group, from 0; a token that did not merge is
-            a group alone. Tokens before the grid are omitted.
-    """
+    """The merging of one image in one call of a block."""
 
     block: MergingBlock
-    grid: Grid
-    call: int
-    timestep: float | None
-    groups: np.ndarray
+    grid: Grid  # its tokens, numbered row by row
+    call: int  # the number of the denoiser's call, from 0; most pipelines call it once a denoising step
+    timestep: float | None  # None where the denoiser has none, or where its call does not show it
+    groups: np.ndarray  # int32 ``[tokens of the grid]``, each token's group, from 0; one that did not merge is alone
 
     @property
     def sizes(self) -> np.ndarray:

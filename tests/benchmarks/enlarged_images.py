@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.quality import FEWER, MERGED, UNMERGED, make_variant, save_images, time_in_turns, write_table
 
 SCHEDULERS = ("ddim", "dpmsolver++")
-SETTINGS = (UNMERGED, *MERGED, *FEWER)  # with a cache a pipeline is not compiled
+SETTINGS = (UNMERGED, *MERGED, *FEWER, "balanced, 12 steps")  # with a cache a pipeline is not compiled
 DRAWN_SIDE, SIDE = 128, 256
 DRAWN_GUIDANCE = 7.5
 

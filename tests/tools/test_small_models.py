@@ -114,12 +114,15 @@ def test_a_folder_may_say_anything(text, steps, tmp_path):
     assert find_model(str(tmp_path)) == ModelSource(str(tmp_path), tmp_path, steps=steps)
 
 
-def test_a_model_that_was_saved_again_is_another(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    before = find_controlnet(str(tmp_path)).describe()
-    assert before == find_controlnet(str(tmp_path)).describe()
-    (tmp_path / "config.json").touch()
-    assert before != find_controlnet(str(tmp_path)).describe()
+def test_a_folder_comes_before_a_small_model_and_saved_again_is_another(tmp_path, monkeypatch):
+    (tmp_path / "controlnet").mkdir()
+    (tmp_path / "controlnet" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    before = find_controlnet("controlnet")
+    assert str(before.folder) == "controlnet"
+    assert before.describe() == find_controlnet("controlnet").describe()
+    (tmp_path / "controlnet" / "config.json").touch()
+    assert before.describe() != find_controlnet("controlnet").describe()
 
 
 def test_folders_say_what_the_models_were_taught_and_have_their_sums():

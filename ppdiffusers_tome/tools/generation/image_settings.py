@@ -3,7 +3,7 @@
 import argparse
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,8 @@ class ImageSettings:
 
     def describe(self) -> dict[str, Any]:
         """Return what images share besides merging as plain values; ``defaults`` are None."""
-        words = "negative_prompt height width steps guidance_scale dtype xformers cpu_kernels compile"
-        own = {name: getattr(self, name) for name in words.split()}
+        others = ("model", "controlnet", "photo", "tome", "seed", "controlnet_scale")
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in others}
         scheduler = SCHEDULERS.get(str(self.scheduler))
         return {**self.model.describe(), "controlnet": self._describe_control(), **own, "scheduler": scheduler}
 
@@ -65,9 +65,8 @@ class ImageSettings:
     def _describe_control(self) -> dict[str, Any] | None:
         if self.controlnet is None:
             return None
-        photo = self.photo and self.photo.name
-        own = {"scale": self.controlnet_scale, "photo": photo, "photo_checksum": self.photo_checksum}
-        return {**self.controlnet.describe(), **own}
+        photo = {"photo": self.photo and self.photo.name, "photo_checksum": self.photo_checksum}
+        return {**self.controlnet.describe(), "scale": self.controlnet_scale, **photo}
 
 
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:

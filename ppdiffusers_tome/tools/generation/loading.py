@@ -4,9 +4,9 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, warn
+from ppdiffusers_tome.tools.generation.checks import check_settings, describe_oddities
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.prompt_checks import check_prompt, describe_oddities
 
 
 def load_for_prompts(
@@ -16,24 +16,27 @@ def load_for_prompts(
 
     As many classes replace default prompts where the pipeline has classes.
     """
-    loaded = _load(settings)
+    loaded = _load_pipeline(settings)
     oddities: list[str] = []
     if are_default_prompts and loaded.labels is not None:
         prompts = loaded.labels.list_names(len(prompts))
+    check_settings(loaded)
     for prompt in prompts:
-        check_prompt(loaded, prompt)
+        if loaded.labels is not None:
+            loaded.labels.find_class(prompt)
         oddities += describe_oddities(loaded, prompt).values()
     for oddity in dict.fromkeys(oddities):
         warn(oddity)
     return loaded, prompts
 
 
-def _load(settings: ImageSettings) -> LoadedPipeline:
+def _load_pipeline(settings: ImageSettings) -> LoadedPipeline:
     from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
     check_device(settings)
+    settings.describe()  # sums its files as they are before loading
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:

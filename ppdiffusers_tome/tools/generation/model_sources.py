@@ -9,11 +9,13 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import ppdiffusers_tome
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.generation.model_files import list_model_files
 
 # Where a clone has small models to try merging with; the name of a folder is enough in commands.
 SMALL_MODELS = Path("examples/models")
@@ -52,14 +54,18 @@ class ModelSource:
         """The name in images: of a folder its last part alone."""
         return self.name if self.folder is None else Path(os.path.abspath(self.folder)).name
 
+    @cached_property
+    def files_checksum(self) -> str | None:
+        """Of the sizes and dates of its files, as others may have its name, or be saved into its folder."""
+        if self.folder is None:
+            return None
+        found = {path.relative_to(self.folder): path.stat() for path in list_model_files(self.folder)}
+        listed = "".join(f"{path} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in found.items())
+        return hashlib.sha256(listed.encode()).hexdigest()
+
     def describe(self) -> dict[str, Any]:
         """Return what tells it from others as plain values."""
-        if self.folder is None:
-            return {"model": self.label, "model_files": None}
-        # Others may have its name, or be saved into its folder; their files differ in size or age.
-        files = {path.relative_to(self.folder): path.stat() for path in self.folder.rglob("*") if path.is_file()}
-        listed = sorted(f"{path} {found.st_size} {found.st_mtime_ns}" for path, found in files.items())
-        return {"model": self.label, "model_files": hashlib.sha256("\n".join(listed).encode()).hexdigest()}
+        return {"model": self.label, "model_files": self.files_checksum}
 
 
 def find_model(name: str | None) -> ModelSource:
@@ -92,7 +98,9 @@ def list_small_models() -> dict[str, Path]:
 def _find(name: str, option: str, owner: str, index: str) -> ModelSource:
     """Find a folder that has ``index``, or a hub name."""
     # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
-    folder = Path(os.path.expanduser(list_small_models().get(name, Path(name))))
+    folder = Path(os.path.expanduser(name))
+    if not os.path.isdir(folder):
+        folder = list_small_models().get(name, folder)
     if not os.path.isdir(folder):
         if not os.path.exists(folder) and _HUB_NAME.fullmatch(name):
             return ModelSource(name)

@@ -10,8 +10,8 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log, warn
 from ppdiffusers_tome.tools.generation.class_labels import DIT_PIPELINE
+from ppdiffusers_tome.tools.generation.model_files import explain_weights, find_code, is_torch, list_pickles
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, describe_small_models
-from ppdiffusers_tome.tools.generation.weights import explain_weights, find_code, is_torch, list_pickles
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 
 _PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"

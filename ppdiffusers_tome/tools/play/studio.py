@@ -13,7 +13,7 @@ from PIL import Image
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
-from ppdiffusers_tome.tools.generation import image_settings, loading, prompt_checks, prompts
+from ppdiffusers_tome.tools.generation import checks, image_settings, loading, prompts
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -152,7 +152,7 @@ class Studio:
                 loaded.labels.find_class(prompt)
             except UserError:
                 raise RefusedError("unknown_class", last=loaded.labels.num_classes - 1) from None
-        prompt_checks.check_prompt(loaded, prompt)
+        checks.check_settings(loaded)
         return ImageRequest(loaded, prompt, edges, tome)
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
@@ -197,7 +197,7 @@ class Studio:
         keys = ["measured_note", *(["reused_note"] if is_reused else [])]
         if request.edges is not None and request.edges.getbbox() is None:
             keys.append("no_edges")
-        keys += prompt_checks.describe_oddities(request.loaded, request.prompt)
+        keys += checks.describe_oddities(request.loaded, request.prompt)
         notes = _describe_merging(request) + [(key, {}) for key in keys]
         return ImagePair(request, unmerged, merged, similarity, notes)
 

@@ -67,7 +67,7 @@ compare --seeds -1 | --seeds -1 must be from 0 to 2**62
 compare --prompts /dev/null | --prompts /dev/null holds no prompt
 compare --prompts /proc/self/exe | --prompts /proc/self/exe cannot be read (it is not text in UTF-8); give a text
 compare --output TAKEN | compare.md exists already; choose another --output, or replace it with --overwrite
-generate --prompt x --output TAKEN | /0001-x.png is there with another prompt
+generate --prompt x --output TAKEN | /0001-x.png is there and differs in its prompt
 tune --target-psnr -3 | target psnr=-3.0 must be a number of dB above 0, at most 100
 tune --configs nowhere.json | nowhere.json cannot be read as settings
 tune --ratio 0.5 | '--ratio' is not an argument of tune

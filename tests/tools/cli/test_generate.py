@@ -123,12 +123,12 @@ def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
     other = shutil.copytree(tiny.PHOTOGRAPHS, tmp_path / "photographs")  # of the same name
     Path(other, "model_index.json").touch()
     for option, value, name in (
-        ("--tile", "9", "setting of token merging"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
+        ("--tile", "9", "settings of token merging"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
         ("--scheduler", "lcm", "scheduler"), ("--model", str(other), "model files"),
         ("--compile", "float32", "compile"),
     ):  # fmt: skip
         assert run(option, value) == 2
-        words = f"give another --output, or --overwrite: {files[0]} is there with another {name}"
+        words = f"give another --output, or --overwrite: {files[0]} is there and differs in its {name}"
         assert words in capsys.readouterr().err
     files[0].write_bytes(b"mine")
     assert run() == 2

@@ -35,7 +35,7 @@ share the images among them.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True)
-    add_tome_arguments(parser, default=f"--config {DEFAULT_PRESET}")
+    add_tome_arguments(parser, default=f"--config {DEFAULT_PRESET}, with others 0.5")
     add_output_arguments(parser)
 
 
@@ -70,8 +70,8 @@ def _is_finished(path: Path, wanted: Mapping[str, Any]) -> bool:
     for name, value in wanted.items():
         is_default = value is None and name in kept.get("defaults", ())
         if not is_default and kept.get(name) != value:
-            words = "setting of token merging" if name == "tome" else name.replace("_", " ")
-            raise UserError(f"give another --output, or --overwrite: {path} is there with another {words}")
+            words = "settings of token merging" if name == "tome" else name.replace("_", " ")
+            raise UserError(f"give another --output, or --overwrite: {path} is there and differs in its {words}")
     return True
 
 

@@ -83,9 +83,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, list[str]]
         refuse_conflicts(args, [settings.tome])
         if settings.tome.changes_nothing:
             raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
-    prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
-    if len(prompts) > 1:
-        raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
+    prompts = check_prompts(args.prompt, settings.model.default_prompts[:1], most=1)
     from ppdiffusers_tome.tools.play.studio import MAX_SEED, MAX_STEPS
 
     for name, value, most in (("--steps", settings.steps, MAX_STEPS), ("--seed", settings.seed, MAX_SEED)):

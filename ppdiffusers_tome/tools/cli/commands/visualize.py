@@ -36,9 +36,7 @@ def run(args: argparse.Namespace) -> None:
     if args.ratio is None and args.config is None:
         args.ratio = 0.5  # presets make no groups
     settings = replace(parse_settings(args), tome=parse_tome_config(args))
-    prompts = check_prompts(args.prompt, settings.model.default_prompts[1:2])
-    if len(prompts) > 1:
-        raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
+    prompts = check_prompts(args.prompt, settings.model.default_prompts[:1], most=1)
     if settings.tome.ratio == 0 or not METHODS[settings.tome.method].compares:
         raise UserError(
             f"{settings.tome.summary} makes no groups of similar tokens, so there is nothing to show; give --method "

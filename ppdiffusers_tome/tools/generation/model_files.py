@@ -70,6 +70,13 @@ def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> 
     return None
 
 
+def list_model_files(folder: Path) -> list[Path]:
+    """List configs and weights of a model and of its parts."""
+    files, suffixes = _list_files(folder), {*_SUFFIXES, *_PICKLED}
+    return [path for path in files if path.suffix in suffixes or path.stem.endswith(("config", "index"))]
+
+
 def _list_files(folder: Path) -> list[Path]:
-    """List the files of a model and of its parts."""
-    return sorted([*folder.glob("*"), *folder.glob("*/*")])
+    """List the files of a model; of a pipeline its index and the files of its parts."""
+    is_pipeline = (folder / "model_index.json").is_file()
+    return sorted([*folder.glob("model_index.json" if is_pipeline else "*"), *folder.glob("*/*")])

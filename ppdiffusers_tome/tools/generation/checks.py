@@ -1,4 +1,4 @@
-"""Checks of a prompt for a loaded pipeline, and oddities of its image."""
+"""Checks of settings for a loaded pipeline, and oddities of its images."""
 
 import inspect
 import re
@@ -8,8 +8,8 @@ from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
 
-def check_prompt(loaded: LoadedPipeline, prompt: str) -> None:
-    """Raise a ``UserError`` for what this pipeline does not take."""
+def check_settings(loaded: LoadedPipeline) -> None:
+    """Refuse settings that this pipeline does not take."""
     if loaded.settings.negative_prompt is not None:
         if "negative_prompt" not in inspect.signature(loaded.pipe.__call__).parameters:
             raise UserError(f"--negative-prompt has no effect in a {type(loaded.pipe).__name__}; omit it")
@@ -20,7 +20,6 @@ def check_prompt(loaded: LoadedPipeline, prompt: str) -> None:
             )
     if loaded.labels is not None:
         loaded.labels.check_arguments(loaded.settings.height, loaded.settings.width, loaded.guidance_scale)
-        loaded.labels.find_class(prompt)
 
 
 def describe_oddities(loaded: LoadedPipeline, prompt: str) -> dict[str, str]:
