@@ -6,8 +6,9 @@
 It is what people call a hires fix. The model was trained at 256 pixels (docs/en/developers/emoji-model.md), and its
 finest level has 4,096 tokens there. The drawings come from ``examples/models/emoji``, unmerged, 20 steps with
 DDIM, and are the same for every setting. ``generate`` writes SCHEDULER/SETTING/SEED.npy as ``quality.py`` does, and
-resumes; processes may have seeds of their own. ``seconds`` times the second drawing in turns on a quiet machine and
-writes seconds.csv. OpenVINO computes all of it.
+resumes; processes may have seeds of their own. With ``--drawn`` it enlarges what it made before, to 512 pixels.
+``seconds`` times the second drawing in turns on a quiet machine and writes seconds-SCHEDULER.csv. OpenVINO computes all
+of it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from benchmarks.quality import FEWER, MERGED, UNMERGED, make_variant, save_image
 
 SCHEDULERS = ("ddim", "dpmsolver++")
 SETTINGS = (UNMERGED, *MERGED, *FEWER, "balanced, 12 steps")  # with a cache a pipeline is not compiled
-DRAWN_SIDE, SIDE = 128, 256
-DRAWN_GUIDANCE = 7.5
+DRAWN_SIDE, DRAWN_GUIDANCE = 128, 7.5
 
 
 def load_models(folder: Path, scheduler: str) -> tuple[Any, Any]:
@@ -47,12 +47,12 @@ def load_models(folder: Path, scheduler: str) -> tuple[Any, Any]:
     return drawing, compile_cpu(pipe)
 
 
-def draw(model: Any, folder: Path, seed: int) -> np.ndarray:
-    """Return uint8 drawings of all classes, ``[33, 128, 128, 3]``, which a file keeps."""
+def draw(model: Any, args: argparse.Namespace, seed: int) -> np.ndarray:
+    """Return uint8 drawings of all classes, ``[33, side, side, 3]``, which a file keeps."""
     from benchmarks.step_caches import list_emoji_classes
 
-    path = folder / "drawn" / f"{seed}.npy"
-    if not path.exists():
+    path = (args.drawn or args.output / "drawn") / f"{seed}.npy"
+    if not path.exists() and args.drawn is None:
         save_images(path, np.stack([
             np.asarray(model.generate(name, 20, seed=seed, guidance=DRAWN_GUIDANCE, size=DRAWN_SIDE))
             for name in list_emoji_classes()
@@ -66,7 +66,8 @@ def enlarge(pipe: Any, name: str, drawing: np.ndarray, seed: int, steps: int, ar
     from PIL import Image
 
     paddle.seed(seed)
-    image = Image.fromarray(drawing).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    image = Image.fromarray(drawing)
+    image = image.resize((2 * image.width, 2 * image.height), Image.Resampling.BICUBIC)
     found = pipe(
         prompt=name, image=image, strength=args.strength, num_inference_steps=steps, guidance_scale=args.guidance
     )
@@ -90,8 +91,8 @@ def generate(args: argparse.Namespace) -> None:
     for seed, setting in product(range(*args.seeds), args.settings):
         path = args.output / args.scheduler / setting / f"{seed}.npy"
         if not path.exists():
-            drawn, steps = draw(drawing, args.output, seed), apply(pipe, setting)
-            pairs = zip(list_emoji_classes(), drawn, strict=True)
+            drawn, steps = draw(drawing, args, seed), apply(pipe, setting)
+            pairs = [pair for pair in zip(list_emoji_classes(), drawn, strict=True) if pair[0] in args.classes]
             save_images(path, np.stack([enlarge(pipe, name, image, seed, steps, args) for name, image in pairs]))
             print(path, flush=True)
 
@@ -101,7 +102,7 @@ def measure_seconds(args: argparse.Namespace) -> None:
     from benchmarks.timing import measure_seconds
 
     drawing, pipe = load_models(args.model, args.scheduler)
-    drawn = draw(drawing, args.output, 0)[0]
+    drawn = draw(drawing, args, 0)[0]
 
     def time_image(setting: str) -> float:
         steps = apply(pipe, setting)
@@ -116,12 +117,15 @@ def measure_seconds(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     from benchmarks.pages import prepare
+    from benchmarks.step_caches import list_emoji_classes
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("generate", "seconds"))
     parser.add_argument("--model", type=Path, default=Path("tests/models/emoji-256"))
     parser.add_argument("--scheduler", choices=SCHEDULERS, default="ddim")
     parser.add_argument("--settings", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
+    parser.add_argument("--drawn", type=Path, metavar="FOLDER", help="of SEED.npy to enlarge, as OUTPUT/ddim/unmerged")
+    parser.add_argument("--classes", nargs="+", default=list_emoji_classes(), metavar="NAME", help="(all)")
     parser.add_argument("--strength", type=float, default=0.6)
     parser.add_argument("--guidance", type=float, default=4.0)
     parser.add_argument("--seeds", type=int, nargs=2, default=[0, 12], metavar=("FIRST", "END"), help="(0 12)")

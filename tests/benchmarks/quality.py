@@ -44,7 +44,7 @@ SETTINGS = (UNMERGED, *MERGED, "cache=0.2", *FEWER)
 NUM_RESAMPLES = 2000
 SAME_COST = 1.03  # at most so much dearer
 DRAWN_CLASSES = ("face", "cat face", "heart", "bird", "flower", "fruit", "car", "clock")
-DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps")
+DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps", "6 steps")
 
 
 def make_variant(setting: str) -> Variant:
