@@ -44,7 +44,7 @@ SETTINGS = (UNMERGED, *MERGED, "cache=0.2", *FEWER)
 NUM_RESAMPLES = 2000
 SAME_COST = 1.03  # at most so much dearer
 DRAWN_CLASSES = ("face", "cat face", "heart", "bird", "flower", "fruit", "car", "clock")
-DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps", "6 steps")
+DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps", "balanced, 12 steps", "6 steps")
 
 
 def make_variant(setting: str) -> Variant:
@@ -249,12 +249,12 @@ def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
 
 
 def draw_picture(scheduler: str, folder: Path) -> Image.Image:
-    """Draw an image of each of eight classes, a row for each of five settings that has images."""
+    """Draw an image of each of eight classes, a row for each of ``DRAWN_SETTINGS`` that has images."""
     from PIL import Image, ImageDraw
 
     from benchmarks.step_caches import list_emoji_classes
 
-    classes, margin = list_emoji_classes(), 110
+    classes, margin = list_emoji_classes(), 160
     drawn = {setting: folder / scheduler / setting / "0.npy" for setting in DRAWN_SETTINGS}
     drawn = {setting: np.load(path) for setting, path in drawn.items() if path.exists()}
     side = drawn[UNMERGED].shape[1]
