@@ -96,7 +96,6 @@ def test_results_are_there_in_the_next_run_of_the_same_settings_alone(tmp_path):
     ledger.add(["a cat", 1], 2)
     ledger = Ledger(path, IDENTITY)
     assert (ledger[["a cat", 0]], ledger[["a cat", 1]]) == ({"seconds": 1.5, "psnr_db": math.inf}, 2)
-    assert ["a cat", 2] not in ledger
     with pytest.raises(UserError, match=r"with model photographs, and this run has other$"):
         Ledger(path, {"model": "other"})
     assert ["a cat", 1] not in Ledger(path, {"model": "other"}, overwrite=True)
@@ -104,8 +103,7 @@ def test_results_are_there_in_the_next_run_of_the_same_settings_alone(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b'{"n": 1}\n{"n": 2}\n', b'{"identity": 1}\n', b'{"identity": {}}\n{"key'])
 def test_a_file_of_the_users_is_not_touched(tmp_path, content):
-    path = tmp_path / "results.jsonl"
-    path.write_bytes(content)
+    (path := tmp_path / "results.jsonl").write_bytes(content)
     with pytest.raises(UserError, match="is no file of results of this program"):
         Ledger(path, IDENTITY)
     assert path.read_bytes() == content

@@ -115,11 +115,13 @@ def test_a_folder_may_say_anything(text, steps, tmp_path):
 
 
 def test_a_folder_comes_before_a_small_model_and_saved_again_is_another(tmp_path, monkeypatch):
-    (tmp_path / "controlnet").mkdir()
+    for name in ("controlnet", "photographs"):
+        (tmp_path / name).mkdir()
     (tmp_path / "controlnet" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     before = find_controlnet("controlnet")
     assert str(before.folder) == "controlnet"
+    assert find_model(None).prompts, "a folder that holds no model is none"
     assert before.describe() == find_controlnet("controlnet").describe()
     (tmp_path / "controlnet" / "config.json").touch()
     assert before.describe() != find_controlnet("controlnet").describe()

@@ -99,7 +99,7 @@ def _find(name: str, option: str, owner: str, index: str) -> ModelSource:
     """Find a folder that has ``index``, or a hub name."""
     # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
     folder = Path(os.path.expanduser(name))
-    if not os.path.isdir(folder):
+    if not os.path.isfile(folder / index):
         folder = list_small_models().get(name, folder)
     if not os.path.isdir(folder):
         if not os.path.exists(folder) and _HUB_NAME.fullmatch(name):
