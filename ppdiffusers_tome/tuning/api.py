@@ -82,7 +82,7 @@ def _read_steps(pipe: Any, call: Any) -> int | None:
     functions = [vars(cls)["__call__"] for cls in reversed(type(pipe).__mro__) if "__call__" in vars(cls)]
     parameters = {name: each for run in functions for name, each in inspect.signature(run).parameters.items()}
     unknown = [name for name in call if name not in (*parameters, *_CALLBACKS)]
-    if unknown:
+    if unknown and "output_type" in parameters:  # else a function of the user has taken the place of the pipeline's
         (name, *_), kind = unknown, type(pipe).__name__
         raise ToMeTypeError(f"call has {name!r}, which {kind} does not take{did_you_mean(name, parameters)}")
     arguments = {name: each.default for name, each in parameters.items()} | dict(call)

@@ -27,13 +27,7 @@ from patching.test_processors import (
     set_sliced,
     set_xformers,
 )
-from ppdiffusers_tome import (
-    CPUAttnProcessor,
-    ToMeValueError,
-    apply_tome,
-    disable_cpu_kernels,
-    enable_cpu_kernels,
-)
+from ppdiffusers_tome import CPUAttnProcessor, ToMeValueError, apply_tome, disable_cpu_kernels, enable_cpu_kernels
 from ppdiffusers_tome.cpu import attention, kernel
 
 KEEP = paddle.to_tensor(np.arange(512).reshape([2, 256]) % 7 > 1).astype("float32")

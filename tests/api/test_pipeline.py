@@ -9,15 +9,7 @@ from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, St
 
 import ppdiffusers_tome
 import tiny
-from ppdiffusers_tome import (
-    ToMeConfig,
-    ToMeMixin,
-    ToMeValueError,
-    apply_tome,
-    get_tome,
-    remove_tome,
-    use_tome,
-)
+from ppdiffusers_tome import ToMeConfig, ToMeMixin, ToMeValueError, apply_tome, get_tome, remove_tome, use_tome
 
 
 class TwoUNets(DiffusionPipeline):

@@ -39,12 +39,12 @@ SCHEDULERS = ("ddim", "pndm")
 STEPS, GUIDANCE, SIDE = 20, 7.5, 128
 UNMERGED = "unmerged"
 MERGED = ("ratio=0.5", "quality", "balanced", "fast")
-FEWER = {f"{steps} steps": steps for steps in (18, 16, 12, 10, 8, 6, 5)}  # 5: to be told apart
+FEWER = {f"{steps} steps": steps for steps in (18, 16, 12, 10, 8, 5)}  # 5: to be told apart
 SETTINGS = (UNMERGED, *MERGED, "cache=0.2", *FEWER)
 NUM_RESAMPLES = 2000
 SAME_COST = 1.03  # at most so much dearer
 DRAWN_CLASSES = ("face", "cat face", "heart", "bird", "flower", "fruit", "car", "clock")
-DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps", "balanced, 12 steps", "6 steps")
+DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps")
 
 
 def make_variant(setting: str) -> Variant:
@@ -52,9 +52,9 @@ def make_variant(setting: str) -> Variant:
     from benchmarks.step_caches import Variant
     from ppdiffusers_tome.settings.config import ToMeConfig
 
-    name, _, fewer = setting.partition(", ")
-    steps = FEWER.get(fewer or name, STEPS)
-    if name == UNMERGED or name in FEWER:
+    name, *parts = setting.split(", ")
+    steps = next((int(part.split()[0]) for part in (name, *parts) if part.endswith(" steps")), STEPS)
+    if name == UNMERGED or name.endswith(" steps"):
         return Variant(setting, "", None, steps)
     config = {"ratio=0.5": ToMeConfig(0.5), "cache=0.2": ToMeConfig(0.0, cache=0.2)}.get(name)
     return Variant(setting, "", config or ToMeConfig.preset(name), steps)
@@ -151,12 +151,12 @@ def time_in_turns(scheduler: str, turns: Mapping[str, Callable[[], float]], roun
     return rows
 
 
-def read_samples(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def read_samples(folder: Path, settings: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the features ``[images, 1280]`` and the PSNR ``[images]`` of each setting, class by class.
 
     They are those of the seeds that every setting has.
     """
-    settings = [path.name for path in sorted(folder.iterdir(), key=lambda path: path.name != UNMERGED)]
+    settings = [setting for setting in settings if (folder / setting).exists()]
     names = set.intersection(*({path.name for path in (folder / each).glob("*.npz")} for each in settings))
     samples = {}
     for setting in settings:
@@ -167,13 +167,14 @@ def read_samples(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def make_table(
-    scheduler: str, folder: Path, real_features: Path, seconds_file: Path, other: str | None = None
-) -> list[dict[str, str]]:
-    """Return a row for each setting that has images, beside another, or fewer steps at its cost."""
+    scheduler: str, folder: Path, real_features: Path, *, settings: Sequence[str], seconds_file: Path,
+    other: str | None = None,
+) -> list[dict[str, str]]:  # fmt: skip
+    """Return a row for each setting that has images, beside another or fewer steps at its cost."""
     with np.load(real_features) as file:
         real, classes = RealImages(file["features"], file["labels"], file["is_held_out"]), file["classes"].tolist()
     print(f"real emoji held out: {real.accuracy:.1%} recognised, {real.accuracy_by_class:.1%} by class")
-    samples = read_samples(folder / scheduler)
+    samples = read_samples(folder / scheduler, settings)
     num_images = len(samples[UNMERGED][0])
     images_per_class = num_images // len(classes)
     counts = draw_counts(len(classes), images_per_class, NUM_RESAMPLES if images_per_class > 1 else 0)
@@ -195,9 +196,12 @@ def make_table(
         row |= {name: f"{values[name][0]:.3f}" for name in MEASURES}
         unmerged = None if setting == UNMERGED else measured[UNMERGED]
         row |= describe_differences(values, unmerged, images_per_class, "than unmerged")
-        fewer = find_fewer_steps(setting, seconds) if other is None else other
-        row["fewer steps at its cost"] = fewer
-        row |= describe_differences(values, measured.get(fewer), images_per_class, "than fewer steps")
+        if other is None:
+            fewer = row["fewer steps at its cost"] = find_fewer_steps(setting, seconds)
+            row |= describe_differences(values, measured.get(fewer), images_per_class, "than fewer steps")
+        else:
+            compared = None if setting == other else measured[other]
+            row |= describe_differences(values, compared, images_per_class, f"than {other}")
         rows.append(row)
     return rows
 
@@ -222,10 +226,11 @@ def find_fewer_steps(setting: str, seconds: dict[str, float]) -> str:
 
 
 def format_markdown(rows: Sequence[dict[str, str]]) -> str:
-    """Format the differences to unmerged images and to fewer steps as two tables in Markdown."""
+    """Format the differences to unmerged images and to others as two tables in Markdown."""
     tables = []
-    for than, more in (("than unmerged", ("seconds", "psnr", "lowest", *MEASURES)),
-                       ("than fewer steps", ("fewer steps at its cost",))):  # fmt: skip
+    for than in (name.removeprefix("verdict ") for name in rows[0] if name.startswith("verdict ")):
+        more = ("seconds", "psnr", "lowest", *MEASURES) if than == "than unmerged" else ()
+        more += ("fewer steps at its cost",) if than == "than fewer steps" else ()
         names = ["setting", *more, *(f"{name} {than}" for name in MEASURES), f"verdict {than}"]
         lines = [names, ["---", *["---:"] * (len(names) - 1)]]
         lines += [[row[name] for name in names] for row in rows if than == "than unmerged" or row[f"verdict {than}"]]
@@ -248,16 +253,15 @@ def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
         writer.writerows(rows)
 
 
-def draw_picture(scheduler: str, folder: Path) -> Image.Image:
-    """Draw an image of each of eight classes, a row for each of ``DRAWN_SETTINGS`` that has images."""
+def draw_picture(scheduler: str, folder: Path, settings: Sequence[str]) -> Image.Image:
+    """Draw an image of each of eight classes with each setting, a row a setting."""
     from PIL import Image, ImageDraw
 
     from benchmarks.step_caches import list_emoji_classes
 
     classes, margin = list_emoji_classes(), 160
-    drawn = {setting: folder / scheduler / setting / "0.npy" for setting in DRAWN_SETTINGS}
-    drawn = {setting: np.load(path) for setting, path in drawn.items() if path.exists()}
-    side = drawn[UNMERGED].shape[1]
+    drawn = {setting: np.load(folder / scheduler / setting / "0.npy") for setting in settings}
+    side = drawn[settings[0]].shape[1]
     sheet = Image.new("RGB", (margin + len(DRAWN_CLASSES) * side, len(drawn) * side), "white")
     for row, (setting, images) in enumerate(drawn.items()):
         place = 4, (row + 0.5) * side
@@ -283,15 +287,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     paths["seconds"].add_argument("--rounds", type=int, default=5)
     paths["table"].add_argument("--seconds", type=Path, default=FOLDER / "seconds.csv", help="(%(default)s)")
     paths["table"].add_argument("--other", metavar="NAME", help="(for each the most steps that cost no more)")
+    for name, settings in (("table", SETTINGS), ("picture", DRAWN_SETTINGS)):
+        paths[name].add_argument("--settings", nargs="+", default=settings, metavar="NAME")
     paths["table"].add_argument("--output", type=Path, default=FOLDER)
     commands.add_parser("texts").add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     if args.command == "table":
-        rows = make_table(args.scheduler, args.features, args.real, args.seconds, args.other)
+        chosen = {"settings": args.settings, "seconds_file": args.seconds, "other": args.other}
+        rows = make_table(args.scheduler, args.features, args.real, **chosen)
         write_table(args.output / f"{args.scheduler}.csv", rows)
         print(format_markdown(rows))
     elif args.command == "picture":
-        draw_picture(args.scheduler, args.images).save(args.output, quality=90)
+        draw_picture(args.scheduler, args.images, args.settings).save(args.output, quality=90)
     elif args.command == "compare":
         compare_images(args.scheduler, args.images, args.other)
     else:

@@ -15,12 +15,7 @@ from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero i
 import tiny
 from pipelines.whole import Made, check_merging, image_encoder, start
 from ppdiffusers_tome import apply_tome
-from zoo import (
-    audioldm,
-    audioldm2,
-    unet_3d,
-    unet_spatio_temporal,
-)
+from zoo import audioldm, audioldm2, unet_3d, unet_spatio_temporal
 from zoo.specimen import attention_anywhere
 
 STEPS, FRAMES = 2, 3

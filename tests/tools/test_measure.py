@@ -96,6 +96,7 @@ def test_results_are_there_in_the_next_run_of_the_same_settings_alone(tmp_path):
     ledger.add(["a cat", 1], 2)
     ledger = Ledger(path, IDENTITY)
     assert (ledger[["a cat", 0]], ledger[["a cat", 1]]) == ({"seconds": 1.5, "psnr_db": math.inf}, 2)
+    assert ["a cat", 2] not in ledger
     with pytest.raises(UserError, match=r"with model photographs, and this run has other$"):
         Ledger(path, {"model": "other"})
     assert ["a cat", 1] not in Ledger(path, {"model": "other"}, overwrite=True)

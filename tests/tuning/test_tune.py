@@ -157,6 +157,10 @@ class TestOnAPipeline:
             assert tune_with(STRONG, call=each).trials[0].psnr == least
         assert min(expected[0]) < max(expected[0])
 
+    def test_a_cache_is_a_candidate_like_others(self):
+        (trial,) = tune_with(ToMeConfig(0, cache=0.5), call={**PROMPT, "num_inference_steps": 9}).trials
+        assert math.isfinite(trial.psnr)
+
     @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
     def test_compiling_is_not_timed(self, tmp_path, monkeypatch):
         pytest.importorskip("openvino")
@@ -218,6 +222,12 @@ class TestOnAPipeline:
         assert len(tune(pipe, PROMPT, candidates=[MILD]).trials) == 1
         with pytest.raises(ToMeTypeError, match="call has 'promt', which Own does not take; did you mean prompt"):
             tune(pipe, {"promt": "a cat"})
+
+    def test_a_function_in_the_place_of_the_pipelines_takes_what_it_takes(self, monkeypatch):
+        cls = ppdiffusers.StableDiffusionPipeline
+        call = cls.__call__
+        monkeypatch.setattr(cls, "__call__", lambda self, *given, **named: call(self, *given, **named))
+        assert len(tune_with(MILD).trials) == 1
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)

@@ -47,7 +47,7 @@ class ImageSettings:
 
     @cached_property
     def photo_checksum(self) -> int | None:
-        """Of the photo's file, as another one may have the name, or take its place."""
+        """The checksum of the photo's file; another may take its name."""
         return None if self.photo is None else zlib.crc32(self.photo.read_bytes())
 
     def describe(self) -> dict[str, Any]:

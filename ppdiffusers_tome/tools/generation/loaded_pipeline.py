@@ -48,10 +48,10 @@ class LoadedPipeline:
         return float(inspect.signature(type(self.pipe).__call__).parameters["guidance_scale"].default)
 
     def apply(self, tome: ToMeConfig | None) -> None:
-        """Apply ToMe; None, or settings that change nothing, remove it."""
+        """Apply ToMe, which warns of settings that change nothing; None removes it."""
         from ppdiffusers_tome.api import apply_tome, remove_tome
 
-        if tome is None or tome.changes_nothing:
+        if tome is None:
             remove_tome(self.pipe)
         else:
             apply_tome(self.pipe, tome)
@@ -87,8 +87,9 @@ class LoadedPipeline:
         self, tome: ToMeConfig | None, prompt: str, number: int, edges: Image.Image | None, *,
         after_step: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Generate with as few steps as can be, as a first image is slower; ``apply`` follows."""
-        self.apply(tome and replace(tome, cache=0.0, start=0.0, end=1.0))  # which in one step would warn
+        """Generate with few steps, as a first image is slower."""
+        single = tome and replace(tome, cache=0.0, start=0.0, end=1.0)  # the others would warn in one step
+        self.apply(None if single is None or single.changes_nothing else single)
         self.generate(prompt, number, edges, steps=self.count_warm_up_steps(), after_step=after_step)
 
     def count_warm_up_steps(self) -> int:

@@ -36,7 +36,6 @@ def _load_pipeline(settings: ImageSettings) -> LoadedPipeline:
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
     check_device(settings)
-    settings.describe()  # sums its files as they are before loading
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:

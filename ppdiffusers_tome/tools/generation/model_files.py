@@ -1,5 +1,6 @@
 """Files of a model's folder. Imports no Paddle."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,14 @@ def explain_weights(folder: Path) -> str | None:
 
 
 def list_pickles(folder: Path) -> list[str]:
-    """List the pickled weights that stand in for safetensors, of which a variant such as fp16 comes after them."""
+    """List the pickled weights that ppdiffusers reads."""
     safe = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
     files = _list_files(folder)
     own = {path.parent for path in files if path.name == "config.json" and b'"_class_name"' in path.read_bytes()}
 
     def has_safe(part: Path) -> bool:
         stem = safe if part in own else "model"  # of a text encoder
+        # A pickle comes before a variant such as fp16.
         return any((part / f"{stem}.safetensors{end}").is_file() for end in ("", ".index.json"))
 
     pickles = [path for path in files if path.suffix in _PICKLED and not has_safe(path.parent)]
@@ -70,10 +72,14 @@ def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> 
     return None
 
 
-def list_model_files(folder: Path) -> list[Path]:
-    """List configs and weights of a model and of its parts."""
-    files, suffixes = _list_files(folder), {*_SUFFIXES, *_PICKLED}
-    return [path for path in files if path.suffix in suffixes or path.stem.endswith(("config", "index"))]
+def sum_model_files(folder: Path) -> str:
+    """Return a checksum of the sizes and dates of a model's configs and weights."""
+    suffixes, found = {*_SUFFIXES, *_PICKLED}, hashlib.sha256()
+    for path in _list_files(folder):
+        if path.suffix in suffixes or path.stem.endswith(("config", "index")):
+            stat = path.stat()
+            found.update(f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return found.hexdigest()
 
 
 def _list_files(folder: Path) -> list[Path]:

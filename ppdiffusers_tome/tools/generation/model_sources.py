@@ -3,19 +3,17 @@
 Imports no Paddle, so that a wrong name is reported at once.
 """
 
-import hashlib
 import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ppdiffusers_tome
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.model_files import list_model_files
+from ppdiffusers_tome.tools.generation.model_files import sum_model_files
 
 # Where a clone has small models to try merging with; the name of a folder is enough in commands.
 SMALL_MODELS = Path("examples/models")
@@ -36,6 +34,8 @@ class ModelSource:
     steps: int = 20
     guidance_scale: float | None = None  # None for the default of the pipeline's class
     controlnet: str | None = None  # its folder, where edges come without --controlnet
+    # Of its files when it was found, as others may have its name, or be saved into its folder; None for a hub's.
+    checksum: str | None = field(default=None, compare=False)
 
     @property
     def default_prompts(self) -> tuple[str, ...]:
@@ -54,18 +54,9 @@ class ModelSource:
         """The name in images: of a folder its last part alone."""
         return self.name if self.folder is None else Path(os.path.abspath(self.folder)).name
 
-    @cached_property
-    def files_checksum(self) -> str | None:
-        """Of the sizes and dates of its files, as others may have its name, or be saved into its folder."""
-        if self.folder is None:
-            return None
-        found = {path.relative_to(self.folder): path.stat() for path in list_model_files(self.folder)}
-        listed = "".join(f"{path} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in found.items())
-        return hashlib.sha256(listed.encode()).hexdigest()
-
     def describe(self) -> dict[str, Any]:
         """Return what tells it from others as plain values."""
-        return {"model": self.label, "model_files": self.files_checksum}
+        return {"model": self.label, "model_files": self.checksum}
 
 
 def find_model(name: str | None) -> ModelSource:
@@ -108,7 +99,7 @@ def _find(name: str, option: str, owner: str, index: str) -> ModelSource:
         raise UserError(f"{option} {name} {fault}; give {owner} folder, a hub name or {describe_small_models(index)}")
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")
-    return ModelSource(name, folder, **_read_demonstration(folder))
+    return ModelSource(name, folder, checksum=sum_model_files(folder), **_read_demonstration(folder))
 
 
 def describe_small_models(index: str) -> str:

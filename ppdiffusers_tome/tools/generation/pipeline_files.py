@@ -106,7 +106,9 @@ def drop_controlnet(pipe: Any) -> Any:
 
     kind = next(plain for plain, guided in _CONTROLNET_PIPELINES.items() if guided == type(pipe).__name__)
     parts = {name: part for name, part in pipe.components.items() if name != "controlnet"}
-    own = {name: pipe.config[name] for name in ("force_zeros_for_empty_prompt",) if name in pipe.config}
+    own: dict[str, Any] = {}
+    if "force_zeros_for_empty_prompt" in pipe.config:
+        own["force_zeros_for_empty_prompt"] = pipe.config["force_zeros_for_empty_prompt"]
     if "safety_checker" in parts:
         own["requires_safety_checker"] = parts["safety_checker"] is not None
     return getattr(ppdiffusers, kind)(**parts, **own)

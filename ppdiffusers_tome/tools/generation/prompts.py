@@ -38,9 +38,9 @@ def read_prompts(path: Path) -> list[str]:
     return prompts
 
 
-def check_prompts(given: Sequence[str] | None, default: Sequence[str] = (), *, most: float = math.inf) -> list[str]:
+def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = (), *, most: float = math.inf) -> list[str]:
     """Return the prompts, of which none is blank, or the default ones."""
-    prompts = list(default if given is None else given)
+    prompts = list(default if prompts is None else prompts)
     if len(prompts) > most:
         raise UserError(f"{len(prompts)} prompts were given, and this command takes {most}; give one --prompt")
     for prompt in prompts:

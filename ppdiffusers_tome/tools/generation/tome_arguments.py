@@ -16,6 +16,7 @@ from ppdiffusers_tome.settings.presets import PRESETS
 DEFAULT_PRESET = "balanced"  # the preset where no setting of merging is given
 # Options that are not called like their setting: `--seed` is the image's.
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
+_ATTRIBUTES = {each.name: each.name for each in fields(ToMeConfig)} | {"seed": "tome_seed"}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
     "cache": "fraction of the steps to predict",
@@ -46,7 +47,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
         if field.name not in _HELP:
             listed.append(option.replace("--", "--[no-]") if field.type == "bool" else option)
         group.add_argument(
-            option, dest="tome_seed" if field.name == "seed" else field.name, default=argparse.SUPPRESS,
+            option, dest=_ATTRIBUTES[field.name], default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
         )  # fmt: skip
     group.title = textwrap.fill(f"token merging, also {' '.join(listed)}", 76, break_on_hyphens=False)
@@ -86,8 +87,7 @@ def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) ->
 
 def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of token merging that are options, without the ratio."""
-    attributes = {field.name: field.name for field in fields(ToMeConfig)} | {"seed": "tome_seed"}
-    given = {name: getattr(args, attribute, UNSET) for name, attribute in attributes.items() if name != "ratio"}
+    given = {name: getattr(args, attribute, UNSET) for name, attribute in _ATTRIBUTES.items() if name != "ratio"}
     return {name: value for name, value in given.items() if value is not UNSET}
 
 

@@ -80,7 +80,7 @@ def _generate(settings: ImageSettings, images: Mapping[Path, tuple[str, int]]) -
     from tqdm import tqdm
 
     loaded, _ = load_for_prompts(settings, [prompt for prompt, _ in images.values()])
-    loaded.apply(settings.tome)
+    loaded.apply(None if settings.tome.changes_nothing else settings.tome)
     edges, done = loaded.load_edges(), []
     for path, (prompt, number) in tqdm(images.items(), desc="images", **choose_bar()):
         generated = loaded.generate(prompt, number, edges)
