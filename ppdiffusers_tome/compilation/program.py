@@ -6,6 +6,7 @@ from typing import Any
 import openvino
 import paddle
 
+from ppdiffusers_tome.compilation.precision import keep_choices_precise
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
 from ppdiffusers_tome.cpu.process import count_usable_cores
@@ -21,6 +22,8 @@ class Program:
     """
 
     def __init__(self, trace: Trace, precision: str, threads: int) -> None:
+        if precision == "bfloat16":
+            keep_choices_precise(trace.model)
         settings = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "INFERENCE_NUM_THREADS": threads}
         # Pinned threads of several processes would all be on the first cores.
         settings["ENABLE_CPU_PINNING"] = threads >= count_usable_cores()
