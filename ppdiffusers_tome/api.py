@@ -98,7 +98,7 @@ def apply_tome(
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
             before, ``0 <= cache < 1`` (default 0: every step is computed). It needs a pipeline, which knows the number
             of steps, and 9 steps or more.
-        config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
+        config: a ``ToMeConfig``, the name of a preset (``"quality"`` or ``"balanced"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
 
     Progress of the denoising is the place of the step in the scheduler's timesteps, 0 at pure noise and 1 at the final

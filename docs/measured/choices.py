@@ -19,7 +19,7 @@ from typing import Any
 
 from ppdiffusers_tome.tools.measure.stats import Median
 
-# Names of docs/measured/suites. The presets are "todo, random" 0.75, 3x3, and 4x4 at two levels.
+# Names of docs/measured/suites. The presets are "todo, random" 0.75 and 3x3.
 CHOICES = (
     ("todo, random 0.75", "tome 0.5"),
     ("todo, random 3x3", "tome 0.5"),

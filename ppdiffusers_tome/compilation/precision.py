@@ -1,20 +1,17 @@
-"""In a program in bfloat16, keep in float32 what a rounded number would turn into another one.
+"""What stays in float32 in a program in bfloat16.
 
-Of timestep 981 bfloat16, with its 8 bits, makes 980: another embedding, and other destinations for merging. Of many
-destinations it finds several equally near. OpenVINO computes in float32 what is marked ``precise``, and Python gets
-that mark from a model's text alone.
+bfloat16 has 8 bits. It makes 980 of timestep 981: another embedding, and other destinations for merging. Similarities
+that are rounded to it make many destinations equal.
 """
 
 from functools import lru_cache
 from typing import Any
 
 import openvino
+from openvino import opset15
 
-# What leads from a timestep or from tokens to a choice; all else, such as a norm or a layer with weights, ends the walk.
-_PASSED = {
-    "Add", "Broadcast", "Convert", "Divide", "Gather", "MatMul", "Multiply", "Power", "ReduceMax", "ReduceSum",
-    "Reshape", "Squeeze", "Unsqueeze",
-}  # fmt: skip
+# What leads from tokens to the similarities among which the largest are found.
+_PASSED = {"Add", "Gather", "MatMul", "Multiply", "Power", "ReduceMax", "ReduceSum", "Reshape"}
 _MARKED = b"""<net name="marked" version="11"><layers>
 <layer id="0" name="x" type="Parameter" version="opset1"><data shape="1" element_type="f32"/>
 <rt_info><attribute name="precise" version="0"/></rt_info>
@@ -24,34 +21,41 @@ _MARKED = b"""<net name="marked" version="11"><layers>
 </layers><edges><edge from-layer="0" from-port="0" to-layer="1" to-port="0"/></edges></net>"""
 
 
-def keep_choices_precise(model: Any) -> None:
-    """Mark angles and choices, such as an index, and what leads to them."""
+def keep_precise(model: Any) -> None:
+    """Keep embeddings of timesteps, indices and similarities in float32.
+
+    OpenVINO computes in float32 what leads to an output, back to the last layer with weights or product of matrices. So
+    angles and indices become outputs, behind those of the model. Products of matrices need its mark ``precise``.
+    """
+    nodes = model.get_ops()
+    model.add_results([opset15.result(node) for node in nodes if _is_angle_or_index(node)])
     key, mark = _read_mark()
-    ahead, seen = [node for node in model.get_ops() if _chooses(node)], set()
+    ahead, seen = [node for node in nodes if node.get_type_name() == "TopK"], set()
     while ahead:
         node = ahead.pop()
         node.set_rt_info(mark, key)
         for value in node.input_values():
             before = value.get_node()
-            if before.get_name() not in seen and before.get_type_name() in _PASSED and not _has_weights(before):
+            if before.get_name() not in seen and _leads_to_similarities(before):
                 seen.add(before.get_name())
                 ahead.append(before)
 
 
-def _chooses(node: Any) -> bool:
+def _is_angle_or_index(node: Any) -> bool:
     name = node.get_type_name()
-    to_integer = name == "Convert" and node.get_output_element_type(0).is_integral()
-    return to_integer or name in ("TopK", "Sin", "Cos")
+    return name in ("Sin", "Cos") or (name == "Convert" and node.get_output_element_type(0).is_integral())
 
 
-def _has_weights(node: Any) -> bool:
-    """Return whether a node is a linear layer."""
-    inputs = [value.get_node().get_type_name() for value in node.input_values()]
-    return node.get_type_name() == "MatMul" and "Constant" in inputs
+def _leads_to_similarities(node: Any) -> bool:
+    name, inputs = node.get_type_name(), [value.get_node().get_type_name() for value in node.input_values()]
+    if name == "Add":  # not the sum around a block
+        return "Constant" in inputs
+    return name in _PASSED and not (name == "MatMul" and "Constant" in inputs)  # weights
 
 
 @lru_cache(maxsize=1)
 def _read_mark() -> tuple[str, Any]:
+    """Read the mark and its name from the text of a model, from which alone Python gets it."""
     [marked] = openvino.Core().read_model(_MARKED, b"").get_parameters()
     [key] = (info := marked.get_rt_info())
     return key, info[key]

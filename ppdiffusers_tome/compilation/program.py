@@ -6,7 +6,7 @@ from typing import Any
 import openvino
 import paddle
 
-from ppdiffusers_tome.compilation.precision import keep_choices_precise
+from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
 from ppdiffusers_tome.cpu.process import count_usable_cores
@@ -22,8 +22,9 @@ class Program:
     """
 
     def __init__(self, trace: Trace, precision: str, threads: int) -> None:
+        self._num_outputs = len(trace.model.outputs)
         if precision == "bfloat16":
-            keep_choices_precise(trace.model)
+            keep_precise(trace.model)
         settings = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "INFERENCE_NUM_THREADS": threads}
         # Pinned threads of several processes would all be on the first cores.
         settings["ENABLE_CPU_PINNING"] = threads >= count_usable_cores()
@@ -34,5 +35,6 @@ class Program:
     def run(self, tensors: Sequence[paddle.Tensor]) -> Any:
         """Return what the call returns for the tensors in its arguments."""
         self._request.infer(share_memory(*tensors), share_inputs=True)
-        outputs = [paddle.to_tensor(each.data, place=paddle.CPUPlace()) for each in self._request.output_tensors]
+        found = self._request.output_tensors[: self._num_outputs]
+        outputs = [paddle.to_tensor(each.data, place=paddle.CPUPlace()) for each in found]
         return put_tensors(self._output, outputs)

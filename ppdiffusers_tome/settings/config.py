@@ -200,7 +200,7 @@ class ToMeConfig:
 
     @classmethod
     def preset(cls, name: str) -> ToMeConfig:
-        """Return a preset: ``quality``, ``balanced`` or ``fast``."""
+        """Return a preset: ``quality`` or ``balanced``."""
         check_type(name, str, f"the name of a preset ({', '.join(PRESETS)})")
         if name not in PRESETS:
             raise ToMeValueError(

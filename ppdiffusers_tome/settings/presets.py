@@ -8,7 +8,6 @@ from typing import Any, TypeGuard
 # Chosen by docs/measured/choose_presets.py. Each keeps one key in so many.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "balanced": {"ratio": 8 / 9, "sx": 3, "sy": 3, "method": "todo"},
-    "fast": {"ratio": 15 / 16, "max_downsample": 2, "sx": 4, "sy": 4, "method": "todo"},
     "quality": {"ratio": 3 / 4, "method": "todo"},
 }
 

@@ -28,7 +28,7 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It runs the call 10 times, seed 0, on a shared copy of the pipeline, which itself stays as it is, with its ToMe or
+    It runs the call 9 times, seed 0, on a shared copy of the pipeline, which itself stays as it is, with its ToMe or
     without; so do the global random generators. A function in ``call`` that reaches the pipeline sees the original.
 
     Args:

@@ -39,7 +39,7 @@ STRIDE = r"must be a whole number of tokens, 1 or more, such as 2"
 LEVELS = r"must be 1, 2, 4, 8 or None \(the finest level of the model\)"
 NUMBER = (
     r"must be a number, the fraction of tokens to merge, such as 0\.5, or the name of a preset "
-    r"\(balanced, fast, quality\); got "
+    r"\(balanced, quality\); got "
 )
 
 # Settings, the kind of error, its sentence.
@@ -138,11 +138,11 @@ class TestNumbersOfOtherLibraries:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (ToMeConfig.preset, r"the name of a preset \(balanced, fast, quality\); got"),
+        (ToMeConfig.preset, r"the name of a preset \(balanced, quality\); got"),
         (ToMeConfig.load, r"the path of a JSON file of settings, such as 'tome\.json'"),
     ],
 )
-@pytest.mark.parametrize("value", [None, b"fast", np.array(["fast", "x"]), ToMeConfig], ids=str)
+@pytest.mark.parametrize("value", [None, b"balanced", np.array(["balanced", "x"]), ToMeConfig], ids=str)
 def test_what_is_no_name_is_refused(value: Any, function: Callable[[Any], Any], words: str) -> None:
     with pytest.raises(ToMeTypeError, match=words):
         function(value)
@@ -206,7 +206,7 @@ def test_what_is_no_model_is_refused(value: Any, function: Callable[[Any], Any])
 
 
 def test_a_preset_that_is_nearly_right_is_suggested() -> None:
-    with pytest.raises(ToMeValueError, match=r"the presets are balanced, fast, quality; did you mean balanced\?"):
+    with pytest.raises(ToMeValueError, match=r"the presets are balanced, quality; did you mean balanced\?"):
         ToMeConfig.preset("balancd")
     with pytest.raises(ToMeTypeError, match="did you mean quality"):
         ToMeConfig("qualty")
@@ -215,10 +215,10 @@ def test_a_preset_that_is_nearly_right_is_suggested() -> None:
 
 
 @pytest.mark.parametrize("finest", [1, 2, 4])
-def test_the_fast_preset_merges_levels_1_and_2(finest: int) -> None:
-    """As before, when its ratio named them: also of a model whose finest attention is at level 2, as SDXL's."""
+def test_max_downsample_2_merges_levels_1_and_2(finest: int) -> None:
+    """Also where the finest attention is at level 2, as in SDXL."""
     blocks = [replace(block, level=block.level * finest) for block in find_blocks(unet())]
-    chosen = {block.level for block in select_blocks(blocks, ToMeConfig.preset("fast"))}
+    chosen = {block.level for block in select_blocks(blocks, ToMeConfig(max_downsample=2))}
     assert chosen == {block.level for block in blocks} & {1, 2}
     assert {block.level for block in blocks} > {finest}
 

@@ -159,9 +159,9 @@ class TestForOneRequest:
         apply_tome(pipe.unet, 0.25, seed=3)
         given = dict(image=tiny.array((1, 3, 32, 32)))
         before, applied = tiny.run_pipeline(pipe, **given), pipe.tome
-        with use_tome(pipe, "fast", seed=1) as merged:
+        with use_tome(pipe, "balanced", seed=1) as merged:
             assert merged is pipe
-            assert pipe.tome.config == replace(ToMeConfig.preset("fast"), seed=1)
+            assert pipe.tome.config == replace(ToMeConfig.preset("balanced"), seed=1)
             assert not np.array_equal(tiny.run_pipeline(pipe, **given), before)
         assert pipe.tome == applied
         assert np.array_equal(tiny.run_pipeline(pipe, **given), before)

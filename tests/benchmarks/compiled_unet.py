@@ -44,7 +44,7 @@ from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 from ppdiffusers_tome.tools.measure.system import describe_machine
 
 COMPILED, KERNELS, PEER = "compiled", "kernels", "from PyTorch"
-COMPILED_VARIANTS = (NONE, OURS, "preset-balanced", "preset-quality", "preset-fast")
+COMPILED_VARIANTS = (NONE, OURS, "preset-balanced", "preset-quality")
 KERNEL_VARIANTS = COMPILED_VARIANTS[:3]
 PEER_SCRIPT = Path(__file__).with_name("openvino_peer.py")
 PEER_VARIANTS = ("torch", "torch-tomesd", "openvino", "openvino-tomesd")

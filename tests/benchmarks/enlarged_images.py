@@ -28,7 +28,7 @@ SETTINGS = (UNMERGED, *MERGED, *FEWER, "6 steps", "balanced, 12 steps")  # with 
 DRAWN_SIDE, DRAWN_GUIDANCE = 128, 7.5
 
 
-def load_models(folder: Path, scheduler: str) -> tuple[Any, Any]:
+def load_models(folder: Path, scheduler: str, precision: str) -> tuple[Any, Any]:
     """Load the model that draws, and a StableDiffusionImg2ImgPipeline of one that draws again."""
     from ppdiffusers import StableDiffusionImg2ImgPipeline
 
@@ -44,7 +44,7 @@ def load_models(folder: Path, scheduler: str) -> tuple[Any, Any]:
     pipe = StableDiffusionImg2ImgPipeline(**loaded.components, requires_safety_checker=False)
     pipe.set_progress_bar_config(disable=True)
     compile_cpu(disable_cpu_kernels(drawing.pipe))
-    return drawing, compile_cpu(pipe)
+    return drawing, compile_cpu(pipe, precision)
 
 
 def draw(model: Any, args: argparse.Namespace, seed: int) -> np.ndarray:
@@ -87,7 +87,7 @@ def generate(args: argparse.Namespace) -> None:
     """Write the images that are missing, seed by seed, so that settings keep pace."""
     from benchmarks.step_caches import list_emoji_classes
 
-    drawing, pipe = load_models(args.model, args.scheduler)
+    drawing, pipe = load_models(args.model, args.scheduler, args.compile)
     for seed, setting in product(range(*args.seeds), args.settings):
         path = args.output / args.scheduler / setting / f"{seed}.npy"
         if not path.exists():
@@ -101,7 +101,7 @@ def measure_seconds(args: argparse.Namespace) -> None:
     """Time the second drawing of an image with each setting in turn."""
     from benchmarks.timing import measure_seconds
 
-    drawing, pipe = load_models(args.model, args.scheduler)
+    drawing, pipe = load_models(args.model, args.scheduler, args.compile)
     drawn = draw(drawing, args, 0)[0]
 
     def time_image(setting: str) -> float:
@@ -123,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("command", choices=("generate", "seconds"))
     parser.add_argument("--model", type=Path, default=Path("tests/models/emoji-256"))
     parser.add_argument("--scheduler", choices=SCHEDULERS, default="ddim")
+    parser.add_argument("--compile", choices=("float32", "bfloat16"), default="float32", help="of the second drawing")
     parser.add_argument("--settings", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
     parser.add_argument("--drawn", type=Path, metavar="FOLDER", help="of SEED.npy to enlarge, as OUTPUT/ddim/unmerged")
     parser.add_argument("--classes", nargs="+", default=list_emoji_classes(), metavar="NAME", help="(all)")

@@ -28,7 +28,7 @@ STEPS = (1, 2, 4, 8)
 BALANCED = ToMeConfig.preset("balanced")
 SETTINGS = {
     "tome 0.5": TOKENS["tome 0.5"], "quality": TOKENS["quality"], "balanced": BALANCED,
-    "fast": ToMeConfig.preset("fast"), "balanced, end 0.875": replace(BALANCED, end=0.875),
+    "balanced, end 0.875": replace(BALANCED, end=0.875),
     "balanced, end 0.75": replace(BALANCED, end=0.75), "balanced, end 0.5": replace(BALANCED, end=0.5),
     "balanced, start 0.1": replace(BALANCED, start=0.1),
 }  # fmt: skip

@@ -7,7 +7,8 @@
     PYTHONPATH=tests python -m benchmarks.quality picture --images outputs/quality --output quality.jpg
 
 ``generate`` writes SCHEDULER/SETTING/SEED.npy, the images of all classes from one noise, and resumes; other work on the
-machine changes nothing. ``seconds`` times an image of each setting in turn on a quiet machine. ``table`` writes
+machine changes nothing. ``seconds`` times an image of each setting in turn on a quiet machine. Both take ``--compile
+bfloat16``, by which OpenVINO computes, and ``--settings``, such as "balanced, 12 steps". ``table`` writes
 docs/measured/quality/SCHEDULER.csv and prints it as Markdown: what a probe recognises, energy and Fréchet distances to
 real emoji, their differences to the unmerged images and to fewer steps at the cost, with 95% intervals; it needs numpy
 and scikit-learn. examples/train_demo_models/emoji.py draws the real emoji. ``texts`` writes what a twin in another
@@ -21,6 +22,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +40,7 @@ FOLDER = Path("docs/measured/quality")
 SCHEDULERS = ("ddim", "pndm")
 STEPS, GUIDANCE, SIDE = 20, 7.5, 128
 UNMERGED = "unmerged"
-MERGED = ("ratio=0.5", "quality", "balanced", "fast")
+MERGED = ("ratio=0.5", "quality", "balanced")
 FEWER = {f"{steps} steps": steps for steps in (18, 16, 12, 10, 8, 5)}  # 5: to be told apart
 SETTINGS = (UNMERGED, *MERGED, "cache=0.2", *FEWER)
 NUM_RESAMPLES = 2000
@@ -60,16 +62,27 @@ def make_variant(setting: str) -> Variant:
     return Variant(setting, "", config or ToMeConfig.preset(name), steps)
 
 
-def generate(scheduler: str, images_per_class: int, settings: Sequence[str], folder: Path) -> None:
-    """Write the uint8 images ``[classes, 128, 128, 3]`` that are missing, seed by seed, so that settings keep pace."""
-    from benchmarks.step_caches import Model, list_emoji_classes
+def load_model(scheduler: str, precision: str | None) -> Any:
+    """Load the emoji model, compiled if a precision is given."""
+    from benchmarks.step_caches import Model
+    from ppdiffusers_tome.compilation.api import compile_cpu
+    from ppdiffusers_tome.cpu.api import disable_cpu_kernels
 
     model = Model("emoji", scheduler)
-    for seed, setting in product(range(images_per_class), settings):
-        path = folder / scheduler / setting / f"{seed}.npy"
+    if precision is not None:
+        compile_cpu(disable_cpu_kernels(model.pipe), precision)
+    return model
+
+
+def generate(args: argparse.Namespace) -> None:
+    """Write the uint8 images ``[classes, 128, 128, 3]`` that are missing, seed by seed, so that settings keep pace."""
+    from benchmarks.step_caches import list_emoji_classes
+
+    model, variants = load_model(args.scheduler, args.compile), [*map(make_variant, args.settings)]
+    for seed, variant in product(range(*args.seeds), variants):
+        path = args.output / args.scheduler / variant.name / f"{seed}.npy"
         if path.exists():
             continue
-        variant = make_variant(setting)
         model.apply(variant)
         images = np.stack([
             np.asarray(model.generate(name, variant.steps, seed=seed, guidance=GUIDANCE, size=SIDE))
@@ -82,9 +95,9 @@ def generate(scheduler: str, images_per_class: int, settings: Sequence[str], fol
 def save_images(path: Path, images: np.ndarray) -> None:
     """Write images as a whole, so that a file that is there is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".partial-{os.getpid()}.npy")
-    np.save(partial, images)
-    partial.rename(path)
+    unfinished = path.with_suffix(f".partial-{os.getpid()}.npy")
+    np.save(unfinished, images)
+    unfinished.rename(path)
 
 
 def write_texts(path: Path) -> None:
@@ -117,21 +130,23 @@ def compare_images(scheduler: str, folder: Path, other: Path) -> None:
             print(f"{scheduler}, {setting}: {np.median(psnrs):.1f} ({min(psnrs):.1f}) dB, {len(psnrs)} images")
 
 
-def measure_seconds(scheduler: str, rounds: int, path: Path) -> None:
-    """Time an image of each setting in turn, and replace the scheduler's rows of a table."""
-    from benchmarks.step_caches import Model
+def time_images(args: argparse.Namespace) -> None:
+    """Time an image of each setting in turn; replace those rows."""
     from benchmarks.timing import measure_seconds
 
-    model = Model("emoji", scheduler)
+    model = load_model(args.scheduler, args.compile)
 
     def time_image(variant: Variant) -> float:
         model.apply(variant)
-        return measure_seconds(lambda: model.generate("face", variant.steps, guidance=GUIDANCE, size=SIDE))
+        run = lambda: model.generate("face", variant.steps, guidance=GUIDANCE, size=SIDE)  # noqa: E731
+        if args.compile is not None:
+            run()  # which may compile
+        return measure_seconds(run)
 
-    variants = [make_variant(setting) for setting in SETTINGS]
-    turns = {variant.name: lambda variant=variant: time_image(variant) for variant in variants}
-    kept = [row for row in read_table(path) if row["scheduler"] != scheduler]
-    write_table(path, kept + time_in_turns(scheduler, turns, rounds))
+    turns = {name: partial(time_image, make_variant(name)) for name in args.settings}
+    timed = [(args.scheduler, name) for name in args.settings]
+    kept = [row for row in read_table(args.output) if (row["scheduler"], row["setting"]) not in timed]
+    write_table(args.output, kept + time_in_turns(args.scheduler, turns, args.rounds))
 
 
 def time_in_turns(scheduler: str, turns: Mapping[str, Callable[[], float]], rounds: int) -> list[dict[str, str]]:
@@ -282,16 +297,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         paths[name] = commands.add_parser(name, parents=[by_scheduler])
         for each in names:
             paths[name].add_argument(f"--{each}", type=Path, required=True)
-    paths["generate"].add_argument("--images-per-class", type=int, default=12)
-    paths["generate"].add_argument("--only", choices=SETTINGS, nargs="+", default=SETTINGS, metavar="NAME")
+    paths["generate"].add_argument("--seeds", type=int, nargs=2, default=[0, 12], metavar=("FIRST", "END"))
     paths["seconds"].add_argument("--rounds", type=int, default=5)
+    paths["seconds"].add_argument("--output", type=Path, default=FOLDER / "seconds.csv", help="(%(default)s)")
+    for name in ("generate", "seconds"):
+        paths[name].add_argument("--compile", choices=("float32", "bfloat16"), help="let OpenVINO compute in it")
     paths["table"].add_argument("--seconds", type=Path, default=FOLDER / "seconds.csv", help="(%(default)s)")
     paths["table"].add_argument("--other", metavar="NAME", help="(for each the most steps that cost no more)")
-    for name, settings in (("table", SETTINGS), ("picture", DRAWN_SETTINGS)):
+    for name in ("generate", "seconds", "table", "picture"):
+        settings = DRAWN_SETTINGS if name == "picture" else SETTINGS
         paths[name].add_argument("--settings", nargs="+", default=settings, metavar="NAME")
     paths["table"].add_argument("--output", type=Path, default=FOLDER)
     commands.add_parser("texts").add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
+    if getattr(args, "compile", None) and args.settings is SETTINGS:
+        args.settings = [setting for setting in SETTINGS if setting != "cache=0.2"]  # which no program computes
     if args.command == "table":
         chosen = {"settings": args.settings, "seconds_file": args.seconds, "other": args.other}
         rows = make_table(args.scheduler, args.features, args.real, **chosen)
@@ -306,11 +326,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         prepare()
         if args.command == "generate":
-            generate(args.scheduler, args.images_per_class, args.only, args.output)
+            generate(args)
         elif args.command == "texts":
             write_texts(args.output)
         else:
-            measure_seconds(args.scheduler, args.rounds, FOLDER / "seconds.csv")
+            time_images(args)
 
 
 if __name__ == "__main__":

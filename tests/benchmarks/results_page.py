@@ -29,8 +29,7 @@ TORCH, TOMESD = "torch", "tomesd"  # tomesd_unet.py adds them
 
 def _describe_preset(name: str) -> str:
     config = ToMeConfig.preset(name)
-    levels = ", 2 levels" if config.max_downsample == 2 else ""
-    return f"preset {name}, 1 key in {1 / (1 - config.highest_ratio):.0f}{levels}"
+    return f"preset {name}, 1 key in {1 / (1 - config.highest_ratio):.0f}"
 
 
 # Every row and its title, from the first to the last.

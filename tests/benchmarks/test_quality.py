@@ -108,10 +108,10 @@ def test_the_table_has_the_seeds_of_all_settings(
 
 def test_fewer_steps_are_the_most_that_cost_no_more() -> None:
     seconds = {"unmerged": 4.0, "16 steps": 3.2, "12 steps": 2.4, "10 steps": 2.0, "8 steps": 1.6, "5 steps": 1.0}
-    seconds |= {"balanced": 3.15, "fast": 0.5, "ratio=0.5": 4.5}
+    seconds |= {"balanced": 3.15, "quality": 0.5, "ratio=0.5": 4.5}
     assert quality.find_fewer_steps("balanced", seconds) == "16 steps"
     assert quality.find_fewer_steps("ratio=0.5", seconds) == "16 steps"  # fewer, also where a setting costs more
-    assert quality.find_fewer_steps("fast", seconds) == quality.find_fewer_steps("12 steps", seconds) == ""
+    assert quality.find_fewer_steps("quality", seconds) == quality.find_fewer_steps("12 steps", seconds) == ""
 
 
 @pytest.mark.once
@@ -119,7 +119,7 @@ def test_generate_writes_each_seed_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(step_caches, "list_emoji_classes", lambda: ["car", "bird"])
-    arguments = ["generate", "--only", "5 steps", "--output", str(tmp_path), "--images-per-class"]
+    arguments = ["generate", "--settings", "5 steps", "--output", str(tmp_path), "--seeds", "0"]
     quality.main([*arguments, "1"])
     first = tmp_path / "ddim/5 steps/0.npy"
     assert np.load(first).shape == (2, 128, 128, 3)

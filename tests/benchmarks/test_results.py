@@ -26,7 +26,6 @@ KEYS = {
     **dict.fromkeys(VARIANTS, (TOKENS // 2, TOKENS // 4)),
     "none": (TOKENS, TOKENS // 4),
     "preset-balanced": (TOKENS - int(TOKENS * 8 / 9), TOKENS // 4),
-    "preset-fast": (TOKENS // 16, TOKENS // 64),
     "preset-quality": (TOKENS // 4, TOKENS // 4),
 }
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_merging import BALANCED, FAST, QUALITY, TOME, UNMERGED, Setting, apply_setting
+from torch_merging import BALANCED, QUALITY, TOME, UNMERGED, Setting, apply_setting
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "sd15": {
@@ -43,7 +43,7 @@ TOMESD = "tomesd"
 WAYS = ("eager", "graph")
 # A call that the cache over steps skips: the first call of a run is computed, the second skipped.
 SKIPPED = Setting("a skipped step of cache=0.2", skipped=frozenset(range(1, 10**6)))
-SETTINGS: list[Any] = [UNMERGED, TOMESD, TOME, QUALITY, BALANCED, FAST, SKIPPED]
+SETTINGS: list[Any] = [UNMERGED, TOMESD, TOME, QUALITY, BALANCED, SKIPPED]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_merging import BALANCED, FAST, QUALITY, TOME, UNMERGED, Setting, apply_setting
+from torch_merging import BALANCED, QUALITY, TOME, UNMERGED, Setting, apply_setting
 
 GUIDANCE, STEPS = 7.5, 20
 
@@ -31,7 +31,7 @@ GUIDANCE, STEPS = 7.5, 20
 def list_settings(skipped: dict[str, list[int]]) -> list[tuple[str, Setting, int]]:
     """List names, settings and steps, the unmerged model first."""
     settings = [("unmerged", UNMERGED, STEPS)]
-    settings += [(each.name, each, STEPS) for each in (TOME, QUALITY, BALANCED, FAST)]
+    settings += [(each.name, each, STEPS) for each in (TOME, QUALITY, BALANCED)]
     settings += [(name, Setting(name, skipped=frozenset(calls)), STEPS) for name, calls in skipped.items()]
     return settings + [(f"{steps} steps", UNMERGED, steps) for steps in (18, 16, 12, 10, 8, 5)]
 

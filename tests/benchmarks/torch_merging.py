@@ -29,7 +29,6 @@ class Setting:
         name: in tables.
         ratio, sx, sy: as in ``apply_tome``.
         method: ``tome`` or ``todo``.
-        max_level: the coarsest level that merges; None for the finest.
         skipped: calls of the denoising, by number, that the cache over steps predicts.
     """
 
@@ -38,7 +37,6 @@ class Setting:
     sx: int = 2
     sy: int = 2
     method: str = "tome"
-    max_level: int | None = None
     skipped: frozenset[int] = frozenset()
 
 
@@ -46,7 +44,6 @@ UNMERGED = Setting("unmerged")
 TOME = Setting("ratio=0.5", 0.5)
 QUALITY = Setting("quality", 3 / 4, method="todo")
 BALANCED = Setting("balanced", 8 / 9, 3, 3, "todo")
-FAST = Setting("fast", 15 / 16, 4, 4, "todo", max_level=2)
 
 
 @dataclass
@@ -88,9 +85,9 @@ class Patch:
         self._replaced: list[nn.Module] = []
         self._around(unet, self._run_unet)
         levels = list(_list_transformers(unet))
-        finest = setting.max_level or min(level for level, _, _ in levels)
+        finest = min(level for level, _, _ in levels)
         for level, transformer, blocks in levels:
-            if setting.ratio and level <= finest:
+            if setting.ratio and level == finest:
                 self._around(transformer, self._run_transformer)
                 for block in blocks:
                     self._attach(block)

@@ -150,7 +150,8 @@ class TestExplicitSettings:
         ("arguments", "expected"),
         [
             (("quality", None, 2, 2), ToMeConfig.preset("quality")),
-            (("fast", None, 8), replace(ToMeConfig.preset("fast"), sx=8, max_downsample=None)),
+            (("balanced", None, 8), replace(ToMeConfig.preset("balanced"), sx=8)),
+            ((UNUSUAL, None, 8), replace(UNUSUAL, sx=8, max_downsample=None)),
             ((UNUSUAL, 2, 3, 4, True, True, False, False, 0),
              replace(UNUSUAL, use_rand=True, merge_attn=True, merge_crossattn=False, merge_mlp=False, seed=0)),
         ],

@@ -117,7 +117,7 @@ class TestCandidates:
     def test_they_are_the_presets_a_ratio_and_fractions_of_the_cache(self):
         for steps in ([None], [9, 20]):
             assert list_candidates(None, steps, is_compiled=False) == list(CANDIDATES)
-        assert {ToMeConfig(), *map(ToMeConfig.preset, ("quality", "balanced", "fast"))} < {*CANDIDATES}
+        assert {ToMeConfig(), *map(ToMeConfig.preset, ("quality", "balanced"))} < {*CANDIDATES}
         assert sum(config.cache > 0 for config in CANDIDATES) == 4
 
     def test_few_steps_have_no_cache_and_given_ones_are_tried_once_in_their_order(self):

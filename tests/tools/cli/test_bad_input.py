@@ -73,8 +73,8 @@ tune --configs nowhere.json | nowhere.json cannot be read as settings
 tune --ratio 0.5 | '--ratio' is not an argument of tune
 generate --prompt x --cache 0,1,3 | cache='0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 visualize --ratio 0 | ratio 0 makes no groups of similar tokens
-visualize --config fast | ; give --method tome --ratio 0.5 in its place, or see the images with
-visualize --config fast | method todo) makes no groups of similar tokens, so there is nothing to show; give --method
+visualize --config balanced | ; give --method tome --ratio 0.5 in its place, or see the images with
+visualize --config balanced | method todo) makes no groups of similar tokens, so there is nothing to show; give --method
 visualize --prompt a --prompt b | 2 prompts were given
 """
 if paddle.get_device() == "cpu":

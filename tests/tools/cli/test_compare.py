@@ -63,10 +63,10 @@ def copy(whole, tmp_path):
 def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     folder = tmp_path / "compare"
-    arguments = ["--ratios", "0.5", "0.7", "--configs", "fast", "--steps", "2", "--fewer-steps", "1"]
+    arguments = ["--ratios", "0.5", "0.7", "--configs", "balanced", "--steps", "2", "--fewer-steps", "1"]
     assert compare(folder, *arguments, *TWO, "--seeds", "5", "6") == 0
     captured = capsys.readouterr()
-    names = ("unmerged", "ratio 0.5", "ratio 0.7", "fast", "1 step")
+    names = ("unmerged", "ratio 0.5", "ratio 0.7", "balanced", "1 step")
     expected = [f"{prompt}, {name}" for prompt in (PROMPT, ROCKET) for _ in range(2) for name in names]
     assert [line.split(":")[0] for line in heard(captured.err)] == expected
     for told in (captured.out, (folder / "compare.md").read_text()):

@@ -71,7 +71,7 @@ def test_an_interrupt_keeps_what_is_found_by_then(tmp_path, monkeypatch, capsys)
         return generate(*given, **settings)
 
     monkeypatch.setattr(LoadedPipeline, "generate", generate_until_interrupted)
-    given = ["--target-psnr", "1", "--configs", "balanced", "fast", "--output", str(tmp_path)]
+    given = ["--target-psnr", "1", "--configs", "balanced", "quality", "--output", str(tmp_path)]
     assert main(["tune", *GIVEN, *given]) == 130
     assert ToMeConfig.load(tmp_path / "tome.json") == ToMeConfig.preset("balanced")
     assert len(json.loads((tmp_path / "tune.json").read_text())["trials"]) == 1

@@ -17,7 +17,7 @@ of them) and compare.jsonl prompt by prompt: stopped, the same command resumes, 
 to the results.
 
   ppdiffusers-tome compare --steps 5 --prompt "a photo of a motorcycle"
-  ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast --fewer-steps 8 6
+  ppdiffusers-tome compare --ratios 0.5 --configs quality balanced --fewer-steps 8 6
   ppdiffusers-tome compare --model runwayml/stable-diffusion-v1-5 --prompts prompts.txt --seeds 0 1 --ratios 0.3 0.5
 """
 
