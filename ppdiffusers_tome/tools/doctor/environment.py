@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
+from ppdiffusers_tome.cpu.process import has_bfloat16
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
@@ -31,13 +32,13 @@ _HARMLESS_VALUE = re.compile(r"[\w.,:+-]{0,32}")
 
 def describe_environment() -> dict[str, Any]:
     """Describe the machine and what is installed, as JSON takes it."""
-    machine = describe_processor()
+    machine, bfloat16 = describe_processor(), "with" if has_bfloat16() else "without"
     versions = {name: find_version(name) for name in _REPORTED}
     return {
         "ppdiffusers_tome": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
-        "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use",
+        "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use, {bfloat16} bfloat16",
         "memory": _describe_memory(),
         "installed": {name: version for name, version in versions.items() if version is not None},
         "variables": {
