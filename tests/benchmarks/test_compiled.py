@@ -16,6 +16,7 @@ pytestmark = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep
 def test_unets_are_measured_in_processes_and_added(tmp_path: Path) -> None:
     arguments = ["--model", "sd15-tiny-random", "--sizes", "64", "--batch", "2", "--repeats", "1", "--variants", "ours"]
     arguments += ["--output", str(tmp_path)]

@@ -24,6 +24,7 @@ SMALL += ["--tile", "8", "--blocks", "2", "--reuse-steps", "2"]
 OURS_AND_PORT = {"ours", "ours, tile and reuse", "port"}
 
 
+@pytest.mark.sweep
 def test_overhead_measures_every_stage_beside_the_port(tmp_path: Path) -> None:
     overhead.main([*SMALL, "--output", str(tmp_path)])
     found = json.loads((tmp_path / "overhead.json").read_text())
@@ -104,6 +105,7 @@ def test_the_clock_of_blocks_covers_all_their_hooks(
     assert [list(layer._forward_pre_hooks) for layer in pipe.unet.sublayers()] == hooks
 
 
+@pytest.mark.sweep
 def test_fidelity_evaluates_suites_and_times_the_blocks_that_merge(tmp_path: Path) -> None:
     (tmp_path / "suite.jsonl").write_text(
         '{"name": "port half", "contender": "port", "ratio": 0.5}\n\n'
