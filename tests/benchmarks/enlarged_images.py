@@ -24,7 +24,8 @@ import numpy as np
 from benchmarks.quality import FEWER, MERGED, UNMERGED, make_variant, save_images, time_in_turns, write_table
 
 SCHEDULERS = ("ddim", "dpmsolver++")
-SETTINGS = (UNMERGED, *MERGED, *FEWER, "6 steps", "balanced, 12 steps")  # with a cache a pipeline is not compiled
+# With a cache a pipeline is not compiled.
+SETTINGS = (UNMERGED, *MERGED, *FEWER, "6 steps", "balanced, 12 steps", "balanced, use_rand=False")
 DRAWN_SIDE, DRAWN_GUIDANCE = 128, 7.5
 
 

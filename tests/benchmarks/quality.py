@@ -22,6 +22,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -59,7 +60,8 @@ def make_variant(setting: str) -> Variant:
     if name == UNMERGED or name.endswith(" steps"):
         return Variant(setting, "", None, steps)
     config = {"ratio=0.5": ToMeConfig(0.5), "cache=0.2": ToMeConfig(0.0, cache=0.2)}.get(name)
-    return Variant(setting, "", config or ToMeConfig.preset(name), steps)
+    config = replace(config or ToMeConfig.preset(name), use_rand="use_rand=False" not in parts)
+    return Variant(setting, "", config, steps)
 
 
 def load_model(scheduler: str, precision: str | None) -> Any:

@@ -139,4 +139,5 @@ def test_settings_are_those_of_their_names() -> None:
     assert (variants["5 steps"].steps, variants["5 steps"].config) == (5, None)
     assert variants["ratio=0.5"].config.ratio == 0.5
     assert variants["cache=0.2"].config.cache == 0.2
+    assert not quality.make_variant("balanced, use_rand=False").config.use_rand
     assert all(variants[name].steps == 20 for name in quality.SETTINGS if name not in quality.FEWER)
