@@ -1,4 +1,4 @@
-"""What stays in float32 in a program in bfloat16.
+"""The numbers of a program in bfloat16 that stay in float32.
 
 bfloat16 has 8 bits. It makes 980 of timestep 981: another embedding, and other destinations for merging. Similarities
 that are rounded to it make many destinations equal.
@@ -55,7 +55,10 @@ def _leads_to_similarities(node: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _read_mark() -> tuple[str, Any]:
-    """Read the mark and its name from the text of a model, from which alone Python gets it."""
+    """Read the mark and its name from a model's text.
+
+    Python has no other way to it.
+    """
     [marked] = openvino.Core().read_model(_MARKED, b"").get_parameters()
     [key] = (info := marked.get_rt_info())
     return key, info[key]

@@ -21,7 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality import FEWER, MERGED, UNMERGED, make_variant, save_images, time_in_turns, write_table
+from benchmarks.quality import (
+    FEWER,
+    MERGED,
+    UNMERGED,
+    load_model,
+    make_variant,
+    save_images,
+    time_in_turns,
+    write_table,
+)  # fmt: skip
 
 SCHEDULERS = ("ddim", "dpmsolver++")
 # With a cache a pipeline is not compiled.
@@ -33,18 +42,15 @@ def load_models(folder: Path, scheduler: str, precision: str) -> tuple[Any, Any]
     """Load the model that draws, and a StableDiffusionImg2ImgPipeline of one that draws again."""
     from ppdiffusers import StableDiffusionImg2ImgPipeline
 
-    from benchmarks.step_caches import Model
     from ppdiffusers_tome.compilation.api import compile_cpu
-    from ppdiffusers_tome.cpu.api import disable_cpu_kernels
     from ppdiffusers_tome.tools.generation.model_sources import find_model
     from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
     from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
-    drawing, loaded = Model("emoji", "ddim"), load_pipeline(find_model(str(folder)))
+    drawing, loaded = load_model("ddim", "float32"), load_pipeline(find_model(str(folder)))
     loaded.scheduler = make_scheduler(scheduler, loaded.scheduler.config)
     pipe = StableDiffusionImg2ImgPipeline(**loaded.components, requires_safety_checker=False)
     pipe.set_progress_bar_config(disable=True)
-    compile_cpu(disable_cpu_kernels(drawing.pipe))
     return drawing, compile_cpu(pipe, precision)
 
 

@@ -84,7 +84,7 @@ def test_every_method_draws_the_same_destinations_at_every_timestep(name: str) -
 @pytest.mark.skipif(not has_bfloat16(), reason="needs a processor that computes in bfloat16")
 @pytest.mark.parametrize(("ratio", "bound"), [("balanced", 0.02), (0.5, 0.2)])  # rounded tokens match others
 @paddle.no_grad()
-def test_bfloat16_draws_them_too(ratio: Any, bound: float) -> None:
+def test_bfloat16_draws_the_same_destinations(ratio: Any, bound: float) -> None:
     """Other destinations at timestep 21.3 make a difference of 0.54."""
     plain = ppdiffusers.UNet2DConditionModel.from_pretrained(str(tiny.EMOJI), subfolder="unet").eval()
     apply_tome(plain, ratio)
