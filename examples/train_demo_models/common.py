@@ -1,12 +1,10 @@
-"""Functions that the training scripts share: arguments, precision, optimisers, learning rates and saving."""
+"""Functions that the training scripts share: arguments, optimisers, learning rates and saving."""
 
 from __future__ import annotations
 
 import argparse
 import copy
-import functools
 import math
-import timeit
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,26 +28,6 @@ def make_parser(doc: str, *folders: str) -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     return parser
-
-
-def autocast() -> torch.autocast:
-    """Compute in bfloat16 if that is faster on this processor, else in float32."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=_is_bfloat16_faster())
-
-
-@functools.cache
-def _is_bfloat16_faster() -> bool:
-    """Measure it: some processors with bfloat16 instructions need 1.5 times float32's time."""
-    is_supported = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return is_supported and _time_convolution(torch.bfloat16) < _time_convolution(torch.float32)
-
-
-@torch.enable_grad()  # the first use of autocast may be under no_grad
-def _time_convolution(dtype: torch.dtype) -> float:
-    """Return the shortest time of ten convolutions, forward and backward, in seconds."""
-    images = torch.ones(8, 96, 32, 32, dtype=dtype, requires_grad=True)
-    convolution = nn.Conv2d(96, 96, 3, padding=1, dtype=dtype)
-    return min(timeit.repeat(lambda: convolution(images).sum().backward(), number=1, repeat=10))
 
 
 def copy_frozen(model: nn.Module) -> nn.Module:

@@ -12,7 +12,6 @@ import torch
 from common import (
     SCHEDULE,
     AdamW,
-    autocast,
     compute_cosine_rate,
     copy_frozen,
     count_millions,
@@ -26,6 +25,7 @@ from finest_level import CheapFinestLevel
 from latents import Latents, make_latents
 from muon import Muon
 from photographs import SUBJECTS
+from precision import autocast
 from run import Run
 from sheets import to_images, write_sheet
 from torch import nn

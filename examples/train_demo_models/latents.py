@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import autocast
 from diffusers import AutoencoderKL
 from photographs import SUBJECTS
+from precision import autocast
 from safetensors.torch import load_file
 from sheets import to_tensor
 from torch.nn import functional as F

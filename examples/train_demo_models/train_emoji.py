@@ -24,6 +24,7 @@ import torch
 from diffusers import AutoencoderKL, DDIMScheduler, DiTTransformer2DModel, UNet2DConditionModel
 from emoji_text import WIDTH, Text
 from muon import Muon
+from precision import autocast
 from safetensors.torch import load_file, save_file
 from tokenizer_files import END, START
 from torch import nn
@@ -143,11 +144,6 @@ def make_tensor(images: torch.Tensor) -> torch.Tensor:
     return (images.permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 
 
-def autocast(device: torch.device) -> torch.autocast:
-    """Compute in bfloat16 on an accelerator."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-
-
 def train_vae(args: argparse.Namespace, images: torch.Tensor) -> None:
     """Train the autoencoder, at first on crops, which are cheap.
 
@@ -159,7 +155,7 @@ def train_vae(args: argparse.Namespace, images: torch.Tensor) -> None:
     training = Training(args.output, "vae", args.minutes, vae, 2e-3)
 
     def run_model(batch: torch.Tensor) -> torch.Tensor:
-        with autocast(args.device):
+        with autocast(args.device.type):
             mean = vae.encode(batch).latent_dist.mean.float()
             decoded = vae.decode(mean + 0.06 * torch.randn_like(mean)).sample.float()
         anchor = F.mse_loss(mean[:, :3], 1.5 * F.avg_pool2d(batch, PATCH))
@@ -195,7 +191,8 @@ def centre_latents(vae: AutoencoderKL, mean: torch.Tensor) -> None:
 
 def encode(vae: AutoencoderKL, images: torch.Tensor) -> torch.Tensor:
     """Return the latents of images uint8, float32 ``[count, 4, height, width]``, not scaled."""
-    return torch.cat([vae.encode(make_tensor(some)).latent_dist.mean for some in images.split(32)])
+    with autocast(images.device.type):
+        return torch.cat([vae.encode(make_tensor(some)).latent_dist.mean.float() for some in images.split(32)])
 
 
 def make_view(images: torch.Tensor, can_turn: torch.Tensor) -> torch.Tensor:
@@ -299,7 +296,7 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
 
     @args.compile
     def run_model(noisy: torch.Tensor, timesteps: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:
-        with autocast(args.device):
+        with autocast(args.device.type):
             return denoiser(noisy, timesteps, prompts).float()
 
     def compute_loss(progress: float) -> torch.Tensor:
@@ -312,7 +309,8 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
             y, x = torch.randint(0, side + 1, (2,)).tolist()
             clean = clean[:, :, y : y + side, x : x + side]
         noise, uniform = torch.randn_like(clean), torch.rand(count, device=args.device)
-        timesteps = torch.randint(0, args.noise_levels, (count,), device=args.device)
+        levels = torch.rand(count, device=args.device).pow(0.5 if args.high_noise else 1.0)
+        timesteps = (levels * args.noise_levels).long()
         alpha = alphas[timesteps].reshape(-1, 1, 1, 1)
         noisy = alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
         prompts = torch.where(uniform < UNPROMPTED, denoiser.none, labels[chosen])
@@ -376,6 +374,7 @@ def main() -> None:
                         help="of the minutes in which a denoiser sees crops of half the side, four for an image (0)")
     parser.add_argument("--noise-levels", type=int, default=1000, metavar="N",
                         help="lowest of 1,000 that a denoiser learns; 700 suffice for img2img of strength 0.6 (1000)")
+    parser.add_argument("--high-noise", action="store_true", help="learn a noise level as often as it is high")
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     args = parser.parse_args()
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

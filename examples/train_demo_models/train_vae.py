@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import (
-    autocast,
     compute_cosine_rate,
     compute_warmup_rate,
     copy_frozen,
@@ -30,6 +29,7 @@ from common import (
 )
 from diffusers import AutoencoderKL
 from photographs import SUBJECTS
+from precision import autocast
 from run import Run
 from sheets import compute_psnr, to_images, to_tensor, write_sheet
 from stages import read_finished_stages

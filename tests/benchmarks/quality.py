@@ -1,4 +1,4 @@
-"""Measure how good merged images are, beside unmerged ones and fewer steps: emoji, 20 steps, guidance 7.5.
+"""Measure how good merged images are, beside unmerged ones and fewer steps: emoji, 20 steps.
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality generate --output outputs/quality
     quality-venv/bin/python tests/benchmarks/quality_features.py generated outputs/quality --output outputs/features
@@ -7,12 +7,13 @@
     PYTHONPATH=tests python -m benchmarks.quality picture --images outputs/quality --output quality.jpg
 
 ``generate`` writes SCHEDULER/SETTING/SEED.npy, the images of all classes from one noise, and resumes; other work on the
-machine changes nothing. ``seconds`` times an image of each setting in turn on a quiet machine. Both take ``--compile
-bfloat16``, by which OpenVINO computes, and ``--settings``, such as "balanced, 12 steps". ``table`` writes
-docs/measured/quality/SCHEDULER.csv and prints it as Markdown: what a probe recognises, energy and Fréchet distances to
-real emoji, their differences to the unmerged images and to fewer steps at the cost, with 95% intervals; it needs numpy
-and scikit-learn. examples/train_demo_models/emoji.py draws the real emoji. ``texts`` writes what a twin in another
-framework needs, and ``compare`` tells how alike its images are to those of ``generate``.
+machine changes nothing. ``seconds`` times an image of each setting in turn on a quiet machine. Both take ``--model``,
+``--guidance``, ``--compile bfloat16``, by which OpenVINO computes, ``--settings``, such as "balanced, 12 steps", and
+``--enlarge FOLDER``, by which img2img draws images of such a FOLDER again at twice their size ("hires fix"). ``table``
+writes docs/measured/quality/SCHEDULER.csv and prints it as Markdown: what a probe recognises, energy and Fréchet
+distances to real emoji, their differences to the unmerged images and to fewer steps at the cost, with 95% intervals; it
+needs numpy and scikit-learn. examples/train_demo_models/emoji.py draws the real emoji. ``texts`` writes what a twin in
+another framework needs, and ``compare`` tells how alike its images are to those of ``generate``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import argparse
 import csv
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("docs/measured/quality")
 SCHEDULERS = ("ddim", "pndm")
-STEPS, GUIDANCE, SIDE = 20, 7.5, 128
+STEPS = 20
 UNMERGED = "unmerged"
 MERGED = ("ratio=0.5", "quality", "balanced")
 FEWER = {f"{steps} steps": steps for steps in (18, 16, 12, 10, 8, 5)}  # 5: to be told apart
@@ -64,33 +65,50 @@ def make_variant(setting: str) -> Variant:
     return Variant(setting, "", config, steps)
 
 
-def load_model(scheduler: str, precision: str | None) -> Any:
-    """Load the emoji model, compiled if a precision is given."""
+def load_model(args: argparse.Namespace) -> Any:
+    """Load a model of emoji that draws or, with ``--enlarge``, enlarges by img2img."""
+    from ppdiffusers import StableDiffusionImg2ImgPipeline
+
     from benchmarks.step_caches import Model
     from ppdiffusers_tome.compilation.api import compile_cpu
     from ppdiffusers_tome.cpu.api import disable_cpu_kernels
 
-    model = Model("emoji", scheduler)
-    if precision is not None:
-        compile_cpu(disable_cpu_kernels(model.pipe), precision)
+    model = Model(args.model, args.scheduler)
+    if args.enlarge is not None:
+        model.pipe = StableDiffusionImg2ImgPipeline(**model.pipe.components, requires_safety_checker=False)
+        model.pipe.set_progress_bar_config(disable=True)
+    if args.compile is not None:
+        compile_cpu(disable_cpu_kernels(model.pipe), args.compile)
     return model
 
 
-def generate(args: argparse.Namespace) -> None:
-    """Write the uint8 images ``[classes, 128, 128, 3]`` that are missing, seed by seed, so that settings keep pace."""
+def draw(model: Any, name: str, steps: int, args: argparse.Namespace, seed: int = 0) -> Image.Image:
+    """Draw a class at the size that the model was trained at, or draw an enlarged drawing again."""
+    if args.enlarge is None:
+        side = model.pipe.unet.config.sample_size * model.pipe.vae_scale_factor
+        return model.generate(name, steps, seed=seed, guidance=args.guidance, size=side)
+    import paddle
+    from PIL import Image
+
     from benchmarks.step_caches import list_emoji_classes
 
-    model, variants = load_model(args.scheduler, args.compile), [*map(make_variant, args.settings)]
+    image = Image.fromarray(np.load(args.enlarge / f"{seed}.npy")[list_emoji_classes().index(name)])
+    image = image.resize((2 * image.width, 2 * image.height), Image.Resampling.BICUBIC)
+    paddle.seed(seed)
+    return model.pipe(
+        prompt=name, image=image, strength=args.strength, num_inference_steps=steps, guidance_scale=args.guidance
+    ).images[0]
+
+
+def generate(args: argparse.Namespace) -> None:
+    """Write the missing uint8 images ``[classes, side, side, 3]`` seed by seed, so that settings keep pace."""
+    model, variants = load_model(args), [*map(make_variant, args.settings)]
     for seed, variant in product(range(*args.seeds), variants):
         path = args.output / args.scheduler / variant.name / f"{seed}.npy"
         if path.exists():
             continue
         model.apply(variant)
-        images = np.stack([
-            np.asarray(model.generate(name, variant.steps, seed=seed, guidance=GUIDANCE, size=SIDE))
-            for name in list_emoji_classes()
-        ])  # fmt: skip
-        save_images(path, images)
+        save_images(path, np.stack([np.asarray(draw(model, name, variant.steps, args, seed)) for name in args.classes]))
         print(path, flush=True)
 
 
@@ -110,7 +128,7 @@ def write_texts(path: Path) -> None:
     for scheduler in SCHEDULERS:
         model = Model("emoji", scheduler)
         model.apply(make_variant("cache=0.2"))
-        model.generate("bird", STEPS, guidance=GUIDANCE, size=SIDE)
+        model.generate("bird", STEPS, guidance=7.5, size=128)
         computed = model.pipe.tome.entries[0].last_image.computed_steps
         calls = range(len(model.pipe.scheduler.timesteps))
         skipped[scheduler] = {"cache=0.2": [call for call in calls if call not in computed]}
@@ -134,38 +152,31 @@ def compare_images(scheduler: str, folder: Path, other: Path) -> None:
 
 def time_images(args: argparse.Namespace) -> None:
     """Time an image of each setting in turn; replace those rows."""
-    from benchmarks.timing import measure_seconds
+    from benchmarks.timing import Spread, measure_seconds
+    from benchmarks.turns import take_turns
+    from ppdiffusers_tome.tools.measure.system import describe_machine
 
-    model = load_model(args.scheduler, args.compile)
+    model = load_model(args)
 
     def time_image(variant: Variant) -> float:
         model.apply(variant)
-        run = lambda: model.generate("face", variant.steps, guidance=GUIDANCE, size=SIDE)  # noqa: E731
+        run = lambda: draw(model, "face", variant.steps, args)  # noqa: E731
         if args.compile is not None:
             run()  # which may compile
         return measure_seconds(run)
 
     turns = {name: partial(time_image, make_variant(name)) for name in args.settings}
     timed = [(args.scheduler, name) for name in args.settings]
-    kept = [row for row in read_table(args.output) if (row["scheduler"], row["setting"]) not in timed]
-    write_table(args.output, kept + time_in_turns(args.scheduler, turns, args.rounds))
-
-
-def time_in_turns(scheduler: str, turns: Mapping[str, Callable[[], float]], rounds: int) -> list[dict[str, str]]:
-    """Time settings in turns, and return a row of a table for each."""
-    from benchmarks.timing import Spread
-    from benchmarks.turns import take_turns
-    from ppdiffusers_tome.tools.measure.system import describe_machine
-
-    rows, machine = [], describe_machine()
-    for setting, seconds in take_turns(turns, rounds, progress="rounds").items():
+    rows = [row for row in read_table(args.output) if (row["scheduler"], row["setting"]) not in timed]
+    machine = describe_machine()
+    for setting, seconds in take_turns(turns, args.rounds, progress="rounds").items():
         spread = Spread.from_values(seconds)
         rows.append({
-            "scheduler": scheduler, "setting": setting, "seconds": f"{spread.median:.3f}",
-            "lowest": f"{spread.low:.3f}", "highest": f"{spread.high:.3f}", "images": str(rounds),
+            "scheduler": args.scheduler, "setting": setting, "seconds": f"{spread.median:.3f}",
+            "lowest": f"{spread.low:.3f}", "highest": f"{spread.high:.3f}", "images": str(args.rounds),
             "processor": str(machine["processor"]), "threads": machine["threads"], "paddle": machine["paddle"],
         })  # fmt: skip
-    return rows
+    write_table(args.output, rows)
 
 
 def read_samples(folder: Path, settings: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -290,6 +301,8 @@ def draw_picture(scheduler: str, folder: Path, settings: Sequence[str]) -> Image
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    from benchmarks.step_caches import list_emoji_classes
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands: Any = parser.add_subparsers(dest="command", required=True)
     by_scheduler, paths = argparse.ArgumentParser(add_help=False), {}
@@ -303,12 +316,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     paths["seconds"].add_argument("--rounds", type=int, default=5)
     paths["seconds"].add_argument("--output", type=Path, default=FOLDER / "seconds.csv", help="(%(default)s)")
     for name in ("generate", "seconds"):
+        paths[name].add_argument("--model", default="emoji", metavar="FOLDER", help="of emoji (%(default)s)")
+        paths[name].add_argument("--guidance", type=float, default=7.5)
+        paths[name].add_argument("--enlarge", type=Path, metavar="FOLDER", help="of drawings, SEED.npy, to draw again")
+        paths[name].add_argument("--strength", type=float, default=0.6, help="of drawing again (%(default)s)")
         paths[name].add_argument("--compile", choices=("float32", "bfloat16"), help="let OpenVINO compute in it")
     paths["table"].add_argument("--seconds", type=Path, default=FOLDER / "seconds.csv", help="(%(default)s)")
     paths["table"].add_argument("--other", metavar="NAME", help="(for each the most steps that cost no more)")
     for name in ("generate", "seconds", "table", "picture"):
         settings = DRAWN_SETTINGS if name == "picture" else SETTINGS
         paths[name].add_argument("--settings", nargs="+", default=settings, metavar="NAME")
+    paths["generate"].add_argument("--classes", nargs="+", default=list_emoji_classes(), metavar="NAME", help="(all)")
     paths["table"].add_argument("--output", type=Path, default=FOLDER)
     commands.add_parser("texts").add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)

@@ -131,6 +131,11 @@ def test_generate_writes_each_seed_and_resumes(
     capsys.readouterr()
     quality.main(["compare", "--images", str(tmp_path), "--other", str(tmp_path)])
     assert capsys.readouterr().out == "ddim, 5 steps: inf (inf) dB, 4 images\n"
+    enlarge = ["--enlarge", str(first.parent), "--classes", "bird"]
+    quality.main([*arguments[:3], "--seeds", "0", "1", *enlarge, "--output", str(tmp_path / "larger")])
+    (image,) = np.load(tmp_path / "larger/ddim/5 steps/0.npy")
+    made_small = image.reshape(128, 2, 128, 2, 3).mean((1, 3))
+    assert np.abs(made_small - np.load(first)).mean((1, 2, 3)).argmin() == 1  # nearer to the bird than to the car
 
 
 def test_settings_are_those_of_their_names() -> None:
