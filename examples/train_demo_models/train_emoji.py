@@ -6,7 +6,7 @@
 
 It needs PyTorch, diffusers' model classes, numpy and the file of ``emoji.py``, and from scratch an accelerator. It
 resumes from its checkpoint: more minutes than before continue a training, whose learning rate then falls a second time.
-``unet --start examples/models/emoji`` starts from an exported model instead; the images may be of another size.
+``unet --start FOLDER`` starts from a trained model instead.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, DiTTransformer2DModel, UNet2DConditionModel
 from emoji_text import WIDTH, Text
+from finest_level import CheapFinestLevel, add_finest_level
 from muon import Muon
 from precision import autocast
 from safetensors.torch import load_file, save_file
@@ -33,6 +35,7 @@ from torch.nn import functional as F
 CHECKPOINT_MINUTES = 1.0
 ROW_STEPS = 20  # a row of the loss curve is the mean of this many steps
 WARMUP_STEPS, RESTARTED_WARMUP_STEPS = 100, 20  # from scratch, and from a trained model
+WINDOW = 16  # side of the windows, in tokens
 PATCH = 4  # side of a latent's patch in pixels
 UNLABELLED = 1000  # the label that DiTPipeline uses for "none"
 VAE = dict(
@@ -52,6 +55,11 @@ UNET = dict(
     up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
     attention_head_dim=(2, 3, 4),  # despite its name the number of heads
     cross_attention_dim=WIDTH, norm_num_groups=16,
+)  # fmt: skip
+LARGE_UNET = UNET | dict(  # with a finest level for images of 256 pixels, whose attention sees 4,096 tokens
+    block_out_channels=(64, 64, 96, 128), attention_head_dim=(2, 2, 3, 4),
+    down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+    up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
 )  # fmt: skip
 COMMON = dict(num_train_timesteps=1000, clip_sample=False, prediction_type="epsilon")
 SCHEDULES = {  # of DiT-XL/2 and of Stable Diffusion 1.5
@@ -243,15 +251,16 @@ class Denoiser(nn.Module):
         kind: ``dit`` or ``unet``, which has a text model.
         classes: names of the classes.
         side: of the latents.
+        config: of a UNet.
     """
 
-    def __init__(self, kind: str, classes: list[str], side: int) -> None:
+    def __init__(self, kind: str, classes: list[str], side: int, config: dict[str, Any] = UNET) -> None:
         super().__init__()
         self.none = len(classes)
         self.text = Text(classes) if kind == "unet" else None
         if self.text is not None:
             self.register_buffer("tokens", self.text.tokenize([*classes, ""]), persistent=False)
-            self.model = UNet2DConditionModel(**UNET, sample_size=side)
+            self.model = UNet2DConditionModel(**config, sample_size=side)
             nn.init.zeros_(self.model.conv_out.weight)
         else:
             # In training mode every block would drop the label at random by itself; here all blocks drop it or none.
@@ -285,7 +294,10 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
     """
     torch.manual_seed(1)
     scheduler = DDIMScheduler(**SCHEDULES[args.part])
-    denoiser = Denoiser(args.part, args.classes, latents.shape[-1]).to(args.device, memory_format=torch.channels_last)
+    config = LARGE_UNET if args.start and is_training(args.start) else UNET
+    denoiser = Denoiser(args.part, args.classes, latents.shape[-1] // args.pool, config)
+    denoiser = denoiser.to(args.device, memory_format=torch.channels_last)
+    cheap = CheapFinestLevel([denoiser.model] if args.windows else [], WINDOW, skip_convolutions=False)
     print(f"{sum(p.numel() for p in denoiser.parameters()) / 1e6:.2f} million parameters", flush=True)
     warmup = RESTARTED_WARMUP_STEPS if args.start else WARMUP_STEPS
     training = Training(args.output, args.part, args.minutes, denoiser, args.rate, warmup)
@@ -300,19 +312,15 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
             return denoiser(noisy, timesteps, prompts).float()
 
     def compute_loss(progress: float) -> torch.Tensor:
-        crops = progress < args.crops
-        count = args.batch * (4 if crops else 1)
-        chosen = torch.multinomial(weights, count, replacement=True)
-        clean = latents[torch.randint(0, len(latents), (count,), device=args.device), chosen].float()
-        if crops:
-            side = clean.shape[-1] // 2
-            y, x = torch.randint(0, side + 1, (2,)).tolist()
-            clean = clean[:, :, y : y + side, x : x + side]
-        noise, uniform = torch.randn_like(clean), torch.rand(count, device=args.device)
-        levels = torch.rand(count, device=args.device).pow(0.5 if args.high_noise else 1.0)
-        timesteps = (levels * args.noise_levels).long()
+        if progress >= args.windows:
+            cheap.remove()
+        chosen = torch.multinomial(weights, args.batch, replacement=True)
+        clean = latents[torch.randint(0, len(latents), (args.batch,), device=args.device), chosen].float()
+        noise, uniform = torch.randn_like(clean), torch.rand(args.batch, device=args.device)
+        timesteps = torch.randint(0, len(alphas), (args.batch,), device=args.device)
         alpha = alphas[timesteps].reshape(-1, 1, 1, 1)
         noisy = alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
+        noisy, noise = (F.avg_pool2d(x, args.pool) for x in (noisy, noise))
         prompts = torch.where(uniform < UNPROMPTED, denoiser.none, labels[chosen])
         errors = (run_model(noisy, timesteps, prompts) - noise).square().mean((1, 2, 3))
         return (errors * snr_weights[timesteps]).mean()
@@ -337,7 +345,7 @@ def start_from_exported(args: argparse.Namespace, side: int) -> None:
     read_exported(vae, args.start / "vae")
     vae.register_to_config(scaling_factor=json.loads((args.start / "vae/config.json").read_text())["scaling_factor"])
     save(vae, args.output / "vae")
-    denoiser = Denoiser("unet", args.classes, side)
+    denoiser = Denoiser("unet", args.classes, side // args.pool)
     read_exported(denoiser.model, args.start / "unet")
     numbers = json.loads((args.start / "tokenizer/vocab.json").read_text())
     tokens = [numbers[word if word in (START, END) else word + "</w>"] for word in denoiser.text.words]
@@ -348,6 +356,22 @@ def start_from_exported(args: argparse.Namespace, side: int) -> None:
         "position.weight": exported[f"{embeddings}.position_embedding.weight"],
         **{f"norm.{name}": exported[f"text_model.final_layer_norm.{name}"] for name in ("weight", "bias")},
     })  # fmt: skip
+    Training(args.output, "unet", 0, denoiser, args.rate).save()
+
+
+def is_training(folder: Path) -> bool:
+    return (folder / "unet.pt").exists()
+
+
+def start_from_training(args: argparse.Namespace, side: int) -> None:
+    """Write the first checkpoint of a UNet that gets a finest level."""
+    small = Denoiser("unet", args.classes, side // 2)
+    checkpoint = torch.load(args.start / "unet.pt", map_location="cpu", weights_only=True)
+    small.load_state_dict(checkpoint["model"] | checkpoint["average"])
+    denoiser = Denoiser("unet", args.classes, side, LARGE_UNET)
+    add_finest_level(small.model, denoiser.model)
+    denoiser.text.load_state_dict(small.text.state_dict())
+    shutil.copytree(args.start / "vae", args.output / "vae")
     Training(args.output, "unet", 0, denoiser, args.rate).save()
 
 
@@ -366,15 +390,16 @@ def main() -> None:
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True, help="of training, those of earlier runs included")
-    parser.add_argument("--start", type=Path, help="exported model from which a UNet without a checkpoint starts")
+    parser.add_argument("--start", type=Path, metavar="FOLDER",
+                        help="exported model from which a UNet without a checkpoint starts, or the output of its "
+                        "training with --pool 2, to which it adds a finest level")
     parser.add_argument("--views", type=int, default=16, help="of each image that a denoiser sees (16)")
     parser.add_argument("--batch", type=int, default=256, help="of a denoiser")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="the denoiser's peak learning rate")
-    parser.add_argument("--crops", type=float, default=0.0, metavar="PART",
-                        help="of the minutes in which a denoiser sees crops of half the side, four for an image (0)")
-    parser.add_argument("--noise-levels", type=int, default=1000, metavar="N",
-                        help="lowest of 1,000 that a denoiser learns; 700 suffice for img2img of strength 0.6 (1000)")
-    parser.add_argument("--high-noise", action="store_true", help="learn a noise level as often as it is high")
+    parser.add_argument("--pool", type=int, default=1, metavar="SIDE",
+                        help="of the squares over which noisy latents are averaged (1)")
+    parser.add_argument("--windows", type=float, default=0.0, metavar="PART",
+                        help="of the minutes in which the finest level attends within windows, which is cheap (0)")
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     args = parser.parse_args()
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -386,8 +411,9 @@ def main() -> None:
         images = torch.from_numpy(file["images"][is_trained]).to(args.device)
         labels = torch.from_numpy(file["labels"][is_trained].astype(np.int64)).to(args.device)
         args.classes = file["classes"].tolist()
-    if args.start and not (args.output / "unet.pt").exists():
-        start_from_exported(args, images.shape[1] // PATCH)
+    if args.start and not is_training(args.output):
+        start = start_from_training if is_training(args.start) else start_from_exported
+        start(args, images.shape[1] // PATCH)
     if args.part == "vae":
         train_vae(args, images)
     else:

@@ -22,6 +22,7 @@ import argparse
 import csv
 import json
 import os
+from ast import literal_eval
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -52,17 +53,18 @@ DRAWN_SETTINGS = (UNMERGED, "ratio=0.5", "balanced", "cache=0.2", "12 steps")
 
 
 def make_variant(setting: str) -> Variant:
-    """Return a setting, such as ``"balanced, 12 steps"``, as ``step_caches`` applies it."""
+    """Return a setting, such as ``"balanced, end=0.9, 12 steps"``, as ``step_caches`` applies it."""
     from benchmarks.step_caches import Variant
     from ppdiffusers_tome.settings.config import ToMeConfig
 
-    name, *parts = setting.split(", ")
-    steps = next((int(part.split()[0]) for part in (name, *parts) if part.endswith(" steps")), STEPS)
-    if name == UNMERGED or name.endswith(" steps"):
+    words = setting.split(", ")
+    options = {name: literal_eval(value) for name, _, value in (word.partition("=") for word in words) if value}
+    steps = next((int(word.removesuffix(" steps")) for word in words if word.endswith(" steps")), STEPS)
+    presets = [word for word in words if word != UNMERGED and "=" not in word and not word.endswith(" steps")]
+    if not presets and not options:
         return Variant(setting, "", None, steps)
-    config = {"ratio=0.5": ToMeConfig(0.5), "cache=0.2": ToMeConfig(0.0, cache=0.2)}.get(name)
-    config = replace(config or ToMeConfig.preset(name), use_rand="use_rand=False" not in parts)
-    return Variant(setting, "", config, steps)
+    config = ToMeConfig.preset(*presets) if presets else ToMeConfig(0.0)
+    return Variant(setting, "", replace(config, **options), steps)
 
 
 def load_model(args: argparse.Namespace) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import quality, step_caches
 from benchmarks.quality_statistics import RealImages, Sample, compare, draw_counts, judge
+from ppdiffusers_tome import ToMeError
 
 CLASSES, IMAGES, FEATURES = 6, 12, 96
 CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)) * 2
@@ -144,5 +145,8 @@ def test_settings_are_those_of_their_names() -> None:
     assert (variants["5 steps"].steps, variants["5 steps"].config) == (5, None)
     assert variants["ratio=0.5"].config.ratio == 0.5
     assert variants["cache=0.2"].config.cache == 0.2
-    assert not quality.make_variant("balanced, use_rand=False").config.use_rand
+    several = quality.make_variant("balanced, end=0.9, use_rand=False, 12 steps")
+    assert (several.steps, several.config.sx, several.config.end, several.config.use_rand) == (12, 3, 0.9, False)
+    with pytest.raises(ToMeError, match="balancd"):
+        quality.make_variant("balancd")
     assert all(variants[name].steps == 20 for name in quality.SETTINGS if name not in quality.FEWER)
