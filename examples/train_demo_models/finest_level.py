@@ -67,6 +67,22 @@ def find_finest_blocks(model: nn.Module) -> list[nn.Module]:
     return [model.down_blocks[0], *ups[-1:]]
 
 
+def hold_coarser_levels(model: nn.Module, unet: UNet2DConditionModel) -> list[Any]:
+    """Let only a UNet's finest level learn, until the returned hooks are removed.
+
+    Small batches would blur what the coarser levels have learned from large ones.
+
+    Args:
+        model: all that is trained.
+        unet: its UNet, of ``add_finest_level``.
+    """
+    learning = (
+        unet.conv_in, unet.conv_norm_out, unet.conv_out, unet.up_blocks[-2].upsamplers[0], *find_finest_blocks(unet)
+    )  # fmt: skip
+    learned = {parameter for layer in learning for parameter in layer.parameters()}
+    return [each.register_hook(torch.zeros_like) for each in model.parameters() if each not in learned]
+
+
 class CheapFinestLevel:
     """Self-attention in windows at the finest level, and optionally no untrained convolutions.
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, DiTTransformer2DModel, UNet2DConditionModel
 from emoji_text import WIDTH, Text
-from finest_level import CheapFinestLevel, add_finest_level
+from finest_level import CheapFinestLevel, add_finest_level, hold_coarser_levels
 from muon import Muon
 from precision import autocast
 from safetensors.torch import load_file, save_file
@@ -298,6 +298,7 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
     denoiser = Denoiser(args.part, args.classes, latents.shape[-1] // args.pool, config)
     denoiser = denoiser.to(args.device, memory_format=torch.channels_last)
     cheap = CheapFinestLevel([denoiser.model] if args.windows else [], WINDOW, skip_convolutions=False)
+    holds = hold_coarser_levels(denoiser, denoiser.model) if args.windows else []
     print(f"{sum(p.numel() for p in denoiser.parameters()) / 1e6:.2f} million parameters", flush=True)
     warmup = RESTARTED_WARMUP_STEPS if args.start else WARMUP_STEPS
     training = Training(args.output, args.part, args.minutes, denoiser, args.rate, warmup)
@@ -314,6 +315,8 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
     def compute_loss(progress: float) -> torch.Tensor:
         if progress >= args.windows:
             cheap.remove()
+            while holds:
+                holds.pop().remove()
         chosen = torch.multinomial(weights, args.batch, replacement=True)
         clean = latents[torch.randint(0, len(latents), (args.batch,), device=args.device), chosen].float()
         noise, uniform = torch.randn_like(clean), torch.rand(args.batch, device=args.device)
@@ -399,7 +402,7 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=1, metavar="SIDE",
                         help="of the squares over which noisy latents are averaged (1)")
     parser.add_argument("--windows", type=float, default=0.0, metavar="PART",
-                        help="of the minutes in which the finest level attends within windows, which is cheap (0)")
+                        help="of the minutes in which the finest level learns alone, within windows of attention (0)")
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     args = parser.parse_args()
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
