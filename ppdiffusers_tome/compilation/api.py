@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents, take_snapshot
+from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu.process import choose_threads, has_bfloat16, let_threads_sleep
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
 from ppdiffusers_tome.settings.text import shorten_repr
 
@@ -17,14 +18,19 @@ T = TypeVar("T")
 
 
 def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
-    """Let OpenVINO compute a pipeline's models on a CPU, merging included.
+    """Let OpenVINO compute a pipeline's models on a CPU, with all settings of ToMe.
 
-    The denoisers (UNets, ControlNets, transformers) and the VAE's decoder run as programs that OpenVINO compiles, one
-    for each kind of call (size, batch, length of the text, settings of ToMe), made in seconds when it is first met. The
-    first result of each in a user's processes is compared with Paddle's own: beyond 0.1% in float32 or 10% in bfloat16
-    (root mean square) it is not used. Weights, layers and settings may change afterwards: other programs are made. What
-    cannot become a program (gradients, training, models that OpenVINO cannot take) is computed by Paddle, which a
-    warning tells.
+    The denoisers (UNets, ControlNets, transformers) and the VAE run as programs that OpenVINO compiles, one for each
+    kind of call (size, batch, length of the text, settings of ToMe, kind of step), made in seconds when it is first
+    met. The first result of each in a user's processes is compared with Paddle's own: beyond 0.1% in float32 or 10% in
+    bfloat16 (root mean square) it is not used. The process is set up as ``prepare_cpu`` does.
+
+    A program is made of code of Paddle and ppdiffusers alone. A model with anything else in it (a processor or hook of
+    one's own, another package's cache) is computed by Paddle, and so are gradients, training and what OpenVINO cannot
+    compute; a warning tells why. Weights, layers, processors and settings may change afterwards: other programs are
+    made. Not noticed are functions of Paddle's and ppdiffusers' modules that are replaced, and numbers in weights that
+    change without Paddle counting it (``set_value``, an optimizer) between two steps of one image; outside of a
+    pipeline such a change of a large model may be noticed some calls later.
 
     Args:
         model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.
@@ -47,9 +53,9 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
     layers = list(_list_layers(model_or_pipe))
     require_compiler(precision)
     for name, layer in layers:
-        label, snapshot = name or type(layer).__name__, take_snapshot(layer)
-        if obstacle := Contents(snapshot).find_obstacle(snapshot.settings):
-            raise ToMeValueError(f"{label} cannot be compiled: {obstacle}")
+        label = name or type(layer).__name__
+        if fault := Contents(layer).fault:
+            raise ToMeValueError(f"{label} cannot be compiled: {fault}")
         if not is_replaceable(layer):
             raise ToMeValueError(
                 f"{label} cannot be compiled: other code put a function in place of its forward (a cache, offloading); "
@@ -70,10 +76,13 @@ def uncompile_cpu(model_or_pipe: T) -> T:
 
 
 def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
-    """Yield names and layers that are compiled: denoisers, and decoders of VAEs."""
+    """Yield names and layers that are compiled: denoisers, encoders and decoders of VAEs."""
     for name, model in list_models(model_or_pipe, denoisers_only=False):
         if hasattr(model, "decode") and isinstance(getattr(model, "decoder", None), Layer):
-            yield f"{name}.decoder".lstrip("."), model.decoder
+            parts = [part for part in ("encoder", "decoder") if isinstance(getattr(model, part, None), Layer)]
+            yield from ((f"{name}.{part}".lstrip("."), getattr(model, part)) for part in parts)
+        elif is_a(model, "MultiControlNetModel"):
+            yield from ((f"{name}.nets.{number}".lstrip("."), net) for number, net in enumerate(model.nets))
         elif is_denoiser_name(name):
             yield name, model
 

@@ -1,111 +1,252 @@
-"""A model as its programs were made of it: layers, their attributes and weights."""
+"""What a program is made of: a model's code, its state and its weights, to find later changes.
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+A program holds what known code did once. So a model is compiled only if all of it is code of Paddle, ppdiffusers and
+this package; all that such code may read is compared by value, at any depth.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from operator import eq
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
 
 import numpy as np
 import paddle
+import xxhash
 from paddle.nn import Layer
 
+from ppdiffusers_tome.compilation.twin import COMPILED
+from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
+from ppdiffusers_tome.cpu.kernel import find_module
 from ppdiffusers_tome.merging.arrays import share_memory
-from ppdiffusers_tome.patching.checks import NO_PROGRAM
-from ppdiffusers_tome.patching.override import SLOTS, find_inner_forward, list_overrides
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.patching.override import SLOTS, list_overrides
 
-_SAMPLES = 64  # numbers that are read of each weight
-
-
-class Snapshot(NamedTuple):
-    """The state of a model at one moment, to find later changes."""
-
-    layers: list[Layer]  # the model and all inside of it
-    attributes: list[Any]  # of the layers and their attention processors, and weights by identity
-    settings: list[tuple[int, ToMeConfig]]  # of ToMe, by the layer's identity
+_KNOWN = {"paddle", "ppdiffusers", "paddlenlp", "ppdiffusers_tome"}
+# Their decorators make functions of their own.
+_HARMLESS = {*sys.stdlib_module_names, "decorator"} - {"__main__"}
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type(...), np.generic, np.dtype)
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_VALUES = (*_PLAIN, *_CONTAINERS, np.ndarray, paddle.Tensor)
+# Attributes that Paddle gives every layer and that no ``forward`` reads.
+_UNREAD = vars(Layer()).keys() - {
+    "training", "_parameters", "_buffers", "_sub_layers", "_forward_pre_hooks", "_forward_post_hooks",
+}  # fmt: skip
+# Outside of a pipeline: the bytes of weights that are read before every call, and the share of the time that reading
+# more takes at most.
+_FEW_BYTES, _READING_SHARE = 16 * 2**20, 0.05
+# Keys of a config that tell where it is from.
+_ORIGINS = ("_name_or_path", "_use_default_values")
+_HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 
 
 class Contents:
-    """The layers, attributes and weights of a model of which programs were made.
-
-    Of each weight some numbers are read: whatever changes a weight (a LoRA that is fused, training, another state)
-    changes all of it, or its address, or counts its version up (``weight[3] = 0``).
+    """A model's code, state and weights at one moment.
 
     Attributes:
-        weights: parameters and buffers.
-        samples: numbers of each weight.
-        addresses: the address and version of each weight.
+        fault: what its user can mend, why no call of the model becomes a program; None without.
+        obstacle: the same, or code in it that is not known.
+        tensors: parameters, buffers and other tensors, each once.
+        digest: a hash of everything, equal where another process has equal contents.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        layers, self._snapshot = snapshot.layers, snapshot
-        tensors = (x for each in layers for held in (each._parameters, each._buffers) for x in held.values())
-        self.weights = list({id(x): x for x in tensors if x is not None}.values())
-        self.num_bytes = sum(x.size * x.element_size() for x in self.weights)
-        self._obstacle = _find_fault(layers, self.weights)
-        self._views = [] if self._obstacle else [_sample(x) for x in self.weights]  # of others numpy may have no view
-        self.addresses, self.samples = self._read_weights()
+    def __init__(self, model: Layer) -> None:
+        self.obstacle: str | None = None
+        self.tensors: list[paddle.Tensor] = []
+        self._model, self._owner = model, model
+        self._text: list[str] = []
+        self._numbers: dict[int, int] = {}  # of the objects read so far, by identity
+        # What can change in place: containers and attributes with copies, and where each tensor and function is.
+        self._containers: list[Any] = []
+        self._copies: list[Any] = []
+        self._owners: list[Any] = []
+        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
+        self._held: list[tuple[dict[str, Any], str, Any]] = []
+        self._slots: list[tuple[Any, Any, Any]] = []
+        self._read(model)
+        self.fault = _find_fault(model, self.tensors)
+        self.obstacle = self.fault or self.obstacle
+        self._addresses = self._list_addresses()
+        self.read_weights()
 
-    def find_obstacle(self, settings: Iterable[tuple[int, ToMeConfig]]) -> str | None:
-        """Return why no call with these settings becomes a program, or None."""
-        if any(config.differs_by_step for _, config in settings):
-            return f"{NO_PROGRAM}; apply_tome with one ratio and without them"
-        return self._obstacle
-
-    def is_outdated(self, snapshot: Snapshot) -> bool:
-        """Return whether a layer, an attribute or a weight changed since."""
+    def is_current(self) -> bool:
+        """Return whether nothing has changed but maybe numbers in weights."""
         try:
-            # The same objects, or equal ones. Settings are no contents: each has programs of its own.
-            return snapshot[:2] != self._snapshot[:2] or self._read_weights() != (self.addresses, self.samples)
-        except Exception:  # of attributes that cannot be compared, such as arrays
-            return True
+            return (
+                all(map(eq, self._containers, self._copies))
+                # By identity, as two scalars may be equal.
+                and all(holder.get(name) is x for holder, name, x in self._held)
+                and all(slot.inside is inside and slot.overrides is found for slot, inside, found in self._slots)
+                and all(np.array_equal(array, copy) for array, copy in self._arrays)
+                and self._list_addresses() == self._addresses
+            )
+        except Exception:  # of values that cannot be compared, such as tensors
+            return False
 
-    def _read_weights(self) -> tuple[list[tuple[int, int]], bytes]:
-        addresses = [(x.data_ptr(), x.inplace_version) for x in self.weights]
-        return addresses, b"".join(view.tobytes() for view in self._views)
+    def find_change(self) -> str | None:
+        """Return what has changed in a container, as a clause; None if nothing has."""
+        for container, copy, owner in zip(self._containers, self._copies, self._owners, strict=True):
+            try:
+                is_same = container == copy
+            except Exception:
+                is_same = False
+            if not is_same:
+                changed = container.items() if isinstance(copy, dict) else ()
+                names = ", ".join(str(name) for name, value in changed if copy.get(name) is not value)
+                return f"{type(owner).__name__} sets its {names or 'state'}"
+        return None
+
+    def read_weights(self) -> None:
+        """Read all numbers of all weights."""
+        begin = time.perf_counter()
+        if self.obstacle is None:
+            weights = b"".join(xxhash.xxh3_64_digest(x.data) for x in share_memory(*self.tensors))
+            self.digest = xxhash.xxh3_128_hexdigest(weights + "\n".join(self._text).encode())
+        end = time.perf_counter()
+        num_bytes = sum(x.size * x.element_size() for x in self.tensors)
+        self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
+
+    @property
+    def is_reading_due(self) -> bool:
+        """True where reading all weights again takes a small share of the time since."""
+        return time.perf_counter() >= self._next_reading
+
+    @is_reading_due.setter
+    def is_reading_due(self, _: bool) -> None:
+        self._next_reading = 0.0
+
+    def _list_addresses(self) -> list[tuple[int, int]]:
+        return [(x.data_ptr(), x.inplace_version) for x in self.tensors]
+
+    def _watch(self, container: Any, copy: Any) -> None:
+        self._containers.append(container)
+        self._copies.append(copy)
+        self._owners.append(self._owner)
+
+    def _refuse(self, what: str) -> None:
+        if self.obstacle is None:
+            self.obstacle = f"{type(self._owner).__name__} has {what}, code of which a program would know nothing"
+
+    def _read(self, value: Any) -> None:
+        """Describe a value in the text, and all that is in it."""
+        if type(value) is CPUAttnProcessor:  # which computes the same
+            value = value.replaced
+        if isinstance(value, _PLAIN):
+            self._text.append(repr(value))
+        elif id(value) in self._numbers:
+            self._text.append(f"again {self._numbers[id(value)]}")
+        else:
+            self._numbers[id(value)] = len(self._numbers)
+            self._text.append(f"{type(value).__module__}.{type(value).__qualname__}")
+            self._read_new(value)
+
+    def _read_new(self, value: Any) -> None:
+        if isinstance(value, paddle.Tensor):
+            self.tensors.append(value)
+            self._text.append(f"{value.shape} {value.dtype}")
+        elif isinstance(value, paddle.pir.Value):  # of a twin that is traced
+            return
+        elif isinstance(value, np.ndarray):
+            self._text.append(f"{value.shape} {value.dtype} {value.tobytes().hex()}")
+            self._arrays.append((value, value.copy()))
+        elif isinstance(value, Layer):
+            self._read_layer(value)
+        elif isinstance(value, type):
+            self._require_known(value.__module__, value.__qualname__)
+        elif isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, partial)):
+            self._read_function(value)
+        elif isinstance(value, _CONTAINERS):
+            self._read_class(type(value))
+            self._read_items(value)
+        else:
+            self._read_class(type(value))
+            self._read_attributes(value, ())
+
+    def _read_items(self, value: Any) -> None:
+        if not isinstance(value, (tuple, frozenset)):
+            self._watch(value, dict(value) if isinstance(value, dict) else value.copy())
+        self._text.append(str(len(value)))
+        for item in sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value:
+            self._read(item)
+            if isinstance(value, Mapping):
+                self._read(None if item in _ORIGINS else value[item])
+                if isinstance(value[item], paddle.Tensor):
+                    self._held.append((value, item, value[item]))  # type: ignore[arg-type]
+
+    def _read_attributes(self, value: Any, skipped: Any) -> None:
+        attributes = getattr(value, "__dict__", None)
+        if attributes is None:  # such as a type of Paddle's
+            self._text.append(str(value).partition(" at 0x")[0])
+            return
+        owner, self._owner = self._owner, value
+        self._watch(attributes, dict(attributes))
+        for name, each in list(attributes.items()):
+            if name not in skipped:
+                self._text.append(name)
+                self._read(each)
+        self._owner = owner
+
+    def _read_layer(self, layer: Layer) -> None:
+        """Describe a layer; the functions and hooks on the model itself run around its programs."""
+        owner, self._owner, is_model = self._owner, layer, layer is self._model
+        self._read_class(type(layer))
+        slots = [slot for each in vars(layer).get(SLOTS, {}).values() for slot in each]
+        self._slots += [(slot, slot.inside, slot.overrides) for slot in slots]
+        for function in (vars(layer).get("forward"), *(slot.inside for slot in slots)):
+            if function is not None and not find_module(function).startswith("ppdiffusers_tome.") and not is_model:
+                self._refuse(f"a function in place of its forward ({getattr(function, '__qualname__', function)})")
+        for name in _HOOKS if not is_model else ():
+            if vars(layer)[name]:
+                self._refuse("hooks")
+        self._text += [f"{type(each).__name__} {each.state.config}" for each in list_overrides(layer)]
+        replaced = {"forward", SLOTS, COMPILED, *(each.method_name for each in list_overrides(layer))}
+        self._read_attributes(layer, _UNREAD | replaced | set(_HOOKS if is_model else ()))
+        self._owner = owner
+
+    def _read_function(self, function: Any) -> None:
+        if isinstance(function, MethodType):
+            self._read(function.__func__)
+            self._read(function.__self__)
+        elif isinstance(function, partial):
+            self._read([function.func, function.args, function.keywords])
+        else:
+            self._require_known(find_module(function) or function.__module__, function.__qualname__)
+            self._text.append(f"{function.__module__}.{function.__qualname__}")
+            for cell in getattr(function, "__closure__", None) or ():
+                self._read(cell.cell_contents)
+
+    def _read_class(self, cls: type) -> None:
+        """Describe a class, whose methods and attributes may be replaced."""
+        for base in cls.__mro__[:-1]:
+            if id(base) in self._numbers or base in _CONTAINERS:
+                continue
+            self._numbers[id(base)] = len(self._numbers)
+            self._require_known(base.__module__, base.__qualname__)
+            self._watch(vars(base), dict(vars(base)))
+            for name, value in list(vars(base).items()):
+                function = getattr(value, "__func__", getattr(value, "fget", value))
+                if isinstance(function, FunctionType):
+                    self._require_known(find_module(function), f"{base.__name__}.{name}")
+                    if not find_module(function).startswith("ppdiffusers_tome."):
+                        self._text.append(f"{name} {function.__module__}.{function.__qualname__}")
+                elif isinstance(value, _VALUES) and not name.startswith("__"):
+                    self._text.append(name)
+                    self._read(value)
+
+    def _require_known(self, module: str | None, name: str) -> None:
+        root = (module or "builtins").partition(".")[0]
+        if root not in _KNOWN and root not in _HARMLESS:
+            self._refuse(f"{name} of {module}")
 
 
-def _find_fault(layers: list[Layer], weights: list[paddle.Tensor]) -> str | None:
-    if others := {str(x.dtype) for x in weights if x.is_floating_point()} - {str(paddle.float32)}:
+def _find_fault(model: Layer, tensors: list[paddle.Tensor]) -> str | None:
+    if others := {str(x.dtype) for x in tensors if x.is_floating_point()} - {str(paddle.float32)}:
         return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
-    if not all(x.place.is_cpu_place() for x in weights):
+    if not all(x.place.is_cpu_place() for x in tensors):
         return "its weights are on a GPU; load it under paddle.set_device('cpu')"
-    if not all(x.is_contiguous() for x in weights):
+    if not all(x.is_contiguous() for x in tensors):
         return "one of its weights is a view of another tensor; make it contiguous()"
-    if any(each._forward_pre_hooks or each._forward_post_hooks for each in layers if each is not layers[0]):
-        return "hooks are on layers inside of it, which a program would not call; remove them"
-    if layers[0].training:  # layers of a LoRA are where they come later
+    if model.training:  # layers of a LoRA are where they come later
         return "it is in training mode; call its eval()"
     return None
-
-
-def _sample(x: paddle.Tensor) -> np.ndarray:
-    """Return an array of some numbers on the memory of a weight."""
-    numbers = share_memory(x)[0].reshape(-1)
-    return numbers[:: max(1, numbers.size // _SAMPLES)][:_SAMPLES]
-
-
-def take_snapshot(model: Layer) -> Snapshot:
-    """Take a model's layers, their attributes, and the settings of ToMe.
-
-    ToMe leaves no trace in the attributes, so a model to which it is applied again finds its programs; nor do hooks on
-    the model itself, which run around them. Of lists and dictionaries, which may change in place, the items are listed,
-    too: hooks, scales of LoRAs. So are the attributes of attention processors, such as an IP-Adapter's scale.
-    """
-    found = Snapshot(model.sublayers(include_self=True), [], [])
-    for layer in found.layers:
-        overrides = list_overrides(layer)
-        found.settings.extend((id(layer), each.state.config) for each in overrides)
-        # Those of ToMe, and one that Paddle sets where hooks run.
-        skipped = {"forward", "_built", SLOTS, *(each.method_name for each in overrides)}
-        values = [
-            value for name, value in vars(layer).items()
-            if name not in skipped and not (layer is model and name.startswith("_forward_"))
-        ]  # fmt: skip
-        values.extend(getattr(vars(layer).get("processor"), "__dict__", {}).values())
-        for value in values:
-            items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-            found.attributes.extend((value, *items))
-        # A cache of steps may replace the method of a class, or put a function in its place.
-        found.attributes.extend((type(layer).forward, find_inner_forward(layer)))
-        # By identity, as two scalars may be equal.
-        found.attributes.extend(id(x) for held in (layer._parameters, layer._buffers) for x in held.values())
-    return found

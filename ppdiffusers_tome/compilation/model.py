@@ -1,10 +1,9 @@
 """A compiled model: the function in place of its ``forward``, and its programs.
 
-Each kind of call has a program, made when it is first met: the shapes of its inputs, the constants among them, and the
-model as it is then. What cannot become a program is computed by Paddle, which a warning tells once.
+Each kind of call has a program, made when it is first met: the model as it is then, the shapes of the call's inputs,
+the constants among them, and the kind of step. What cannot become a program is computed by Paddle, which a warning
+tells once.
 """
-
-from __future__ import annotations
 
 import os
 import threading
@@ -12,27 +11,29 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents, Snapshot, take_snapshot
+from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
-from ppdiffusers_tome.cpu.attention import has_kernels, replace_processors, restore_processors
-from ppdiffusers_tome.cpu.convolution import replace_convolutions, restore_convolutions
+from ppdiffusers_tome.compilation.twin import COMPILED, StepCall, make_twin, run_twin
+from ppdiffusers_tome.cpu.attention import replace_processors
+from ppdiffusers_tome.cpu.convolution import replace_convolutions
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
-from ppdiffusers_tome.patching.call_stack import CALL_STACK
-from ppdiffusers_tome.patching.models import COMPILED
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
+from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import find_inner_forward, replace_inner_forward
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
-from ppdiffusers_tome.patching.state.calls import WATCHERS
+from ppdiffusers_tome.patching.state.calls import WATCHERS, DenoiserCall
+from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
@@ -41,28 +42,39 @@ if TYPE_CHECKING:
 # The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
 # mean square of the difference over that of the result.
 BOUNDS = {"float32": 0.001, "bfloat16": 0.1}
-# Each program has the model's weights once more; programs with so many bytes of them are kept, and at least two.
-_MOST_BYTES = 12 * 2**30
+_MOST_BYTES = 12 * 2**30  # that programs of a model hold; two are kept at least
+_processes: list[int] = []  # the one in which OpenVINO has threads
 _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
 
 
+class _Step(NamedTuple):
+    """What a call has to do with other steps; nothing without ToMe."""
+
+    call: DenoiserCall | None = None
+    cached: CachedCall | None = None
+    predicted: Mapping[str, Any] = {}  # values of the layers that are skipped
+    reductions: Mapping[Any, Any] = {}  # that are used again
+
+    @property
+    def stores_values(self) -> bool:
+        """True in every step that a cache computes, also where no later one needs its values: one program for all."""
+        return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
+
+
 class CompiledModel:
-    """The programs of a model, in a precision and on some threads.
+    """The programs of a model, in a precision and on some threads."""
 
-    It ``brings_kernels`` where ``compile_model`` put onnxruntime's kernels, which ``uncompile_model`` takes off.
-    """
-
-    def __init__(self, precision: str, threads: int, *, brings_kernels: bool) -> None:
-        self.precision, self.threads, self.brings_kernels = precision, threads, brings_kernels
-        self._lock = threading.RLock()  # a program computes one call at a time, and a trace replaces weights
-        self._process = os.getpid()
+    def __init__(self, precision: str, threads: int) -> None:
+        self.precision, self.threads = precision, threads
+        self._process, self._lock = os.getpid(), threading.RLock()  # a program computes one call at a time
         self._contents: Contents | None = None
-        self._by_kind: dict[Any, Program | None] = {}  # of the present contents; None: Paddle computes it
-        self._programs: OrderedDict[Any, Program] = OrderedDict()  # by digest, the last used last, also of others
+        self._pipeline_call: Any = None  # in which the weights were read
+        self._programs: OrderedDict[Any, Any] = OrderedDict()  # the last used last; None: by Paddle
+        self._layouts: dict[Any, Any] = {}  # of the tokens in a kind of call
         self._warned: set[str] = set()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
-        return CompiledModel(self.precision, self.threads, brings_kernels=self.brings_kernels)
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledModel":
+        return CompiledModel(self.precision, self.threads)
 
     def __reduce__(self) -> Any:
         raise ToMeTypeError("a compiled model cannot be pickled; call uncompile_cpu first, and compile_cpu on the copy")
@@ -72,94 +84,123 @@ class CompiledModel:
         run_paddle = MethodType(type(layer).forward, layer)
         if not paddle.in_dynamic_mode():
             return convert_while_tracing(run_paddle)(*args, **kwargs)
-        if os.getpid() != self._process:  # whose other threads, one of which may have held the lock, are gone
-            self._warn_of_fallback(layer, "this process was forked, and OpenVINO's threads are in the first one")
-            return run_paddle(*args, **kwargs)
+        if os.getpid() != self._process:  # a fork, in which the thread that holds the lock may be gone
+            self._process, self._lock = os.getpid(), threading.RLock()
+        reason = ""
         with self._lock:
             try:
-                program, tensors = self._find_program(layer, args, kwargs)
+                found = self._compute(layer, args, kwargs)
             except UncompilableError as error:
-                output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
-                self._warn_of_fallback(layer, error)
-                return output
-            if program is None:
-                return run_paddle(*args, **kwargs)
-            self._programs.move_to_end(program.digest)
-            for frame in CALL_STACK.frames:
-                if frame.call.denoiser is layer:  # whose blocks are in the program
-                    frame.call.state.awaits_blocks = False
-            return program.run(tensors)
+                found, reason = None, str(error)
+        if found is not None:
+            return found[0]
+        output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
+        if reason and reason not in self._warned:
+            self._warned.add(reason)
+            warn_user(f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {reason}")
+        return output
 
-    def _find_program(
-        self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Program | None, list[paddle.Tensor]]:
-        """Find or make a call's program, and list its tensors."""
-        tensors: list[paddle.Tensor] = []
-        arguments = take_tensors(_replace_numbers(layer, args, kwargs), tensors)
-        contents = self._update_contents(snapshot := take_snapshot(layer))
-        if obstacle := contents.find_obstacle(snapshot.settings):
-            raise UncompilableError(obstacle)
-        _require_compilable(contents, tensors)
-        kind = (arguments, *snapshot.settings, *((tuple(x.shape), str(x.dtype)) for x in tensors))
-        if kind not in self._by_kind:
-            try:
-                self._by_kind[kind] = self._make_program(layer, contents, arguments, tensors)
-            except UncompilableError:
-                self._by_kind[kind] = None
-                raise
-        return self._by_kind[kind], tensors
-
-    def _update_contents(self, snapshot: Snapshot) -> Contents:
-        """Return the model's contents; drop programs of other ones."""
-        before = self._contents
-        if before is not None and not before.is_outdated(snapshot):
-            return before
-        self._contents = contents = Contents(snapshot)
-        self._by_kind.clear()
-        if before is None or (before.addresses, before.samples) != (contents.addresses, contents.samples):
+    def clear(self) -> None:
+        """Free the programs."""
+        with self._lock:
+            self._contents = None
             self._programs.clear()
+            self._layouts.clear()
+
+    def _compute(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any] | None:
+        """Compute a call by a program; return its output in a tuple, None if Paddle computes it.
+
+        Raises:
+            UncompilableError: why Paddle computes it.
+        """
+        contents, tensors = self._update_contents(layer), list[paddle.Tensor]()
+        args, kwargs = _replace_numbers(layer, args, kwargs)
+        take_tensors((args, kwargs), tensors)
+        _require_compilable(contents, tensors)
+        step = _begin_step(layer)
+        tensors.clear()
+        arguments = take_tensors((args, kwargs, step.predicted, step.reductions), tensors)
+        kind = (contents.digest, arguments, step.stores_values, *((tuple(x.shape), str(x.dtype)) for x in tensors))
+        key, result = self._find_key(kind, step), None
+        if key not in self._programs:
+            try:
+                program, result = self._make_program(layer, contents, arguments, tensors, step)
+            except UncompilableError:
+                self._programs[key] = None
+                raise
+            self._layouts[kind] = program.layouts
+            key = self._find_key(kind, step)
+            self._programs[key] = program
+        self._programs.move_to_end(key)
+        found = self._programs[key]
+        if found is None:
+            return None
+        output, values, made = found.run(tensors) if result is None else result
+        self._drop_oldest()
+        _end_step(step, found, values, made)
+        return (output,)
+
+    def _update_contents(self, layer: Layer) -> Contents:
+        """Return the model's contents; read again what changed, and once an image all weights."""
+        pipeline_call = CALL_STACK.pipeline_call
+        is_read_in_call = self._pipeline_call is not None and self._pipeline_call() is pipeline_call
+        contents = self._contents
+        if contents is None or not contents.is_current():
+            with CHANGE_LOCK:
+                self._contents = contents = Contents(layer)
+        elif contents.is_reading_due if pipeline_call is None else not is_read_in_call:
+            contents.read_weights()
+        self._pipeline_call = None if pipeline_call is None else ref(pipeline_call)
         return contents
 
+    def _find_key(self, kind: Any, step: _Step) -> Any:
+        """Return the key of a call's program, which counts the tokens that merge."""
+        layouts = self._layouts.get(kind)
+        if step.call is None or layouts is None:
+            return kind, layouts
+        return kind, tuple(step.call.count_merged(layout) for layout in layouts)
+
     def _make_program(
-        self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor]
-    ) -> Program:
-        """Make a call's program, whose first result is compared with Paddle's."""
+        self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor], step: _Step
+    ) -> tuple["Program", Any]:
+        """Make a call's program; return it with its first result, which is compared with Paddle's, or None."""
         # Which need OpenVINO.
         from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
 
         begin, name = time.perf_counter(), type(layer).__name__
         try:
-            trace = trace_call(layer, arguments, tensors)
-            if contents.is_outdated(take_snapshot(layer)):  # as attention maps, which a program would not keep
-                raise UncompilableError("an attention processor keeps something of every call")
-            if trace.digest in self._programs:  # the model changed back
-                return self._programs[trace.digest]
+            trace = trace_call(layer, contents, arguments, tensors, step.call, stores_values=step.stores_values)
             show_progress(f"{name} for {' '.join(str(list(x.shape)) for x in tensors[:1])} is being compiled ...")
+            _processes[:] = [os.getpid()]
             program = Program(trace, self.precision, self.threads)
-            self._compare(program, layer, contents, arguments, tensors)
+            result = self._compare(program, layer, contents, arguments, tensors, step)
         except Exception as error:  # of code of the model, of Paddle or OpenVINO
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
-            raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from error
+            raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
-        self._programs[trace.digest] = program
-        if len(self._programs) > max(2, _MOST_BYTES // max(1, contents.num_bytes)):
-            _, oldest = self._programs.popitem(last=False)
-            self._by_kind = {kind: each for kind, each in self._by_kind.items() if each is not oldest}
-        return program
+        return program, result
 
     def _compare(
-        self, program: Program, layer: Layer, contents: Contents, arguments: Structure,
-        tensors: Sequence[paddle.Tensor],
-    ) -> None:  # fmt: skip
-        """Refuse a program whose result differs from Paddle's; note that it does not."""
+        self, program: "Program", layer: Layer, contents: Contents, arguments: Structure,
+        tensors: Sequence[paddle.Tensor], step: _Step,
+    ) -> Any:  # fmt: skip
+        """Refuse a program whose result differs from Paddle's; note that it does not, and return it."""
         from ppdiffusers_tome.compilation.comparison import measure_difference, name_note_file
 
-        note = name_note_file(__version__, program.digest, contents.samples, self.precision)
+        shapes = [x.shape for x in tensors]
+        note = name_note_file(__version__, contents.digest, arguments, shapes, step.stores_values, self.precision)
         if os.path.isfile(note):  # False too where Path raises, as in a folder without permission
-            return
-        args, kwargs = put_tensors(arguments, tensors)
-        difference = measure_difference(program.run(tensors), type(layer).forward(layer, *args, **kwargs))
+            return None
+        twin = make_twin(layer, {id(x): x for x in contents.tensors})
+        # Paddle's own attention takes gigabytes for a large image.
+        replace_processors(twin)
+        replace_convolutions(twin)
+        args, kwargs, predicted, reductions = put_tensors(arguments, tensors)
+        computed = StepCall(predicted, reductions, step.stores_values)
+        expected = run_twin(twin, args, kwargs, step.call, computed)
+        result = program.run(tensors)
+        difference = measure_difference(result[:2], (expected, computed.values))
         if not difference <= BOUNDS[self.precision]:
             raise UncompilableError(
                 f"its result in {self.precision} differs from Paddle's by {difference:.2g}, more than "
@@ -168,20 +209,61 @@ class CompiledModel:
         with suppress(OSError):  # else the next process compares again
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()
+        return result
 
-    def _warn_of_fallback(self, layer: Layer, reason: Any) -> None:
-        message = f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {reason}"
-        if message not in self._warned:
-            self._warned.add(message)
-            warn_user(message)
+    def _drop_oldest(self) -> None:
+        """Drop the programs used longest ago while all hold more than the bound."""
+        made = [(key, program.num_bytes) for key, program in self._programs.items() if program is not None]
+        held = sum(num_bytes for _, num_bytes in made)
+        for key, num_bytes in made[:-2]:
+            if held > _MOST_BYTES:
+                del self._programs[key]
+                held -= num_bytes
+
+
+def _begin_step(layer: Layer) -> _Step:
+    """Find what a model's call has to do with other steps.
+
+    Raises:
+        UncompilableError: its settings need the timestep, and its arguments have none.
+    """
+    call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
+    if call is None or not call.state.config.differs_by_step:
+        return _Step(call)
+    call.read_timestep()
+    if call.timestep is None:
+        raise UncompilableError("its arguments have no timestep, on which its settings depend")
+    cached = open_cached_call(call) if call.state.config.cache else None
+    predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
+    shared = call.moment.shared if call.state.config.reuse_steps > 1 else None
+    return _Step(call, cached, predicted, {} if shared is None else dict(shared.reductions))
+
+
+def _end_step(step: _Step, program: "Program", values: Sequence[Any], made: Mapping[Any, Any]) -> None:
+    """Leave what later steps need."""
+    call, cached = step.call, step.cached
+    if call is None:
+        return
+    call.state.awaits_blocks = False
+    call.has_skipped = call.has_skipped or program.has_skipped
+    if cached is not None and cached.stores_values:
+        for (path, has_slope), value in zip(program.stored, values, strict=True):
+            cached.store(path, value, has_slope=has_slope)
+    if call.moment.shared is not None:
+        call.moment.shared.reductions.update(made)
 
 
 def _require_compilable(contents: Contents, tensors: Sequence[paddle.Tensor]) -> None:
     """Refuse a call that no program computes."""
+    if contents.obstacle is not None:
+        raise UncompilableError(contents.obstacle)
+    if _processes and os.getpid() not in _processes:
+        raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
     types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
     if WATCHERS:
         raise UncompilableError("merging is being recorded")
-    if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.weights)):
+    if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
+        contents.is_reading_due = True  # whoever trains changes weights
         raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
     if paddle.is_autocast_enabled():
         raise UncompilableError("paddle.amp.auto_cast is on")
@@ -200,27 +282,18 @@ def _run_compiled(layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def compile_model(layer: Layer, precision: str, threads: int) -> None:
-    """Put programs in place of a model's ``forward``, inside of ToMe's overrides.
-
-    What Paddle computes, such as the results to compare with, gets onnxruntime's kernels: Paddle's own attention takes
-    gigabytes for a large image.
-    """
-    before = vars(layer).get(COMPILED)
-    brings_kernels = before.brings_kernels if before else bool(find_spec("onnxruntime")) and not has_kernels(layer)
-    if brings_kernels:
-        replace_processors(layer)
-        replace_convolutions(layer)
-    vars(layer)[COMPILED] = CompiledModel(precision, threads, brings_kernels=brings_kernels)
+    """Put programs in place of a model's ``forward``, inside of ToMe's overrides."""
+    uncompile_model(layer)
+    vars(layer)[COMPILED] = CompiledModel(precision, threads)
     replace_inner_forward(layer, None, MethodType(_run_compiled, layer))
 
 
 def uncompile_model(layer: Layer) -> None:
-    """Put back what stood in a model before ``compile_model``."""
+    """Put back what stood in a model before ``compile_model``; free its programs."""
     compiled = vars(layer).pop(COMPILED, None)
     replace_inner_forward(layer, MethodType(_run_compiled, layer), None)
-    if compiled is not None and compiled.brings_kernels:
-        restore_processors(layer)
-        restore_convolutions(layer)
+    if compiled is not None:
+        compiled.clear()
 
 
 def is_replaceable(layer: Layer) -> bool:
@@ -228,13 +301,23 @@ def is_replaceable(layer: Layer) -> bool:
     return find_inner_forward(layer) in (None, MethodType(_run_compiled, layer))
 
 
-def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Replace timesteps that are numbers by tensors, as numbers are constants of a program.
+def is_compiled(model_or_pipe: Any) -> bool:
+    """Return whether a denoiser of a pipeline, or a model, is compiled."""
+    layers = (layer for _, model in list_models(model_or_pipe) for layer in model.sublayers(include_self=True))
+    return any(COMPILED in vars(layer) for layer in layers)
 
-    Most models cut off the fraction of a number, and not that of a tensor, so a fraction stays.
+
+def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Replace numbers that change from call to call by tensors, as numbers are constants of a program.
+
+    Most models cut off the fraction of a timestep that is a number, and not that of a tensor, so a fraction stays.
     """
 
     def convert(name: str, value: Any) -> Any:
+        if name == "cross_attention_kwargs" and isinstance(value, dict) and isinstance(value.get("scale"), float):
+            return {**value, "scale": paddle.to_tensor(value["scale"], "float32", paddle.CPUPlace())}  # of a LoRA
+        if name == "conditioning_scale" and isinstance(value, float) and hasattr(layer, "controlnet_down_blocks"):
+            return paddle.to_tensor([value] * (len(layer.controlnet_down_blocks) + 1), "float32", paddle.CPUPlace())
         is_whole = name in TIMESTEPS and isinstance(value, (int, float)) and value == value // 1
         return paddle.to_tensor([int(value)], "int64", paddle.CPUPlace()) if is_whole else value
 

@@ -9,19 +9,24 @@ import paddle
 from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
-from ppdiffusers_tome.cpu.process import count_usable_cores
+from ppdiffusers_tome.cpu.process import count_usable_cores, measure_used_memory
 from ppdiffusers_tome.merging.arrays import share_memory
 
 _HINTS = {"float32": "f32", "bfloat16": "bf16"}
 
 
 class Program:
-    """A compiled program and the structure of its output.
+    """A compiled program and what is needed to call it.
 
-    The weights of the trace are read where Paddle keeps them, and repacked.
+    Attributes:
+        stored, layouts, has_skipped: of the trace.
+        num_bytes: of the memory that it holds, known after its first call; weights, repacked, and tensors inside.
     """
 
     def __init__(self, trace: Trace, precision: str, threads: int) -> None:
+        self._before = measure_used_memory()
+        self._inputs, self._output = trace.inputs, trace.output
+        self.stored, self.layouts, self.has_skipped = trace.stored, trace.layouts, trace.has_skipped
         self._num_outputs = len(trace.model.outputs)
         if precision == "bfloat16":
             keep_precise(trace.model)
@@ -30,11 +35,12 @@ class Program:
         settings["ENABLE_CPU_PINNING"] = threads >= count_usable_cores()
         # A request is for one call at a time.
         self._request = openvino.Core().compile_model(trace.model, "CPU", settings).create_infer_request()
-        self._output, self.digest = trace.output, trace.digest
+        self.num_bytes = 0
 
     def run(self, tensors: Sequence[paddle.Tensor]) -> Any:
-        """Return what the call returns for the tensors in its arguments."""
-        self._request.infer(share_memory(*tensors), share_inputs=True)
+        """Return what the call returns, keeps and makes for the tensors in its arguments."""
+        self._request.infer(share_memory(*(tensors[number] for number in self._inputs)), share_inputs=True)
+        self.num_bytes = self.num_bytes or max(1, measure_used_memory() - self._before)
         found = self._request.output_tensors[: self._num_outputs]
         outputs = [paddle.to_tensor(each.data, place=paddle.CPUPlace()) for each in found]
         return put_tensors(self._output, outputs)

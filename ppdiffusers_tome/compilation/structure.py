@@ -7,6 +7,8 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.errors import UncompilableError
+from ppdiffusers_tome.merging.chosen_keys import ChosenKeys
+from ppdiffusers_tome.merging.matching import Matching
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,8 @@ class Structure:
 
     Attributes:
         kind: the type of the value, as ``1 == True``; None for a tensor.
-        content: a tensor's number; a constant; or the structures in a list, tuple or mapping.
-        keys: of a mapping.
+        content: a tensor's number; a constant; or the structures in a list, tuple, mapping or reduction.
+        keys: of a mapping; the names of a reduction's fields.
     """
 
     kind: type | None
@@ -28,19 +30,25 @@ def take_tensors(value: Any, tensors: list[Any]) -> Structure:
     """Append the tensors of a nested value to a list; return what remains.
 
     Raises:
-        UncompilableError: the value holds an object that is neither a tensor, number, text nor None.
+        UncompilableError: the value holds an object that is neither a tensor, number, text, reduction nor None.
     """
     if isinstance(value, (paddle.Tensor, paddle.pir.Value)):
-        tensors.append(value)
-        return Structure(None, len(tensors) - 1)
+        is_symbol = isinstance(value, paddle.pir.Value)  # of which there may be several objects
+        numbers = (number for number, each in enumerate(tensors) if is_symbol and value.is_same(each))
+        number = next(numbers, len(tensors))
+        tensors[number:] = tensors[number:] or [value]
+        return Structure(None, number)
     if isinstance(value, (type(None), bool, int, float, str)):
         return Structure(type(value), value)
-    if isinstance(value, Mapping):
-        items = tuple(take_tensors(each, tensors) for each in value.values())
-        return Structure(type(value), items, tuple(value))
     if isinstance(value, (list, tuple)):
         return Structure(type(value), tuple(take_tensors(each, tensors) for each in value))
-    raise UncompilableError(f"it gets or returns a {type(value).__name__}")
+    if isinstance(value, (Matching, ChosenKeys)):
+        fields = vars(value)
+    elif isinstance(value, Mapping):
+        fields = dict(value)
+    else:
+        raise UncompilableError(f"it gets or returns a {type(value).__name__}")
+    return Structure(type(value), tuple(take_tensors(each, tensors) for each in fields.values()), tuple(fields))
 
 
 def put_tensors(structure: Structure, tensors: Sequence[Any]) -> Any:
@@ -51,7 +59,7 @@ def put_tensors(structure: Structure, tensors: Sequence[Any]) -> Any:
     if not isinstance(content, tuple):
         return content
     items = [put_tensors(each, tensors) for each in content]
-    if not issubclass(kind, Mapping):
-        return kind(items)  # type: ignore[call-arg]
+    if issubclass(kind, (list, tuple)):
+        return kind(items)
     pairs = dict(zip(structure.keys, items, strict=True))
     return pairs if kind is dict else kind(**pairs)  # such as a UNet2DConditionOutput

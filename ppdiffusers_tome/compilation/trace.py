@@ -1,6 +1,6 @@
 """The program of a call: traced by Paddle, and written with OpenVINO's operators."""
 
-import hashlib
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,15 +14,21 @@ from openvino import opset15
 from paddle.base import framework
 from paddle.nn import Layer
 
+from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.operators import OPERATORS, Operator, find_dtype
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
+from ppdiffusers_tome.compilation.twin import StepCall, make_twin, run_twin
 from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.merging.arrays import share_memory
+from ppdiffusers_tome.merging.grid import Layout
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 # Paddle writes into one program at a time, whatever the thread.
 _LOCK = threading.Lock()
-# Of operators, what does not change their results.
-_REMARKS = ("op_callstack", "struct_name", "place", "stop_gradient", "persistable")
+if hasattr(os, "register_at_fork"):  # of a thread that is gone in a forked process
+    os.register_at_fork(after_in_child=lambda: globals().update(_LOCK=threading.Lock()))
+# Operators that hand on a timestep as it is.
+_KEEPING = ("cast", "reshape", "expand", "unsqueeze", "squeeze", "flatten", "assign")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,40 +36,58 @@ class Trace:
     """A traced call.
 
     Attributes:
-        model: of OpenVINO, with an input for each tensor of the call; weights are constants on Paddle's memory.
-        output: the structure of what the call returns.
-        digest: a hash of the operators, not of the weights.
+        model: of OpenVINO; weights are constants on Paddle's memory.
+        inputs: which of the call's tensors are inputs of it, as some are never read.
+        output: the structure of what the call returns, of the values that it keeps for later steps and of the
+            reductions that it makes for them.
+        stored: the path of each value's layer, and whether it has a slope.
+        layouts: of the tokens of blocks that are on a grid.
+        has_skipped: True if layers are skipped.
     """
 
     model: Any
+    inputs: list[int]
     output: Structure
-    digest: str
+    stored: list[tuple[str, bool]]
+    layouts: tuple[Layout, ...]
+    has_skipped: bool
 
 
-def trace_call(layer: Layer, arguments: Structure, tensors: Sequence[paddle.Tensor]) -> Trace:
+def trace_call(
+    layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor],
+    call: DenoiserCall | None = None, *, stores_values: bool = False,
+) -> Trace:  # fmt: skip
     """Trace a call of a layer for tensors of these shapes and types.
 
     Args:
         layer: in evaluation mode.
-        arguments, tensors: of its ``args`` and ``kwargs``, as ``take_tensors`` parts them.
+        contents: of the layer.
+        arguments, tensors: its ``args``, ``kwargs``, predicted values and reductions, as ``take_tensors`` parts them.
+        call: of the layer; None without ToMe.
+        stores_values: True to return what later steps are predicted from.
 
     Raises:
-        UncompilableError: an operator of the call is none of ``OPERATORS``.
+        UncompilableError: an operator of the call is none of ``OPERATORS``, or the call changes something.
     """
     outputs: list[Any] = []
-    inputs = {f"input{number}": x for number, x in enumerate(tensors)}
-    with _LOCK, _static_mode() as program, _replace_weights(layer) as weights:
-        values = [paddle.static.data(name, x.shape, x.dtype) for name, x in inputs.items()]
-        args, kwargs = put_tensors(arguments, values)
-        # With ToMe's overrides, which are around the function of ``compile_cpu``.
-        output = take_tensors(layer.forward(*args, **kwargs), outputs)
-    parameters = [opset15.parameter(x.shape, find_dtype(x.dtype), name) for name, x in inputs.items()]
-    known = dict(zip(inputs, parameters, strict=True))
-    for name, weight in weights.items():
-        known[name] = opset15.constant(share_memory(weight)[0], shared_memory=True)
-    nodes, digest = _write_operators(program, known, outputs)
-    digest.update(repr(output).encode())
-    return Trace(openvino.Model([*map(opset15.result, nodes)], parameters), output, digest.hexdigest())
+    with _LOCK, _static_mode() as program:
+        weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(contents.tensors)]
+        inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(tensors)]
+        twin = make_twin(layer, {id(x): symbol for x, symbol in zip(contents.tensors, weights, strict=True)})
+        args, kwargs, predicted, reductions = given = put_tensors(arguments, inputs)
+        step, before = StepCall(predicted, reductions, stores_values), Contents(twin)
+        output = take_tensors((run_twin(twin, args, kwargs, call, step), step.values, step.made), outputs)
+        _require_unchanged(before, arguments, inputs, given)
+    if call is not None and call.has_moment and not _is_input(step.timestep):
+        raise UncompilableError("it changes the timestep that it gets, by which the step is known")
+    arrays = enumerate(share_memory(*contents.tensors))
+    known = {f"weight{n}": opset15.constant(x, shared_memory=True) for n, x in arrays}
+    parameters = [opset15.parameter(x.shape, find_dtype(x.dtype), f"input{n}") for n, x in enumerate(inputs)]
+    known.update({f"input{n}": each for n, each in enumerate(parameters)})
+    results = [opset15.result(node) for node in _write_operators(program, known, outputs)]
+    used = [n for n, each in enumerate(parameters) if each.output(0).get_target_inputs()]
+    model = openvino.Model(results, [parameters[n] for n in used])
+    return Trace(model, used, output, step.stored, step.layouts, step.has_skipped)
 
 
 @contextmanager
@@ -75,61 +99,38 @@ def _static_mode() -> Iterator[Any]:
         yield program
 
 
-@contextmanager
-def _replace_weights(layer: Layer) -> Iterator[dict[str, paddle.Tensor]]:
-    """Yield weights by name, replaced by inputs; restore all attributes.
-
-    Raises:
-        UncompilableError: an attribute was set meanwhile, which a program would not do.
-    """
-    layers = layer.sublayers(include_self=True)
-    attributes = [dict(vars(each)) for each in layers]  # code of a model may store what it computes
-    held = [tensors for found in attributes for tensors in (found["_parameters"], found["_buffers"])]
-    before = [dict(tensors) for tensors in held]
-    weights: dict[str, paddle.Tensor] = {}
-    inputs: dict[int, Any] = {}
-    try:
-        for tensors in held:
-            for name, x in tensors.items():
-                if x is not None and id(x) not in inputs:
-                    label = f"weight{len(weights)}"
-                    weights[label], inputs[id(x)] = x, paddle.static.data(label, x.shape, x.dtype)
-                if x is not None:
-                    tensors[name] = inputs[id(x)]
-        yield weights
-        for each, found in zip(layers, attributes, strict=True):
-            for name, value in vars(each).items():
-                kept = found.get(name, getattr(type(each), name, None))
-                if name != "_built" and value is not kept:  # as a count of steps, by which a cache goes
-                    raise UncompilableError(f"{type(each).__name__} sets its {name} in every call")
-    finally:
-        for tensors, found in zip(held, before, strict=True):
-            tensors.update(found)
-        for each, found in zip(layers, attributes, strict=True):
-            vars(each).clear()
-            vars(each).update(found)
+def _require_unchanged(before: Contents, arguments: Structure, inputs: Sequence[Any], given: Any) -> None:
+    """Refuse a call that sets an attribute or fills an argument, which a program would not."""
+    if change := before.find_change():
+        raise UncompilableError(f"{change} in every call")
+    found: list[Any] = []
+    if take_tensors(given, found) != arguments or any(a is not b for a, b in zip(found, inputs, strict=True)):
+        raise UncompilableError("it fills one of its arguments")
 
 
-def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[list[Any], Any]:
+def _is_input(value: Any) -> bool:
+    """Return whether a value is an input of the program, as it is given."""
+    if value is None:
+        return False
+    operator = value.get_defining_op()
+    while operator.name().removeprefix("pd_op.") in _KEEPING:
+        operator = operator.operands_source()[0].get_defining_op()
+    return operator.name() == "pd_op.data"
+
+
+def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[Any]) -> list[Any]:
     """Write a program with OpenVINO's operators.
 
     Returns:
-        The nodes of ``outputs``, given those of the inputs by name, and a hash of the operators.
+        The nodes of ``outputs``, given those of the inputs by name.
 
     Raises:
         UncompilableError: an output depends on an operator that is not known.
     """
     nodes: dict[str, Any] = {}
-    number_by_value: dict[str, int] = {}
-    digest = hashlib.sha256()
     for operator in program.global_block().ops:
-        sources, results = operator.operands_source(), operator.results()
-        ids = [value.id if value.initialized() else "" for value in sources]
-        attributes = {name: value for name, value in operator.attrs().items() if name not in _REMARKS}
-        shapes = [None if value.is_combine() else value.shape for value in results]
-        digest.update(repr((operator.name(), [number_by_value.get(each) for each in ids], attributes, shapes)).encode())
-        for value in results:
-            number_by_value[value.id] = len(number_by_value)
+        ids = [value.id if value.initialized() else "" for value in operator.operands_source()]
+        results = operator.results()
         try:
             written = _write_operator(operator, [nodes.get(each) for each in ids], known)
         except UncompilableError as error:  # which matters where its result is used
@@ -142,10 +143,9 @@ def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[A
                 node = opset15.constant(node)
             nodes[value.id] = node.output(0) if isinstance(node, openvino.Node) else node
     for value in outputs:
-        digest.update(str(number_by_value[value.id]).encode())
         if isinstance(nodes[value.id], UncompilableError):
             raise nodes[value.id]
-    return [nodes[value.id] for value in outputs], digest
+    return [nodes[value.id] for value in outputs]
 
 
 def _write_operator(operator: Any, inputs: Sequence[Any], known: Mapping[str, Any]) -> Any:

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
+from typing import ClassVar
 
 from ppdiffusers_tome.settings.bounds import Bounds
 
 _CPU_INFO, _OWN_GROUPS, _GROUPS = Path("/proc/cpuinfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_PROCESS_MEMORY = Path("/proc/self/statm")
 # By the controller that a process's groups name, which version 2 of control groups does not.
 _QUOTA_FILES = {"": ["cpu.max"], "cpu": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]}
 _MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"
@@ -83,6 +85,31 @@ def keep_freed_memory() -> bool:
 def keeps_freed_memory() -> bool:
     """Return whether ``keep_freed_memory`` has taken effect in this process."""
     return _memory_is_kept
+
+
+class _MallocCounts(ctypes.Structure):
+    """``mallinfo2`` of glibc's malloc.h."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t) for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def measure_used_memory() -> int:
+    """Measure the bytes that this process has allocated and not freed.
+
+    Kept but freed memory is none of them. Where the C library does not count them, it is the memory of the process.
+    """
+    with suppress(OSError, AttributeError):
+        count = ctypes.CDLL(None).mallinfo2
+        count.restype = _MallocCounts
+        found = count()
+        return found.uordblks + found.hblkhd
+    with suppress(OSError):
+        return int(_PROCESS_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def let_mkl_use_avx2() -> bool:

@@ -95,7 +95,6 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
         for layer in denoiser.sublayers(include_self=True):
             require_untraced(layer)
     checks.require_no_foreign_cache(blocks, config)
-    checks.require_no_program(model_or_pipe, config)
     checks.require_frames(blocks, config)
     checks.warn_of_settings(blocks, config)
     with CHANGE_LOCK:

@@ -9,15 +9,9 @@ from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_part
 from ppdiffusers_tome.patching.layers import find_layer
-from ppdiffusers_tome.patching.models import is_compiled
 from ppdiffusers_tome.patching.refusals import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
-
-NO_PROGRAM = (
-    "cache, reuse_steps, start, end and a ratio that changes over the denoising do not go together with compile_cpu, "
-    "whose programs do the same in every step"
-)
 
 
 def require_whole(layer: Layer) -> None:
@@ -48,12 +42,6 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
                 f"{type(layer).__name__} has a cache over steps of ppdiffusers, which would keep merged tokens; call "
                 "disable_cache() before apply_tome, and enable_cache(...) after it"
             )
-
-
-def require_no_program(model_or_pipe: Any, config: ToMeConfig) -> None:
-    """Refuse settings that change over the steps on a compiled model."""
-    if config.differs_by_step and is_compiled(model_or_pipe):
-        raise ToMeValueError(f"{NO_PROGRAM}; give one ratio without them, or uncompile_cpu")
 
 
 def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:

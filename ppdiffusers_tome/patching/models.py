@@ -9,8 +9,6 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.settings.text import shorten_repr
 
-# The attribute of a layer that is compiled (``compilation.model``).
-COMPILED = "_ppdiffusers_tome_compiled"
 # Components that may hold transformer blocks but do no denoising.
 _NOT_DENOISERS = (
     "vae", "vqvae", "vqgan", "movq", "text_encoder", "language_model", "image_encoder", "img_encoder",
@@ -39,12 +37,6 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
             if isinstance(layer, Layer) and id(layer) not in seen:
                 seen.add(id(layer))
                 yield (f"{name}[{index}]" if several else name), layer
-
-
-def is_compiled(model_or_pipe: Any) -> bool:
-    """Return whether a denoiser of a pipeline, or a model, is compiled."""
-    layers = (layer for _, model in list_models(model_or_pipe) for layer in model.sublayers(include_self=True))
-    return any(COMPILED in vars(layer) for layer in layers)
 
 
 def is_denoiser_name(name: str) -> bool:

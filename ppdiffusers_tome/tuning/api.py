@@ -10,7 +10,6 @@ import paddle
 from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeTypeError
-from ppdiffusers_tome.patching.models import is_compiled
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_repr
@@ -51,7 +50,7 @@ def tune(
     """
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
     target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
-    configs, copied_pipe = list_candidates(candidates, steps, is_compiled=is_compiled(pipe)), shared_copy(pipe)
+    configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
 
     def run(calls: Sequence[Mapping[str, Any]]) -> Run:
         seconds, images = 0.0, []

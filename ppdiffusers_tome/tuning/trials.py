@@ -9,7 +9,6 @@ import numpy as np
 
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
-from ppdiffusers_tome.patching.models import is_compiled
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tuning.results import UNMERGED, Trial
 
@@ -26,8 +25,8 @@ def try_candidates(
 ) -> Iterator[Trial]:
     """Yield the trial of the unmerged calls, then of each candidate.
 
-    ``run_calls`` runs the pipeline from the same noise each time, after ``warm_up``, as a first call is slower; with
-    settings that are compiled, much slower.
+    ``run_calls`` runs the pipeline from the same noise each time, after ``warm_up``, as a first call is slower, if
+    compiled much slower.
 
     Raises:
         NothingToMergeError: nothing merges with any of them. Some with which nothing merges are left out.
@@ -46,8 +45,7 @@ def try_candidates(
                 except NothingToMergeError as error:
                     refusals.append(error)
                     continue
-                if is_compiled(pipe):
-                    warm_up()
+                warm_up()
                 run = run_calls()
             psnr = min(map(compute_psnr, unmerged.images, run.images))
             yield Trial(config, run.seconds, unmerged.seconds / run.seconds, psnr)

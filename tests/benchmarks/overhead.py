@@ -170,7 +170,7 @@ def _run_blocks(
     call, layout = DenoiserCall(state, paddle.nn.Layer(), denoising, CallIdentity()), Layout(case.grid)
     call.set_timestep(timestep)
     for number in range(case.blocks):
-        reduction: Any = BlockCall(call, number, layout, x).reduction
+        reduction: Any = BlockCall(call, number, str(number), layout, x).reduction
         reduction.restore(reduction.reduce(x))
 
 

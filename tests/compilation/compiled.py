@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import paddle
-import ppdiffusers
 import pytest
+from ppdiffusers.models import embeddings
 
 import tiny
 from ppdiffusers_tome import compile_cpu
@@ -53,19 +52,27 @@ def check_same(model: Any, plain: Any, run: Callable[..., Any] = tiny.run_unet, 
     return found
 
 
+def check_by_paddle(model: Any, plain: Any, reason: str, run: Callable[..., Any] = tiny.run_unet, **given: Any) -> None:
+    """Paddle computes each call, as a line says once; nothing differs."""
+    with pytest.warns(UserWarning, match=rf"(?s){BY_PADDLE}.*{reason}"):
+        found = run(model, **given)
+    assert difference(found, run(plain, **given)) <= 1e-6
+    with programs_alone():  # nothing is said again
+        assert difference(run(model, **given), run(plain, **given)) <= 1e-6
+
+
 class Counted:
-    """The calls of a UNet that Paddle computed."""
+    """The calls of UNets and ControlNets that Paddle computed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        forward = ppdiffusers.UNet2DConditionModel.forward
+        embed = embeddings.get_timestep_embedding  # once in a call; a method would be code that is not known
 
-        @functools.wraps(forward)
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.calls += paddle.in_dynamic_mode()
-            return forward(*args, **kwargs)
+            return embed(*args, **kwargs)
 
-        monkeypatch.setattr(ppdiffusers.UNet2DConditionModel, "forward", counted)
+        monkeypatch.setattr(embeddings, "get_timestep_embedding", counted)
 
     def during(self, run: Callable[[], Any]) -> int:
         before = self.calls

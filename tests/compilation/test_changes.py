@@ -13,14 +13,23 @@ import numpy as np
 import paddle
 import pytest
 from ppdiffusers.models.attention import BasicTransformerBlock
-from ppdiffusers.models.attention_processor import AttnProcessor
+from ppdiffusers.models.attention_processor import Attention, AttnProcessor
+from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
-from compilation.compiled import BY_PADDLE, Counted, check_same, compiled, difference, needs_openvino, programs_alone
-from patching.test_processors import load_ip_adapter, load_lora, math_attention, set_counting, set_sliced, set_xformers
+from compilation.compiled import (
+    BY_PADDLE,
+    Counted,
+    check_by_paddle,
+    check_same,
+    compiled,
+    difference,
+    needs_openvino,
+    programs_alone,
+)
+from patching.test_processors import load_ip_adapter, load_lora, math_attention, set_sliced, set_xformers
 from ppdiffusers_tome import (
     ToMeTypeError,
-    ToMeValueError,
     apply_tome,
     compile_cpu,
     disable_cpu_kernels,
@@ -30,22 +39,18 @@ from ppdiffusers_tome import (
     uncompile_cpu,
     use_tome,
 )
+from ppdiffusers_tome.compilation import contents
+from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.tools.recorder import record_merging
 
 pytestmark = needs_openvino
 
 
 class _Scaled(AttnProcessor):
-    """Scales what it computes, by attributes."""
-
-    factor = 1.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factors = [1.0]
+    """A user's processor."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> paddle.Tensor:
-        return super().__call__(*args, **kwargs) * self.factor * self.factors[0]
+        return super().__call__(*args, **kwargs) * 0.25
 
 
 def _first_block(model: Any) -> Any:
@@ -64,12 +69,37 @@ def _set_row(model: Any) -> None:
 
 @paddle.no_grad()
 def _set_number(model: Any) -> None:
-    """One of those that are not read, as a row of a large weight."""
     model.conv_in.weight[0, 0, 0, 1] = 5.0
+
+
+def _set_last_number(model: Any) -> None:
+    """In the memory of the weight, which Paddle does not count."""
+    share_memory(model.conv_in.weight)[0][-1, -1, -1, -1] = 5.0
 
 
 def _set_state_dict(model: Any) -> None:
     model.set_state_dict({name: x * 1.1 for name, x in model.state_dict().items()})
+
+
+def _load_new_channels(model: Any) -> None:
+    state = {name: x.clone() for name, x in model.state_dict().items()}
+    state["conv_in.weight"][:, 2:] = 0.5
+    model.set_state_dict(state)
+
+
+def _train_new_channels(model: Any) -> None:
+    weight = model.conv_in.weight
+    optimizer = paddle.optimizer.Adam(0.5, parameters=[weight])
+    with paddle.set_grad_enabled(True):
+        weight[:, 2:].square().sum().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+
+
+def _flip(model: Any) -> None:
+    """The same numbers in another order."""
+    weight = _first_block(model).attn1.to_q.weight
+    weight.set_value(weight.flip(0))
 
 
 def _train(model: Any) -> None:
@@ -85,32 +115,40 @@ def _replace_layer(model: Any) -> None:
     _first_block(model).attn1.to_q = linear
 
 
-def _set_processor(model: Any) -> None:
-    _first_block(model).attn1.set_processor(_Scaled())
+def _replace_weight(model: Any) -> None:
+    _first_block(model).attn1.to_k.weight = paddle.create_parameter(
+        [8, 8], "float32", default_initializer=paddle.nn.initializer.Assign(tiny.array((8, 8), seed=9))
+    )
 
 
-def _scale_processor(model: Any) -> None:
-    _first_block(model).attn1.processor.factor = 0.25
+def _scale_attention(model: Any) -> None:
+    _first_block(model).attn1.scale = 2.0
 
 
-def _scale_in_place(model: Any) -> None:
-    _first_block(model).attn1.processor.factors[0] = 3.0
+def _rescale_output(model: Any) -> None:
+    model.down_blocks[0].resnets[0].output_scale_factor = 0.5
 
 
-def _set_function(model: Any) -> None:
-    inner = _first_block(model).ff.forward
-    _first_block(model).ff.forward = lambda *args, **kwargs: inner(*args, **kwargs) * 0.5
+def _set_eps(model: Any) -> None:
+    model.conv_norm_out._epsilon = 20.0
+
+
+def _replace_activation(model: Any) -> None:
+    model.conv_act = paddle.nn.Tanh()
 
 
 CHANGES: list[Callable[[Any], None]] = [
-    _set_value, _set_row, _set_number, _set_state_dict, _train, _replace_layer, _set_processor, _scale_processor,
-    _scale_in_place, _set_function,
+    _set_value, _set_row, _set_number, _set_last_number, _set_state_dict, _load_new_channels, _train_new_channels,
+    _flip, _train, _replace_layer, _replace_weight, _scale_attention, _rescale_output, _set_eps, _replace_activation,
 ]  # fmt: skip
 
 
-def test_weights_layers_and_processors_that_change() -> None:
+@pytest.mark.parametrize("ratio", [None, pytest.param(0.5, marks=pytest.mark.sweep)])
+def test_weights_layers_and_attributes_that_change(ratio: float | None) -> None:
     """One after the other, as each must be seen beside those before."""
     model, plain, last = compiled(), tiny.small_unet(), None
+    for each in (model, plain) if ratio else ():
+        apply_tome(each, ratio)
     check_same(model, plain)
     for change in CHANGES:
         with warnings.catch_warnings():
@@ -119,9 +157,98 @@ def test_weights_layers_and_processors_that_change() -> None:
             change(plain)
         found = check_same(model, plain)
         assert (tiny.run_unet(model) == found).all()
-        if change is not _set_processor:  # its factor is 1
-            assert last is None or np.abs(found - last).max() > 1e-3, change.__name__
+        assert last is None or np.abs(found - last).max() > 1e-3, change.__name__
         last = found
+
+
+def test_an_attribute_of_a_class_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``num_heads`` of a class is read where an object has none of its own."""
+    model, plain = compiled(), tiny.small_unet()
+    for each in (model, plain):
+        del vars(_first_block(each).attn1)["scale"]
+    monkeypatch.setattr(Attention, "scale", 1.0, raising=False)
+    first = check_same(model, plain)
+    monkeypatch.setattr(Attention, "scale", 3.0)
+    assert np.abs(check_same(model, plain) - first).max() > 1e-3
+
+
+def _set_processor(model: Any) -> None:
+    _first_block(model).attn1.set_processor(_Scaled())
+
+
+def _put_function(model: Any) -> None:
+    inner = _first_block(model).ff.forward
+    _first_block(model).ff.forward = lambda *args, **kwargs: inner(*args, **kwargs) * 0.5
+
+
+def _put_function_on_a_convolution(model: Any) -> None:
+    inner = model.conv_out.forward
+    model.conv_out.forward = lambda *args, **kwargs: inner(*args, **kwargs) * 0.5
+
+
+def _put_function_on_attention(model: Any) -> None:
+    """On the layer that merges."""
+    inner = _first_block(model).attn1.forward
+    _first_block(model).attn1.forward = lambda *args, **kwargs: inner(*args, **kwargs) * 0.5
+
+
+def _put_method(model: Any) -> None:
+    attention = _first_block(model).attn1
+    inner = attention.get_attention_scores
+    attention.get_attention_scores = lambda *args: inner(*args) * 0.5
+
+
+def _put_hook(model: Any) -> None:
+    _first_block(model).ff.register_forward_post_hook(lambda layer, inputs, output: output * 0.5)
+
+
+def _put_hook_before(model: Any) -> None:
+    _first_block(model).attn1.register_forward_pre_hook(lambda layer, inputs: (inputs[0] * 0.5, *inputs[1:]))
+
+
+class _Half(paddle.nn.Layer):
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base = base
+        self.eval()
+
+    def forward(self, x: paddle.Tensor, *args: Any) -> paddle.Tensor:
+        return self.base(x) * 0.5
+
+
+def _put_layer(model: Any) -> None:
+    _first_block(model).attn1.to_v = _Half(_first_block(model).attn1.to_v)
+
+
+FOREIGN: list[Callable[[Any], None]] = [
+    _set_processor, _put_function, _put_function_on_a_convolution, _put_function_on_attention, _put_method, _put_hook,
+    _put_hook_before, _put_layer,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ratio", "is_first"), [(None, True), ("before", True), ("after", True), (None, False)])
+@pytest.mark.parametrize("put", FOREIGN)
+def test_code_that_is_not_known_is_run_by_paddle(put: Callable[[Any], None], ratio: str | None, is_first: bool) -> None:
+    """Put there before the first call or after it, below ToMe or above; as often as without compiling."""
+    model, plain = compiled(), tiny.small_unet()
+    unchanged = tiny.run_unet(plain) if is_first else check_same(model, plain)
+    for each in (model, plain):
+        if ratio == "before":
+            apply_tome(each, 0.5)
+        put(each)
+        if ratio == "after":
+            apply_tome(each, 0.5)
+    check_by_paddle(model, plain, "of which a program would know nothing")
+    assert np.abs(tiny.run_unet(model) - unchanged).max() > 1e-3
+
+
+def test_known_code_again_after_other_code() -> None:
+    model, plain = compiled(), tiny.small_unet()
+    _set_processor(model)
+    with pytest.warns(UserWarning, match=BY_PADDLE):
+        tiny.run_unet(model)
+    model.set_attn_processor(AttnProcessor())
+    check_same(model, plain)
 
 
 def test_a_method_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +256,82 @@ def test_a_method_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     tiny.run_unet(model)
     forward = BasicTransformerBlock.forward
     monkeypatch.setattr(BasicTransformerBlock, "forward", lambda self, x, **kwargs: forward(self, 2 * x, **kwargs))
-    check_same(model, tiny.small_unet())
+    check_by_paddle(model, tiny.small_unet(), "BasicTransformerBlock.forward of compilation.test_changes")
+
+
+class _Controlled(AttnProcessor):
+    """Acts from its second step on, as the controllers of Prompt-to-Prompt do."""
+
+    def __init__(self, count: dict[str, int]) -> None:
+        super().__init__()
+        self.count = count
+
+    def __call__(self, *args: Any, **kwargs: Any) -> paddle.Tensor:
+        self.count["steps"] += 1
+        return super().__call__(*args, **kwargs) * (3 if self.count["steps"] > 2 else 1)
+
+
+class _EverySecond:
+    """As TeaCache and the like: some calls return the output of the one before."""
+
+    def __init__(self, model: Any) -> None:
+        self.inner, self.count, self.output = model.forward, 0, None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        self.output = self.inner(*args, **kwargs) if self.count % 2 else self.output
+        return self.output
+
+
+@pytest.mark.parametrize("kind", ["controller", "cache"])
+def test_code_that_counts_runs_as_often_as_without_compiling(kind: str) -> None:
+    model, plain = compiled(), tiny.small_unet()
+    for each in (model, plain):
+        if kind == "cache":
+            each.forward = _EverySecond(each)
+        else:
+            _first_block(each).attn1.set_processor(_Controlled({"steps": 0}))
+    for timestep in (900, 600, 300, 9):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert difference(*(tiny.run_unet(each, timestep=timestep) for each in (model, plain))) <= 1e-4
+    for each in (model, plain):
+        count = each.forward.count if kind == "cache" else _first_block(each).attn1.processor.count["steps"]
+        assert count == 4
+
+
+class _Reference:
+    """Fills an argument, as reference attention does (Zero123++)."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.inner = name, AttnProcessor()
+
+    def __call__(self, attn: Any, x: paddle.Tensor, *args: Any, refs: Any, **kwargs: Any) -> Any:
+        refs[self.name] = x
+        return self.inner(attn, x, *args, **kwargs)
+
+
+def test_an_argument_that_is_filled() -> None:
+    model, refs = compiled(), dict[str, Any]()
+    model.set_attn_processor({name: _Reference(name) for name in model.attn_processors})
+    with pytest.warns(UserWarning, match=BY_PADDLE):
+        tiny.run_unet(model, cross_attention_kwargs={"refs": refs})
+    assert len(refs) == 6
+
+
+class _Filling(paddle.nn.Layer):
+    def forward(self, x: paddle.Tensor, found: dict[str, Any]) -> paddle.Tensor:
+        found["x"] = x
+        return x * 2
+
+
+def test_known_code_that_fills_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its call has run once."""
+    monkeypatch.setattr(contents, "_KNOWN", {*contents._KNOWN, __name__.partition(".")[0]})
+    model, found = compile_cpu(_Filling().eval()), dict[str, Any]()
+    with pytest.warns(UserWarning, match="fills one of its arguments"):
+        model(paddle.ones([2]), found)
+    assert found["x"].tolist() == [1, 1]
 
 
 @paddle.no_grad()
@@ -177,34 +379,14 @@ def test_processors_of_ppdiffusers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert np.abs(found - tiny.run_unet(plain)).max() <= 1e-4
 
 
-def test_a_processor_that_keeps_something_of_every_call(tmp_path: Path) -> None:
-    """As attention maps that a pipeline reads: Paddle computes every call."""
+def test_a_processor_of_ppdiffusers_that_keeps_attention_maps() -> None:
+    """Its pipeline reads them after every step."""
     model, plain = compiled(), tiny.small_unet()
-    set_counting(model, tmp_path)
-    set_counting(plain, tmp_path)
-    with pytest.warns(UserWarning, match="keeps something"):
-        found = [tiny.run_unet(model, timestep=each) for each in (500, 40)]
-    expected = [tiny.run_unet(plain, timestep=each) for each in (500, 40)]
-    assert difference(np.array(found), np.array(expected)) <= 1e-4
-
-
-@pytest.mark.parametrize("begin", [0, None])
-def test_code_that_counts_its_calls(begin: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As caches of steps do, in place of a method of the class: one program would be the first step for ever."""
-    forward = BasicTransformerBlock.forward
-
-    def scale_every_other(self: Any, x: paddle.Tensor, **kwargs: Any) -> paddle.Tensor:
-        self.count = getattr(self, "count", 0) + 1
-        return forward(self, x, **kwargs) * (1 + self.count % 2)
-
-    monkeypatch.setattr(BasicTransformerBlock, "forward", scale_every_other)
-    if begin is not None:
-        monkeypatch.setattr(BasicTransformerBlock, "count", begin, raising=False)
-    expected = [tiny.run_unet(plain) for plain in [tiny.small_unet()] for _ in range(3)]
-    for model in (compiled(), compiled()):  # of the second one nothing is compared, if that of the first was noted
-        with pytest.warns(UserWarning, match="sets its count in every call"):
-            found = [tiny.run_unet(model) for _ in range(3)]
-        assert difference(np.array(found), np.array(expected)) <= 1e-4
+    for each in (model, plain):
+        _first_block(each).attn1.set_processor(CrossAttnStoreProcessor())
+    check_by_paddle(model, plain, "CrossAttnStoreProcessor sets its attention_probs in every call")
+    maps = [_first_block(each).attn1.processor.attention_probs.numpy() for each in (model, plain)]
+    assert np.array_equal(*maps)
 
 
 def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,18 +408,6 @@ def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [name for name in vars(model) if "compiled" in name] == []
     tiny.run_unet(remove_tome(model))
     assert "forward" not in vars(model)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [dict(ratio=0.5, cache=0.5), dict(ratio=0.5, reuse_steps=2), dict(ratio=(0.6, 0.2)), dict(ratio=0.5, end=0.5)],
-    ids=str,
-)
-def test_settings_that_depend_on_the_step_are_refused(settings: dict[str, Any]) -> None:
-    model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5)), apply_tome(tiny.small_unet(), 0.5)
-    with pytest.raises(ToMeValueError, match="do not go together with"):
-        apply_tome(model, **settings)
-    check_same(model, plain)
 
 
 def test_gradients_and_training() -> None:
@@ -298,7 +468,7 @@ def test_hooks_on_layers() -> None:
     check_same(model, plain)
     assert len(seen) == 1
     handle = model.conv_in.register_forward_post_hook(lambda layer, inputs, output: seen.append(output))
-    with pytest.warns(UserWarning, match="hooks are on layers inside"):
+    with pytest.warns(UserWarning, match="Conv2D has hooks"):
         tiny.run_unet(model)
     assert len(seen) == 3
     assert all(isinstance(getattr(each, "sample", each), paddle.Tensor) for each in seen)

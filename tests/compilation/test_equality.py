@@ -14,10 +14,14 @@ from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 import tiny
 from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
 from ppdiffusers_tome import apply_tome, compile_cpu
+from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.structure import take_tensors
 from ppdiffusers_tome.compilation.trace import trace_call
+from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.cpu.process import has_bfloat16
+from ppdiffusers_tome.patching.attach import list_attached_blocks
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from zoo import Specimen, specimens
 from zoo.specimen import keep_random_state
 
@@ -25,7 +29,7 @@ pytestmark = needs_openvino
 
 USUAL = {"controlnet", "dit", "pixart", "sd3", "unet", "unet_unconditional", "unidiffuser", "uvit"}
 # All that must compile; others are computed by Paddle.
-COMPILED = USUAL | {
+COMPILING = USUAL | {
     "audio_diffusion", "audioldm", "audioldm2", "controlnet_sdxl", "gligen", "lvdm_unconditional", "prior_transformer",
     "sdxl", "st_unet", "t5_film", "unet_3d", "unet_motion", "unet_spatio_temporal", "upscaler", "versatile",
     "vid2vid_st_unet",
@@ -46,7 +50,7 @@ def _cases() -> list[Any]:
     return [
         pytest.param(each, id=each.name, marks=() if each.name in USUAL else pytest.mark.sweep)
         for each in specimens()
-        if each.name in COMPILED and each.is_there
+        if each.name in COMPILING and each.is_there
     ]
 
 
@@ -100,7 +104,9 @@ def test_bfloat16_draws_the_same_destinations(ratio: Any, bound: float) -> None:
 def test_bfloat16_keeps_angles_indices_and_similarities_in_float32() -> None:
     tensors: list[paddle.Tensor] = []
     given = (tiny.latent(), paddle.to_tensor([500.5] * 2), tiny.text())
-    program = trace_call(apply_tome(tiny.small_unet(), 0.5), take_tensors((given, {}), tensors), tensors).model
+    unet, arguments = apply_tome(tiny.small_unet(), 0.5), take_tensors((given, {}, {}, {}), tensors)
+    call = DenoiserCall(list_attached_blocks(unet)[0][2].state, unet)
+    program = trace_call(unet, Contents(unet), arguments, tensors, call).model
     keep_precise(program)
     [_, *kept] = [each.input_value(0).get_node() for each in program.get_results()]
     assert {node.get_type_name() for node in kept} == {"Sin", "Cos", "Convert"}
@@ -115,7 +121,7 @@ def test_a_timestep_that_is_a_number() -> None:
     model, plain = compiled(), tiny.small_unet()
     for timestep in (999, 41, 41.0, 0, 0.5, 701.5):
         check_same(model, plain, timestep=timestep)
-    assert len(model._ppdiffusers_tome_compiled._programs) == 3
+    assert len(vars(model)[COMPILED]._programs) == 3
 
 
 def test_the_output_is_of_paddles_type() -> None:
@@ -164,18 +170,23 @@ def test_a_whole_image_with_controlnet(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = draw(pipe)
     compile_cpu(pipe)
     with programs_alone():
-        assert counted.during(lambda: draw(pipe)) == 1  # which is compared
+        assert counted.during(lambda: draw(pipe)) == 2  # of the ControlNet and the UNet, which are compared
         image = draw(pipe)
     assert -10 * np.log10(np.mean((image - expected) ** 2)) >= 60
 
 
-def test_models_with_a_decoder_have_it_compiled() -> None:
+def test_encoder_and_decoder_of_a_vae() -> None:
     vae, plain = compile_cpu(tiny.vae()), tiny.vae()
-    assert "forward" in vars(vae.decoder)
     assert "forward" not in vars(vae)
 
     @paddle.no_grad()
     def decode(model: Any) -> np.ndarray:
         return model.decode(tiny.latent()).sample.numpy()
 
-    check_same(vae, plain, decode)
+    @paddle.no_grad()
+    def encode(model: Any) -> np.ndarray:
+        return model.encode(tiny.array((1, 3, 32, 32))).latent_dist.mean.numpy()
+
+    for run in (decode, encode):
+        check_same(vae, plain, run)
+    assert all(len(vars(part)[COMPILED]._programs) == 1 for part in (vae.decoder, vae.encoder))

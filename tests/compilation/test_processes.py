@@ -21,8 +21,8 @@ import tiny
 from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
 from ppdiffusers_tome import apply_tome, compile_cpu, uncompile_cpu
 from ppdiffusers_tome.compilation import api
+from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.cpu.process import count_usable_cores
-from ppdiffusers_tome.patching.models import COMPILED
 
 pytestmark = needs_openvino
 

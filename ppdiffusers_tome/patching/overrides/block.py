@@ -69,7 +69,7 @@ class BlockOverride(Override):
         self, state: DenoiserState, block: MergeableBlock, grid: GridOverride, inner: Sequence[tuple[str, Override]],
     ) -> None:  # fmt: skip
         super().__init__(state, block.block)
-        self.grid = grid
+        self.grid, self.path = grid, block.path
         self._inner = [([*filter(None, path.split("."))], override) for path, override in inner]
 
     def note_outside(self) -> None:
@@ -97,7 +97,7 @@ class BlockOverride(Override):
         layout = call.layouts.get(self.grid)
         tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
         if layout is not None and tokens is not None:
-            block = BlockCall(call, self.layer, layout, tokens)
+            block = BlockCall(call, self.layer, self.path, layout, tokens)
             self.state.awaits_blocks = False
         outer = CALL_STACK.frames
         try:

@@ -63,6 +63,14 @@ class DenoiserOverride(Override):
             )
         return output
 
+    def find_timestep(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the timestep among the arguments as it was given, or None."""
+        arguments = self._name_arguments(args, kwargs)
+        return next((arguments[name] for name in TIMESTEPS if name in arguments), None)
+
+    def _name_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+
     def take_off(self) -> None:
         """Remove this; a backward pass cannot run its layers again."""
         self.state.is_removed = True
@@ -70,9 +78,11 @@ class DenoiserOverride(Override):
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
-        arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        arguments = self._name_arguments(args, kwargs)
         latents = arguments.pop(self.parameters[0], None) if self.parameters else None
-        timesteps = [arguments.pop(name) for name in TIMESTEPS if name in arguments]
+        given = self.find_timestep(args, kwargs)
+        for name in TIMESTEPS:
+            arguments.pop(name, None)
         lasting = [value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)]
         identity = None
         if self.state.config.shares_steps:
@@ -81,12 +91,9 @@ class DenoiserOverride(Override):
             identity = CallIdentity(shape, [x for x in list_tensors(lasting) if x.ndim <= 3])
         pipeline_call = CALL_STACK.pipeline_call
         denoising = None if pipeline_call is None else pipeline_call.find_denoising(self.state, self.layer)
-        call = DenoiserCall(self.state, self.layer, denoising, identity, CALL_STACK.is_recomputing)
-        timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
-        if isinstance(timestep, (int, float)):
-            timestep = paddle.to_tensor([timestep])
-        if paddle.is_tensor(timestep) and len(timestep.shape) <= 1:
-            call.set_timestep(timestep)
+        call = DenoiserCall(self.state, self.layer, denoising, identity, given, CALL_STACK.is_recomputing)
+        if self.reads_timestep:
+            call.read_timestep()
         return call
 
 

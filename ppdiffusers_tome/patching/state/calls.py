@@ -29,9 +29,11 @@ class DenoiserCall:
     Attributes:
         denoising: of the image; None outside of a pipeline.
         identity: what tells this call from others of its step; None where it shares nothing with other steps.
+        given_timestep: the timestep among the arguments, as it was given; None where they have none.
         is_recomputing: True where a backward pass runs it again.
         timestep: scalar or ``[batch]``; None where the model has none.
         moment: of the denoising; unknown if no setting needs it.
+        has_moment: True once the moment was looked for, or given.
         cached: what the cache over steps knows of this call, for itself alone.
         has_skipped: True once the cache over steps skipped a layer.
         layouts: of the tokens of blocks that are on a grid, by the override of the layer that gets their latent.
@@ -43,9 +45,11 @@ class DenoiserCall:
     denoiser: Layer
     denoising: Denoising | None = None
     identity: CallIdentity | None = None
+    given_timestep: Any = None
     is_recomputing: bool = False
     timestep: paddle.Tensor | None = None
     moment: Moment = field(default_factory=Moment)
+    has_moment: bool = False
     cached: Any = None
     has_skipped: bool = False
     layouts: dict[object, Layout] = field(default_factory=dict)
@@ -62,7 +66,8 @@ class DenoiserCall:
         if self.timestep is not None:
             return
         self.timestep = timestep
-        if not (settings := list_step_settings(self.state.config, is_eager=self.is_eager)):
+        settings = list_step_settings(self.state.config, is_eager=self.is_eager)
+        if not settings or self.has_moment:
             return
         require_eager(settings[0])
         if self.is_recomputing:
@@ -73,6 +78,15 @@ class DenoiserCall:
             )
         identity = None if self.records_gradients else self.identity  # in training, timesteps and images are random
         self.moment = enter_moment(self.state, self.denoising, float(timestep.reshape([-1])[0]), identity)
+        self.has_moment = True
+
+    def read_timestep(self) -> None:
+        """Set the timestep that is among the arguments, if one is."""
+        given = self.given_timestep
+        if isinstance(given, (int, float)):
+            given = paddle.to_tensor([given])
+        if paddle.is_tensor(given) and len(given.shape) <= 1:
+            self.set_timestep(given)
 
     def end(self) -> None:
         """Warn of settings without effect, and count the call that ended."""
@@ -84,8 +98,8 @@ class DenoiserCall:
         if self.denoising is not None:
             self.denoising.count_call(self.moment.step, is_skipped=self.has_skipped)
 
-    def find_reduction(self, layer: Hashable, layout: Layout, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Return the reduction of the tokens of a block, the ``layer``; None: run unmerged."""
+    def find_reduction(self, path: str, layout: Layout, tokens: paddle.Tensor) -> TokenReduction | None:
+        """Return the reduction of the tokens of the block at a path; None: run unmerged."""
         grid, shape = layout.grid, list(tokens.shape)
         if tokens.ndim == 5:  # of a video each frame is by itself
             tokens = tokens.transpose([0, 2, 1, 3, 4]).flatten(0, 1)
@@ -97,11 +111,9 @@ class DenoiserCall:
                 f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged"
             )
             return None
-        if layout not in self._num_merged:
-            self._num_merged[layout] = self._count_merged(grid)
-        if self._num_merged[layout] == 0:
+        if self.count_merged(layout) == 0:
             return None
-        key = (layer, layout, tokens.shape[0])
+        key = (path, layout, tokens.shape[0])
         # What steps do not share is not kept: a block matches once, and memory is short.
         shared = self.moment.shared if self.state.config.reuse_steps > 1 else None
         reductions = {} if shared is None else shared.reductions
@@ -113,8 +125,13 @@ class DenoiserCall:
             reductions[key] = self._reducers[layout](tokens)
         return reductions[key]
 
+    def count_merged(self, layout: Layout) -> int:
+        """Count a layout's tokens that merge; warn where none can."""
+        if layout not in self._num_merged:
+            self._num_merged[layout] = self._count_merged(layout.grid)
+        return self._num_merged[layout]
+
     def _count_merged(self, grid: Grid) -> int:
-        """Count a grid's tokens that merge; warn where none can."""
         config = self.state.config
         if config.uses_progress and self.moment.progress is None:
             return 0
@@ -133,7 +150,7 @@ class DenoiserCall:
 
 @dataclass(eq=False)
 class BlockCall:
-    """One call of a block, the ``layer``.
+    """One call of a block, the ``layer`` at a ``path`` in its denoiser.
 
     Attributes:
         layout: of its tokens.
@@ -144,6 +161,7 @@ class BlockCall:
 
     call: DenoiserCall
     layer: Hashable
+    path: str
     layout: Layout
     tokens: paddle.Tensor | None
     has_merged: bool = False
@@ -155,7 +173,7 @@ class BlockCall:
         Not earlier, as a DiT embeds its timestep inside its first block.
         """
         tokens, self.tokens = self.tokens, None
-        return None if tokens is None else self.call.find_reduction(self.layer, self.layout, tokens)
+        return None if tokens is None else self.call.find_reduction(self.path, self.layout, tokens)
 
     def count_merging(self) -> None:
         """Count the block as one whose tokens merged; tell ``WATCHERS`` once."""

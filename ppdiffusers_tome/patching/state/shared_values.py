@@ -1,6 +1,6 @@
 """The values that a denoiser's calls share from step to step."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,13 +40,13 @@ class SharedValues:
 
     Attributes:
         identity: of the call, by which that of the next step finds it.
-        reductions: by block, layout and batch, for ``reuse_steps``.
-        histories: of layers, for the cache over steps, which alone looks into them.
+        reductions: by the path of a block, layout and batch, for ``reuse_steps``.
+        histories: by the path of a layer, for the cache over steps, which alone looks into them.
     """
 
     identity: CallIdentity
     reductions: dict[Any, TokenReduction] = field(default_factory=dict)
-    histories: dict[Hashable, tuple[Any, ...]] = field(default_factory=dict)
+    histories: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 def list_tensors(value: Any) -> Iterator[paddle.Tensor]:

@@ -1,6 +1,6 @@
 """A call of a denoiser whose layers are stored, or skipped and predicted."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import paddle
@@ -54,29 +54,33 @@ class CachedCall:
         stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
     """
 
-    def __init__(self, step: Step, skipped_steps: frozenset[int], histories: dict[Hashable, Any]) -> None:
+    def __init__(self, step: Step, skipped_steps: frozenset[int], histories: dict[str, Any]) -> None:
         self._step, self._histories = step, histories
         self._is_skipped = step.number in skipped_steps
         self.stores_values = step.number < max(skipped_steps, default=0)
-        self.stacks: dict[Hashable, Sequence[Any]] = {}
-        self._stored: set[Hashable] = set()
+        self.stacks: dict[str, Sequence[Any]] = {}
+        self._stored: set[str] = set()
 
-    def skips(self, key: Hashable) -> bool:
+    def skips(self, path: str) -> bool:
         """Return whether a layer is skipped, which requires an earlier step."""
-        return self._is_skipped and key in self._histories and not self._histories[key].is_repeated
+        return self._is_skipped and path in self._histories and not self._histories[path].is_repeated
 
-    def store(self, key: Hashable, value: Any, *, has_slope: bool = True) -> None:
+    def list_skipped(self) -> list[str]:
+        """List the layers that are skipped."""
+        return [path for path in self._histories if self.skips(path)]
+
+    def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
         """Store the value of a layer that ran."""
-        history = self._histories.get(key, History())
-        if history.is_repeated or key in self._stored:
-            self._histories[key] = History(is_repeated=True)
+        history = self._histories.get(path, History())
+        if history.is_repeated or path in self._stored:
+            self._histories[path] = History(is_repeated=True)
         else:
-            self._histories[key] = history.add(self._step.time if has_slope else None, value)
-        self._stored.add(key)
+            self._histories[path] = history.add(self._step.time if has_slope else None, value)
+        self._stored.add(path)
 
-    def predict(self, key: Hashable) -> Any:
+    def predict(self, path: str) -> Any:
         """Return the value of a layer in a skipped step."""
-        return self._histories[key].predict(self._step.time)
+        return self._histories[path].predict(self._step.time)
 
 
 def open_cached_call(call: DenoiserCall) -> CachedCall | None:

@@ -67,22 +67,23 @@ class CoarseOverride(Override):
     which nothing reads. The one with ``is_used`` is copied, as what follows may change it in place (FreeU).
     """
 
-    def __init__(self, state: DenoiserState, layer: Layer, *, is_used: bool) -> None:
+    def __init__(self, state: DenoiserState, layer: Layer, path: str, *, is_used: bool) -> None:
         super().__init__(state, layer)
-        self.is_used = is_used
+        self.path, self.is_used = path, is_used
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
         cached = open_cached_call(call)
         if cached is None:
             return original(*args, **kwargs)
-        if cached.skips(self):
+        if cached.skips(self.path):
             call.has_skipped = True
-            predicted = cached.predict(self)
+            predicted = cached.predict(self.path)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
         output = original(*args, **kwargs)
         if cached.stores_values:
-            cached.store(self, map_tensors(paddle.clone, output) if self.is_used else output, has_slope=self.is_used)
+            value = map_tensors(paddle.clone, output) if self.is_used else output
+            cached.store(self.path, value, has_slope=self.is_used)
         return output
 
 
@@ -95,7 +96,7 @@ def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Overri
     """
     is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
     levels = _list_coarse_levels(denoiser, is_controlnet)
-    skipped = {id(layer) for level, _ in levels for layer in level.sublayers(include_self=True)}
+    skipped = {id(layer) for _, level, _ in levels for layer in level.sublayers(include_self=True)}
     stacks: dict[str, list[MergeableBlock]] = {}
     for block in find_blocks(denoiser):
         if id(block.block) not in skipped:
@@ -103,7 +104,7 @@ def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Overri
             container = block.path if is_alone else block.path.rpartition(".")[0]
             stacks.setdefault(container, []).append(block)
     return [
-        *(CoarseOverride(state, level, is_used=is_used) for level, is_used in levels),
+        *(CoarseOverride(state, level, path, is_used=is_used) for path, level, is_used in levels),
         *(
             StackOverride(state, block.block, stack, block.adapter.outputs, is_last=block is blocks[-1])
             for stack, blocks in stacks.items() for block in blocks
@@ -111,14 +112,17 @@ def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Overri
     ]  # fmt: skip
 
 
-def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Layer, bool]]:
-    """Return levels that skipped steps omit, and whether outputs are used."""
+def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[str, Layer, bool]]:
+    """Return paths and levels that skipped steps omit, and whether outputs are used."""
     unet = UNETS[0]  # that of ppdiffusers, whose levels are layers with a ``forward``
-    down, up = (list(getattr(denoiser, name, ())) for name in (unet.down, unet.up))
-    middle = [layer for layer in [getattr(denoiser, unet.middle, None)] if layer is not None]
+    down, up = (
+        [(f"{name}.{number}", level) for number, level in enumerate(getattr(denoiser, name, ()))]
+        for name in (unet.down, unet.up)
+    )
+    middle = [(unet.middle, layer) for layer in [getattr(denoiser, unet.middle, None)] if layer is not None]
     if is_controlnet:
-        return [(level, True) for level in [*down, *middle]]
+        return [(path, level, True) for path, level in [*down, *middle]]
     coarse = [*down[1:], *middle, *up[:-1]] if up else []
-    if any(is_a(level, "LayerList") for level in coarse):  # the UNet runs what is in it
+    if any(is_a(level, "LayerList") for _, level in coarse):  # the UNet runs what is in it
         return []
-    return [(level, level is coarse[-1]) for level in coarse]
+    return [(path, level, level is coarse[-1][1]) for path, level in coarse]

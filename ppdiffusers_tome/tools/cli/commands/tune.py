@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
     given = args.configs and [combine_settings(each, {}) for each in args.configs]
     refuse_conflicts(args, given or [])
-    candidates = list_candidates(given, [settings.steps], is_compiled=settings.compile is not None)
+    candidates = list_candidates(given, [settings.steps])
     target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     trials: list[Trial] = []

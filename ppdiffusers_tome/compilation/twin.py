@@ -1,0 +1,127 @@
+"""A twin of a model, with which a call is traced or compared.
+
+The user's own layers are never touched, so nothing has to be put back, and other threads may change them meanwhile.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MethodType
+from typing import Any
+
+from paddle.nn import Layer
+
+from ppdiffusers_tome.merging.grid import Layout
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
+from ppdiffusers_tome.patching.override import list_overrides, walk_overrides
+from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
+
+# The attribute of a layer that is compiled.
+COMPILED = "_ppdiffusers_tome_compiled"
+
+
+def make_twin(model: Layer, tensors: Mapping[int, Any]) -> Layer:
+    """Copy a model's layers and ToMe, without its programs.
+
+    Args:
+        model: of known code alone, see ``Contents``.
+        tensors: in place of its own, by the identity of these.
+    """
+    with CHANGE_LOCK:
+        # Its settings, and what was warned of, are the model's.
+        states = {id(each.state): each.state for each in walk_overrides(model)}
+        compiled = (vars(layer).get(COMPILED) for layer in model.sublayers(include_self=True))
+        memo = {**tensors, **states, **{id(each): None for each in compiled if each is not None}}
+        twin = copy.deepcopy(model, memo)
+    for layer in twin.sublayers(include_self=True):
+        layer._built = True  # as Paddle marks it at its first call
+    return twin
+
+
+@dataclass(eq=False)
+class StepCall:
+    """What a call of a twin gets of earlier steps and leaves for later ones.
+
+    To the overrides of the cache over steps it is a ``CachedCall``.
+
+    Attributes:
+        predicted: the values of skipped layers, by path.
+        reductions: those of blocks that use one of an earlier step, by path, layout and batch.
+        stores_values: True where values of layers are kept.
+        stacks: as of ``CachedCall``.
+        values: of the layers that ran, kept for later steps.
+        stored: the path of each, and whether it has a slope.
+        made: the reductions that were made.
+        layouts: of the tokens of blocks that are on a grid.
+        timestep: that the model embedded; None where it embeds none.
+        has_skipped: True once a layer was skipped.
+    """
+
+    predicted: Mapping[str, Any] = field(default_factory=dict)
+    reductions: Mapping[Any, Any] = field(default_factory=dict)
+    stores_values: bool = False
+    stacks: dict[str, Any] = field(default_factory=dict)
+    values: list[Any] = field(default_factory=list)
+    stored: list[tuple[str, bool]] = field(default_factory=list)
+    made: dict[Any, Any] = field(default_factory=dict)
+    layouts: tuple[Layout, ...] = ()
+    timestep: Any = None
+    has_skipped: bool = False
+
+    def skips(self, path: str) -> bool:
+        """Return whether a layer is skipped."""
+        return path in self.predicted
+
+    def predict(self, path: str) -> Any:
+        """Return the value of a layer that is skipped."""
+        return self.predicted[path]
+
+    def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
+        """Keep the value of a layer that ran."""
+        self.stored.append((path, has_slope))
+        self.values.append(value)
+
+
+def run_twin(
+    twin: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: DenoiserCall | None, step: StepCall
+) -> Any:
+    """Compute a call by a twin, or trace it in static mode.
+
+    Args:
+        twin: of a model.
+        args, kwargs: of the call.
+        call: of the model that the twin stands for; None where it has no ToMe.
+        step: what the call gets of others; gets what it leaves.
+
+    Returns:
+        What the model returns.
+    """
+    overrides = [each for each in list_overrides(twin) if each.method_name == "forward"]
+    denoiser = next((each for each in overrides if isinstance(each, DenoiserOverride)), None)
+    run: Any = MethodType(type(twin).forward, twin)
+    for override in reversed(overrides):
+        if override is not denoiser:
+            run = partial(override, run)
+    outer = CALL_STACK.frames, CALL_STACK.pipeline_call
+    try:
+        CALL_STACK.frames, CALL_STACK.pipeline_call = (), None
+        if call is None or denoiser is None:
+            return run(*args, **kwargs)
+        shared = SharedValues(CallIdentity(), dict(step.reductions))
+        own = DenoiserCall(
+            call.state, twin, given_timestep=denoiser.find_timestep(args, kwargs),
+            moment=call.moment._replace(step=None, shared=shared), has_moment=True, cached=step,
+        )  # fmt: skip
+        if denoiser.reads_timestep:
+            own.read_timestep()
+        CALL_STACK.frames = (Frame(own),)
+        output = run(*args, **kwargs)
+        step.made = {key: made for key, made in shared.reductions.items() if key not in step.reductions}
+        step.timestep, step.layouts = own.timestep, tuple(own.layouts.values())
+        step.has_skipped = own.has_skipped
+        return output
+    finally:
+        CALL_STACK.frames, CALL_STACK.pipeline_call = outer
