@@ -47,7 +47,7 @@ CONFIG = SMALL | dict(
 )
 POOL = 2
 SMALL_STAGES = "512:22:12:1.5e-3"
-# These stages were never run as a whole with Muon; for the training that was, see docs/en/results/small-models.md.
+# These stages were never run as a whole with Muon; for the training that was, see README.md beside it.
 STAGES = "512:28:8:1e-3:16,512:20:6:1e-3:16,512:45:6:1e-3:16,512:6:4:3e-4"
 
 

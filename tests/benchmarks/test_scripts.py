@@ -126,7 +126,9 @@ def test_fidelity_evaluates_suites_and_times_the_blocks_that_merge(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("script", "page"), [(results_page, "results/index.md"), (gpu_presets, "guides/gpu.md")], ids=["results", "gpu"]
+    ("script", "page"),
+    [(results_page, "results/index.md"), (gpu_presets, "results/gpu-estimate.md")],
+    ids=["results", "gpu"],
 )
 def test_pages_show_what_is_kept(script: object, page: str) -> None:
     docs = tiny.ROOT / "docs"

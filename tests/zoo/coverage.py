@@ -39,23 +39,24 @@ NEWEST = "0.30"
 _WHEEL, _SOURCE = TESTED[-2:]
 _PAGE = f"""# Coverage
 
-Every pipeline that ppdiffusers {_WHEEL} exports.
-The blocks of a denoiser are read from a tiny real model of its kind, with the function that `apply_tome` uses.
-The level is how many times smaller than the latent the finest grid of tokens is.
-`max_downsample=None`, the default, merges at that level.
+Every pipeline that ppdiffusers {_WHEEL} exports, read from tiny real models by the function that `apply_tome` uses.
+The level is how many times smaller than the latent the finest grid of tokens is, where merging takes place by default.
+Numbers in brackets are notes at the end.
 
 {{wheel}}
 ## What {_SOURCE} adds
 
-ppdiffusers {_SOURCE}, from source ([FLUX, SD 3.5 and video](../guides/flux-and-video.md)), has all of the above and
-these.
+From [PaddleMIX's source](../guides/flux-and-video.md):
 
 {{source}}
 ## What 0.30 adds
 
-PaddleMIX 0.30's ppdiffusers, which calls itself {_SOURCE} too, has these.
+PaddleMIX 0.30's ppdiffusers calls itself {_SOURCE}, too:
 
-{{newest}}"""
+{{newest}}
+## Notes
+
+{{notes}}"""
 
 # Pipelines that ppdiffusers 0.29 itself cannot run, and how that shows.
 _BROKEN = {
@@ -212,21 +213,37 @@ def _list_blocks(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str |
 
 def format_page() -> str:
     """Format the documentation's page on coverage."""
-    pipelines = read_coverage()
-    return _PAGE.format(
-        wheel=_format_groups(each for each in pipelines if not each.since),
-        source=_format_groups(each for each in pipelines if each.since not in ("", NEWEST)),
-        newest=_format_groups(each for each in pipelines if each.since == NEWEST),
-    )
+    pipelines, notes = read_coverage(), list[str]()
+    tables = {
+        "wheel": _format_groups((each for each in pipelines if not each.since), notes),
+        "source": _format_groups((each for each in pipelines if each.since not in ("", NEWEST)), notes),
+        "newest": _format_groups((each for each in pipelines if each.since == NEWEST), notes),
+    }
+    return _PAGE.format(**tables, notes="".join(f"{number}. {note}\n" for number, note in enumerate(notes, 1)))
 
 
-def _format_groups(pipelines: Iterable[PipelineCoverage]) -> str:
-    """Format a table with pipelines that are alike in one row."""
-    names: dict[tuple[bool, str], list[str]] = {}
+def _format_groups(pipelines: Iterable[PipelineCoverage], notes: list[str]) -> str:
+    """Format a table with pipelines that are alike in one row, those that merge first; add new notes to the list."""
+    names: dict[str, list[str]] = {}
     for each in sorted(pipelines, key=lambda each: not each.merges):
-        names.setdefault((each.merges, each.where), []).append(each.name)
-    rows = [(where, "yes" if merges else "no", ", ".join(group)) for (merges, where), group in names.items()]
-    return Table(("where, or why not", "merges", "pipelines"), rows, left=3).markdown()
+        where = _shorten(each.where, notes) if each.merges else f"nothing merges: {each.where}"
+        names.setdefault(where, []).append(each.name)
+    rows = [(where, ", ".join(group)) for where, group in names.items()]
+    return Table(("where", "pipelines"), rows, left=2).markdown()
+
+
+def _shorten(where: str, notes: list[str]) -> str:
+    """Return the denoisers and their levels: ``unet, level 2 [1]; prior: no``."""
+    parts = []
+    for denoiser in re.split(r"; (?=\w+ \(\w+\): )", where):
+        found = re.fullmatch(r"(\w+) \(\w+\): (?:(no), .*|.*, finest level (\d)(?:; (.*))?)", denoiser)
+        assert found is not None, denoiser
+        part, refused, level, note = found.groups()
+        if note and note not in notes:
+            notes.append(note)
+        number = f" [{notes.index(note) + 1}]" if note else ""
+        parts.append(f"{part}: no" if refused else f"{part}, level {level}{number}")
+    return "; ".join(parts)
 
 
 def main() -> None:
