@@ -8,7 +8,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
-from ppdiffusers_tome.cpu.process import choose_threads, has_bfloat16, let_threads_sleep
+from ppdiffusers_tome.cpu.process import has_bfloat16, prepare_cpu
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
@@ -61,9 +61,10 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
                 f"{label} cannot be compiled: other code put a function in place of its forward (a cache, offloading); "
                 "take that off first"
             )
-    let_threads_sleep()
+    # Little is left to Paddle, and freed memory is better given back.
+    threads = prepare_cpu(keep_memory=False)
     for _, layer in layers:
-        compile_model(layer, precision, choose_threads())
+        compile_model(layer, precision, threads)
     return model_or_pipe
 
 

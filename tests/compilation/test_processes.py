@@ -59,7 +59,7 @@ def test_a_second_process_does_not_compare_again(cache: Path) -> None:
 @pytest.mark.skipif(count_usable_cores() < 2, reason="one core")
 def test_fewer_threads_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of several processes would all be on the first core, each of them half as fast."""
-    monkeypatch.setattr(api, "choose_threads", lambda: 1)
+    monkeypatch.setattr(api, "prepare_cpu", lambda **_: 1)
     model = compiled()
     tiny.run_unet(model)
     (program,) = vars(model)[COMPILED]._programs.values()

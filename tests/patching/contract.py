@@ -24,6 +24,7 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import list_overrides
+from ppdiffusers_tome.patching.state import calls
 from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.settings import reducer
@@ -330,6 +331,7 @@ class ToMeContract:
         assert tensors.seen
         assert not CALL_STACK.frames
         assert tensors.alive() == 0
+        calls.WATCHERS.clear()  # a compiled model is computed by Paddle while merging is watched
         assert np.array_equal(self.output(model, timestep=300), expected)
 
     def test_removal_frees_every_tensor(self, model: tiny.Model) -> None:
