@@ -11,6 +11,7 @@ import mmap
 import os
 import secrets
 import shutil
+import threading
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,8 @@ from ppdiffusers_tome.messages import show_progress, warn_user
 MIN_BYTES = 64 * 2**20  # of a model; less would not show beside what Paddle and OpenVINO hold anyway, some 500 MiB
 FOLDER_BYTES = 16 * 2**30  # of all files; four models of Stable Diffusion 1.5's size
 PAGE = 4096  # Paddle, too, begins every tensor at a page, and a weight that changes then copies no other's
-_MAPPINGS: list[tuple[weakref.ref[mmap.mmap], range]] = []  # with their addresses, which others use when it is gone
+_MAPPINGS: list[tuple[weakref.ref[mmap.mmap], range]] = []  # and the addresses of each
+_LOCK = threading.RLock()
 _has_warned = False
 
 
@@ -40,28 +42,28 @@ def map_weights(model: Layer, label: str) -> None:
     so equal weights of other models and processes share it. Where that fails, the weights stay where they are, and one
     line says why.
 
-    Call it while no other thread computes with the model or changes it: the memory of its weights is freed. A tensor
-    outside of the model that shares a weight's memory (``weight.detach()``) keeps its values, and shares it no more.
+    Call it while no other thread computes with the model or changes it: the memory of its weights is freed. A view of a
+    weight that is not in the model (``weight.T``) keeps its values and follows the weight no more.
 
     Args:
         model: its parameters and buffers are moved.
         label: names the model in messages.
     """
-    weights = _list_weights(model)
-    arrays = share_memory(*weights)
-    if sum(array.nbytes for array in arrays) < MIN_BYTES:
-        return
-    try:
-        mapped = _find_or_write(arrays, label)
-    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-        _warn_once(f"{label}'s weights stay in memory, where a file would let the system drop them: {error}")
-        return
-    del arrays  # they keep the old memory
-    for weight, array in zip(weights, mapped, strict=True):
-        new = paddle.utils.dlpack.from_dlpack(array.__dlpack__())  # kept, which its get_tensor() does not do
-        weight.get_tensor()._share_data_with(new.get_tensor())
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # only glibc has it, and keeps freed memory else
-        ctypes.CDLL(None).malloc_trim(0)
+    with _LOCK:  # else one thread might read what another frees
+        weights = _list_weights(model)
+        arrays = share_memory(*weights)
+        if sum(array.nbytes for array in arrays) < MIN_BYTES:
+            return
+        try:
+            mapped = _find_or_write(arrays, label)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+            _warn_once(f"{label}'s weights stay in memory, where a file would let the system drop them: {error}")
+            return
+        for weight, array in zip(weights, mapped, strict=True):
+            new = paddle.utils.dlpack.from_dlpack(array.__dlpack__())  # kept, which its get_tensor() does not do
+            weight.get_tensor()._share_data_with(new.get_tensor())
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc's, which keeps some freed memory else
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _list_weights(model: Layer) -> list[paddle.Tensor]:
@@ -70,13 +72,12 @@ def _list_weights(model: Layer) -> list[paddle.Tensor]:
     Those whose memory is another's, too, or a part of another's, stay.
     """
     layers = model.sublayers(include_self=True)
-    held = {id(x): x for each in layers for x in (*each._parameters.values(), *each._buffers.values())}
-    found = held | {id(x): x for each in layers for x in vars(each).values()}
-    tensors = [x for x in found.values() if isinstance(x, paddle.Tensor) and x.is_dense() and x._is_initialized()]
+    found = {id(x): x for each in layers for held in (each._parameters, each._buffers) for x in held.values()}
+    tensors = [x for x in found.values() if x is not None and x.is_dense() and x._is_initialized()]
     users = Counter(x.data_ptr() - x._offset() for x in tensors)
     return [
         x for x in tensors
-        if id(x) in held and x.dtype == paddle.float32 and x.place.is_cpu_place() and x.is_contiguous() and x.size
+        if x.dtype == paddle.float32 and x.place.is_cpu_place() and x.is_contiguous()
         and users[x.data_ptr()] == 1 and (not hasattr(x, "_holder_size") or x._holder_size() == 4 * x.size)
         and not any(memory() and x.data_ptr() in addresses for memory, addresses in _MAPPINGS)
     ]  # fmt: skip
@@ -112,7 +113,7 @@ def _map_file(path: Path, arrays: list[np.ndarray], key: str) -> list[np.ndarray
     if _hash(mapped) != key:
         return None
     address = numbers.__array_interface__["data"][0]
-    _MAPPINGS.append((weakref.ref(memory), range(address, address + size)))
+    _MAPPINGS[:] = [*(each for each in _MAPPINGS if each[0]()), (weakref.ref(memory), range(address, address + size))]
     return mapped
 
 
