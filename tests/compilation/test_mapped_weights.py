@@ -320,17 +320,20 @@ def test_two_processes_at_once(folder: Path) -> None:
     check_values(model, expected)
 
 
-def test_threads_at_once(folder: Path) -> None:
-    model, twins = build(), [build() for _ in range(3)]
+def test_threads_at_once(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # Large, so that each computes while others do.
+    model = paddle.nn.Sequential(build(), paddle.nn.Linear(2000, 2000))
+    expected, twins = values(model), [copy.deepcopy(model) for _ in range(3)]
     threads = [threading.Thread(target=map_weights, args=[each, "model"]) for each in (model, model, *twins)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert capfd.readouterr().err.count("writing") == 1
     assert len(list(folder.iterdir())) == 1
     for each in (model, *twins):
         assert list_files_of(each) == list_files_of(model) != [None]
-        check_values(each, values(build()))
+        check_values(each, expected)
 
 
 @pytest.mark.parametrize("damage", ["a byte", "shorter", "empty", "longer"])
