@@ -1,12 +1,12 @@
 """Weights in a file that is mapped into memory, so that a compiled model is held once.
 
 OpenVINO packs weights anew, so a compiled model is in memory twice. Paddle's copy is hardly read any more: from a
-mapped file the system can drop it where memory is short, and reads it again on demand.
+mapped file the system can drop it where memory is short, and reads it again on demand. Not from the file that a model
+was loaded from: saving over that one would change the weights of another model, or end the process.
 """
 
 import contextlib
 import ctypes
-import errno
 import mmap
 import os
 import secrets
@@ -67,10 +67,7 @@ def map_weights(model: Layer, label: str) -> None:
 
 
 def _list_weights(model: Layer) -> list[paddle.Tensor]:
-    """List the tensors that may move, each once.
-
-    Those whose memory is another's, too, or a part of another's, stay.
-    """
+    """List the tensors that may move, each once: their memory is theirs alone."""
     layers = model.sublayers(include_self=True)
     found = {id(x): x for each in layers for held in (each._parameters, each._buffers) for x in held.values()}
     tensors = [x for x in found.values() if x is not None and x.is_dense() and x._is_initialized()]
@@ -78,7 +75,7 @@ def _list_weights(model: Layer) -> list[paddle.Tensor]:
     return [
         x for x in tensors
         if x.dtype == paddle.float32 and x.place.is_cpu_place() and x.is_contiguous()
-        and users[x.data_ptr()] == 1 and (not hasattr(x, "_holder_size") or x._holder_size() == 4 * x.size)
+        and users[x.data_ptr()] == 1 and (not hasattr(x, "_holder_size") or x._holder_size() == 4 * x.size)  # not 3.0
         and not any(memory() and x.data_ptr() in addresses for memory, addresses in _MAPPINGS)
     ]  # fmt: skip
 
@@ -112,8 +109,8 @@ def _map_file(path: Path, arrays: list[np.ndarray], key: str) -> list[np.ndarray
     mapped = [numbers[begin // 4 :][: array.size].reshape(array.shape) for begin, array in places]
     if _hash(mapped) != key:
         return None
-    address = numbers.__array_interface__["data"][0]
-    _MAPPINGS[:] = [*(each for each in _MAPPINGS if each[0]()), (weakref.ref(memory), range(address, address + size))]
+    addresses = range(numbers.ctypes.data, numbers.ctypes.data + size)
+    _MAPPINGS[:] = [*(each for each in _MAPPINGS if each[0]()), (weakref.ref(memory), addresses)]
     return mapped
 
 
@@ -123,7 +120,7 @@ def _write_file(path: Path, arrays: list[np.ndarray], label: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     _make_room(path.parent, size)
     if shutil.disk_usage(path.parent).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path.parent))
+        raise OSError(f"{path.parent} has no room for {size / 2**30:.2f} GiB")
     why = "again, as the file there is damaged" if path.exists() else "once"
     show_progress(f"writing {label}'s weights, {size / 2**30:.2f} GiB, to {path.parent}, {why}")
     temporary = path.with_name(f"{secrets.token_hex(8)}.weights.tmp")

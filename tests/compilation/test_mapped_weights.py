@@ -419,7 +419,7 @@ def cache_mount(cache: Path) -> Iterator[Callable[[str], None]]:
 @needs_root
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [("ro", "Read-only file system"), ("size=24k", "No space left"), ("nr_inodes=3", "No space left")],
+    [("ro", "Read-only file system"), ("size=24k", "has no room for 0.00 GiB"), ("nr_inodes=3", "No space left")],
 )
 def test_a_disk_that_is_full_or_read_only(
     options: str, reason: str, cache_mount: Callable[[str], None], folder: Path, capfd: pytest.CaptureFixture[str]
