@@ -92,7 +92,10 @@ setup(
     install_requires=["ppdiffusers>=0.24.1", "paddlenlp>=2.7.2", "numpy>=1.24"],
     extras_require={
         "cli": CLI,
-        "cpu": ["paddlepaddle>=2.6.2,<=3.3.1", "onnxruntime>=1.20", "openvino>=2026.4,<2027", *FRESH_ENVIRONMENT, *CLI],
+        "cpu": [
+            "paddlepaddle>=2.6.2,<=3.3.1", "onnxruntime>=1.20", "openvino>=2026.4,<2027", "xxhash>=3",
+            *FRESH_ENVIRONMENT, *CLI,
+        ],
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1", *FRESH_ENVIRONMENT, *CLI],
         "play": ["gradio>=5.14,<5.15", *CLI],  # later ones need a newer huggingface-hub than ppdiffusers takes
     },

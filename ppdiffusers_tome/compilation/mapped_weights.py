@@ -1,0 +1,160 @@
+"""Weights in a file that is mapped into memory, so that a compiled model is held once.
+
+OpenVINO packs weights anew, so a compiled model is in memory twice. Paddle's copy is hardly read any more: from a
+mapped file the system can drop it where memory is short, and reads it again on demand. Not from the file that a model
+was loaded from: saving over that one would change the weights of another model, or end the process.
+"""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import secrets
+import shutil
+import threading
+import weakref
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import paddle
+import xxhash
+from paddle.nn import Layer
+
+from ppdiffusers_tome.merging.arrays import share_memory
+from ppdiffusers_tome.messages import show_progress, warn_user
+
+MIN_BYTES = 64 * 2**20  # of a model; less would not show beside what Paddle and OpenVINO hold anyway, some 500 MiB
+FOLDER_BYTES = 16 * 2**30  # of all files; four models of Stable Diffusion 1.5's size
+PAGE = 4096  # Paddle, too, begins every tensor at a page, and a weight that changes then copies no other's
+_MAPPINGS: list[tuple[weakref.ref[mmap.mmap], range]] = []  # and the addresses of each
+_LOCK = threading.RLock()
+_has_warned = False
+
+
+def map_weights(model: Layer, label: str) -> None:
+    """Move a model's float32 weights on the CPU into a mapped file.
+
+    Nothing else of the model changes. The mapping is private: a weight may be trained or replaced as before, which
+    changes neither the file nor other models. The file is in the user's cache folder, named by a hash of what it holds,
+    so equal weights of other models and processes share it. Where that fails, the weights stay where they are, and one
+    line says why.
+
+    Call it while no other thread computes with the model or changes it: the memory of its weights is freed. A view of a
+    weight that is not in the model (``weight.T``) keeps its values and follows the weight no more.
+
+    Args:
+        model: its parameters and buffers are moved.
+        label: names the model in messages.
+    """
+    with _LOCK:  # else one thread might read what another frees
+        weights = _list_weights(model)
+        arrays = share_memory(*weights)
+        if sum(array.nbytes for array in arrays) < MIN_BYTES:
+            return
+        try:
+            mapped = _find_or_write(arrays, label)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+            _warn_once(f"{label}'s weights stay in memory, where a file would let the system drop them: {error}")
+            return
+        for weight, array in zip(weights, mapped, strict=True):
+            new = paddle.utils.dlpack.from_dlpack(array.__dlpack__())  # kept, which its get_tensor() does not do
+            weight.get_tensor()._share_data_with(new.get_tensor())
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc's, which keeps some freed memory else
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def _list_weights(model: Layer) -> list[paddle.Tensor]:
+    """List the tensors that may move, each once: their memory is theirs alone."""
+    layers = model.sublayers(include_self=True)
+    found = {id(x): x for each in layers for held in (each._parameters, each._buffers) for x in held.values()}
+    tensors = [x for x in found.values() if x is not None and x.is_dense() and x._is_initialized()]
+    users = Counter(x.data_ptr() - x._offset() for x in tensors)
+    return [
+        x for x in tensors
+        if x.dtype == paddle.float32 and x.place.is_cpu_place() and x.is_contiguous()
+        and users[x.data_ptr()] == 1 and (not hasattr(x, "_holder_size") or x._holder_size() == 4 * x.size)  # not 3.0
+        and not any(memory() and x.data_ptr() in addresses for memory, addresses in _MAPPINGS)
+    ]  # fmt: skip
+
+
+def _find_or_write(arrays: list[np.ndarray], label: str) -> list[np.ndarray]:
+    """Return equal arrays on a mapped file, which is written where it is missing or damaged."""
+    key = _hash(arrays)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = cache / "ppdiffusers_tome" / "weights" / f"{key}.weights"
+    mapped = _map_file(path, arrays, key)
+    if mapped is None:
+        _write_file(path, arrays, label)
+        mapped = _map_file(path, arrays, key)
+    if mapped is None:
+        raise OSError(f"{path} is damaged, or a weight changed meanwhile")
+    with contextlib.suppress(OSError):  # a folder that is read only, or the file was deleted: the mapping holds
+        os.utime(path)  # the last use
+    return mapped
+
+
+def _map_file(path: Path, arrays: list[np.ndarray], key: str) -> list[np.ndarray] | None:
+    """Map a file of arrays like these, or return None where it does not hold them."""
+    *begins, size = accumulate((-(-array.nbytes // PAGE) * PAGE for array in arrays), initial=0)
+    try:
+        with path.open("rb") as file:
+            memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    except (FileNotFoundError, ValueError):  # ValueError: it is shorter
+        return None
+    numbers = np.frombuffer(memory, np.float32)
+    places = zip(begins, arrays, strict=True)
+    mapped = [numbers[begin // 4 :][: array.size].reshape(array.shape) for begin, array in places]
+    if _hash(mapped) != key:
+        return None
+    addresses = range(numbers.ctypes.data, numbers.ctypes.data + size)
+    _MAPPINGS[:] = [*(each for each in _MAPPINGS if each[0]()), (weakref.ref(memory), addresses)]
+    return mapped
+
+
+def _write_file(path: Path, arrays: list[np.ndarray], label: str) -> None:
+    """Write arrays under another name, and rename the file when complete."""
+    size = sum(array.nbytes + -array.nbytes % PAGE for array in arrays)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_room(path.parent, size)
+    if shutil.disk_usage(path.parent).free < size:
+        raise OSError(f"{path.parent} has no room for {size / 2**30:.2f} GiB")
+    why = "again, as the file there is damaged" if path.exists() else "once"
+    show_progress(f"writing {label}'s weights, {size / 2**30:.2f} GiB, to {path.parent}, {why}")
+    temporary = path.with_name(f"{secrets.token_hex(8)}.weights.tmp")
+    try:
+        # Nobody else reads the weights, nor does anybody write to a file that is mapped. No fsync, which takes long: a
+        # file that a crash of the system damages is found when it is read.
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o400)) as file:
+            for array in arrays:
+                file.write(array.data)
+                file.write(bytes(-array.nbytes % PAGE))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Delete the files that were not used for longest, so that one more is within the bound."""
+    found = []
+    for path in folder.glob("*.weights*"):
+        with contextlib.suppress(FileNotFoundError):  # another process renamed or deleted it
+            found.append((path.stat().st_mtime, path.stat().st_size, path))
+    for _, length, path in sorted(found, reverse=True):
+        size += length
+        if size > FOLDER_BYTES:
+            path.unlink(missing_ok=True)  # processes that have it mapped keep it
+
+
+def _hash(arrays: list[np.ndarray]) -> str:
+    with ThreadPoolExecutor(2) as pool:
+        return xxhash.xxh3_128_hexdigest(b"".join(pool.map(xxhash.xxh3_128_digest, arrays)))
+
+
+def _warn_once(message: str) -> None:
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        warn_user(message)

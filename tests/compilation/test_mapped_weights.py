@@ -1,0 +1,533 @@
+"""Weights that move to a mapped file: what stays as it was, the file, and what keeps them in memory."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from compilation.compiled import needs_openvino
+from launching import python_path
+from patching.test_processors import load_lora
+from ppdiffusers_tome.compilation import mapped_weights
+from ppdiffusers_tome.compilation.mapped_weights import map_weights
+
+pytestmark = [
+    needs_openvino[0],
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, and mounts file systems"),
+]
+needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounts a file system")
+# A process that maps the same weights as ``build``.
+OTHER_PROCESS = """
+import json
+from compilation.test_mapped_weights import build, list_files_of, map_quietly, mapped_weights
+mapped_weights.MIN_BYTES = 1
+print("ready", flush=True)
+input()
+model = map_quietly(build())
+print(json.dumps(list_files_of(model)), flush=True)
+input()
+for weight in model.parameters():
+    weight.set_value(weight + 1)
+print("changed", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_weights, "MIN_BYTES", 1)
+    monkeypatch.setattr(mapped_weights, "_has_warned", False)
+
+
+@pytest.fixture
+def folder(cache: Path) -> Path:
+    """Where the files are."""
+    return cache / "weights"
+
+
+def build(value: float = 1.0) -> paddle.nn.Layer:
+    """Build two layers; every weight is another number."""
+    model = paddle.nn.Sequential(paddle.nn.Linear(50, 70), paddle.nn.Linear(70, 3))
+    for number, weight in enumerate(model.parameters()):
+        weight.set_value(np.arange(weight.size, dtype=np.float32).reshape(weight.shape) * value + number)
+    return model
+
+
+def map_quietly(model: paddle.nn.Layer) -> Any:
+    """Map a model's weights, and fail where they stay in memory."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="ToMe")
+        map_weights(model, "model")
+    return model
+
+
+def values(model: paddle.nn.Layer) -> dict[str, np.ndarray]:
+    return {name: x.astype("float32").numpy().copy() for name, x in model.state_dict().items()}
+
+
+def check_values(model: paddle.nn.Layer, expected: dict[str, np.ndarray]) -> None:
+    found = values(model)
+    assert list(found) == list(expected)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name], name)
+
+
+def find_files(*tensors: paddle.Tensor) -> list[str | None]:
+    """Return the number (inode) and name of the file of weights that each tensor's memory is mapped to."""
+    lines = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines() if ".weights" in line)
+    files = {tuple(int(each, 16) for each in line[0].split("-")): f"{line[4]} {line[5]}" for line in lines}
+    return [next((file for (begin, end), file in files.items() if begin <= x.data_ptr() < end), None) for x in tensors]
+
+
+def list_files_of(model: paddle.nn.Layer) -> list[str | None]:
+    return sorted(set(find_files(*model.parameters())), key=str)
+
+
+def is_mapped(model: paddle.nn.Layer) -> bool:
+    files = list_files_of(model)
+    assert None not in files or files == [None]
+    return files != [None]
+
+
+# What stays as it was.
+
+
+def test_all_of_a_model_but_the_addresses_stays() -> None:
+    model = tiny.unet()
+    model.conv_in.weight.stop_gradient = True
+    before, expected, image = tiny.snapshot(model), values(model), tiny.run_unet(model)
+    described = [(id(x), x.name, x.stop_gradient, x.shape, x.strides, x.dtype) for x in model.parameters()]
+    map_quietly(model)
+    assert is_mapped(model)
+    check_values(model, expected)
+    assert tiny.snapshot(model) == before
+    assert [(id(x), x.name, x.stop_gradient, x.shape, x.strides, x.dtype) for x in model.parameters()] == described
+    np.testing.assert_array_equal(tiny.run_unet(model), image)
+
+
+def train(model: paddle.nn.Layer) -> None:
+    optimizer = paddle.optimizer.AdamW(0.1, parameters=model.parameters())
+    for seed in range(2):
+        model(tiny.array((4, 50), seed)).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+
+def set_a_row(model: paddle.nn.Layer) -> None:
+    with paddle.no_grad():
+        model[0].weight[3] = 1
+
+
+def set_values(model: paddle.nn.Layer) -> None:
+    model[0].weight.set_value(np.zeros([50, 70], np.float32))
+
+
+def load_state(model: paddle.nn.Layer) -> None:
+    model.set_state_dict(build(7.0).state_dict())
+
+
+def halve(model: paddle.nn.Layer) -> None:
+    model.to(dtype="float16")
+
+
+def halve_and_double(model: paddle.nn.Layer) -> None:
+    model.to(dtype="bfloat16")
+    model.to(dtype="float32")
+
+
+@pytest.mark.parametrize("change", [train, set_a_row, set_values, load_state, halve, halve_and_double])
+def test_a_change_is_that_models_alone(change: Callable[[paddle.nn.Layer], None], folder: Path) -> None:
+    plain, model, other = build(), map_quietly(build()), map_quietly(build())
+    expected, (file,) = values(other), folder.iterdir()
+    content = file.read_bytes()
+    change(plain)
+    change(model)
+    check_values(model, values(plain))
+    assert any((value != expected[name]).any() for name, value in values(model).items())
+    check_values(other, expected)
+    assert file.read_bytes() == content
+    # Once more, after the change: nothing is undone.
+    map_quietly(model)
+    check_values(model, values(plain))
+
+
+def test_loras_fused_and_unfused(tmp_path: Path) -> None:
+    model, plain, place = map_quietly(tiny.unet()), tiny.unet(), tmp_path / "lora"
+    place.mkdir()
+    for each in (model, plain):
+        load_lora(each, place)
+    for change in ("fuse_lora", "unfuse_lora"):
+        for each in (model, plain):
+            getattr(each, change)()
+        np.testing.assert_array_equal(tiny.run_unet(model), tiny.run_unet(plain))
+
+
+def test_gradients_of_a_call_before_and_of_one_after() -> None:
+    model, plain = build(), build()
+    losses = [each(tiny.array((4, 50))).square().mean() for each in (model, plain)]
+    map_quietly(model)
+    for each, loss in zip((model, plain), losses, strict=True):
+        loss.backward()
+        each(tiny.array((4, 50), 1)).square().mean().backward()
+    for x, y in zip(model.parameters(), plain.parameters(), strict=True):
+        np.testing.assert_array_equal(x.grad.numpy(), y.grad.numpy())
+
+
+def test_copies_and_files(tmp_path: Path, folder: Path) -> None:
+    model = map_quietly(build())
+    expected = values(model)
+    twin = copy.deepcopy(model)
+    check_values(twin, expected)
+    assert not is_mapped(twin)
+    assert list_files_of(map_quietly(twin)) == list_files_of(model)
+    assert len(list(folder.iterdir())) == 1
+    paddle.save(model.state_dict(), str(tmp_path / "model"))
+    for state in (paddle.load(str(tmp_path / "model")), pickle.loads(pickle.dumps(values(model)))):
+        loaded = build(0.0)
+        loaded.set_state_dict(state)
+        check_values(loaded, expected)
+    copied = pickle.loads(pickle.dumps(model[0].weight))
+    np.testing.assert_array_equal(copied.numpy(), expected["0.weight"])
+    del model, twin
+    np.testing.assert_array_equal(copied.numpy(), expected["0.weight"])
+
+
+def test_tensors_that_share_memory_stay_shared() -> None:
+    model = build()
+    model[0].alias = model[0].weight.detach()
+    model.register_buffer("part", model[1].weight.detach()[1:3])
+    whole, another = tiny.array((10, 4)), tiny.array((10, 4))
+    model.register_buffer("first", whole[:3])
+    model.register_buffer("later", another[5:6])
+    expected, outside = values(model), model[0].bias.detach()
+    map_quietly(model)
+    check_values(model, expected)
+    assert find_files(model[0].bias) != [None]  # its own
+    with paddle.no_grad():
+        for weight in (model[0].weight, model[0].bias, model[1].weight, whole, another):
+            weight.set_value(weight * 0 + 5)
+    for x in (model[0].alias, model.part, model.first, model.later, outside):
+        assert (x.numpy() == 5).all()
+
+
+def test_a_parameter_of_two_layers_moves_once(folder: Path) -> None:
+    model = build()
+    model[1].twin = model[0].weight
+    map_quietly(model)
+    assert is_mapped(model)
+    assert model[1].twin is model[0].weight
+    assert [each.stat().st_size for each in folder.iterdir()] == [(4 + 1 + 1 + 1) * 4096]
+
+
+def test_tensors_of_other_kinds_stay() -> None:
+    model = build()
+    model.register_buffer("scalar", paddle.to_tensor(3.0))
+    model.register_buffer("empty", paddle.zeros([0, 4]))
+    model.register_buffer("ids", paddle.arange(4, dtype="int32"))
+    model.register_buffer("short", paddle.ones([4], "bfloat16"))
+    model.register_buffer("transposed", tiny.array((4, 3)).T)
+    model.register_buffer("nothing", None)
+    model.register_buffer("nan", paddle.to_tensor([float("nan"), -0.0]))
+    with paddle.LazyGuard():
+        model.lazy = paddle.nn.Linear(2, 2)
+    moved = (*model[0].parameters(), *model[1].parameters(), model.scalar, model.nan)
+    expected = {name: x.astype("float32").numpy().copy() for name, x in model.named_buffers() if x.size}
+    map_quietly(model)
+    assert all(find_files(*moved))
+    assert not any(find_files(model.ids, model.short, model.transposed))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(getattr(model, name).astype("float32").numpy(), value)
+    assert not model.lazy.weight._is_initialized()
+
+
+def read_own_memory() -> int:
+    """Return the bytes that are the process's own (RssAnon)."""
+    (line,) = (each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
+
+
+def test_memory_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the bound that users have
+    paddle.zeros([2**23])  # glibc keeps what is smaller than the largest that was freed, between others
+    model, between = paddle.nn.LayerList(), []
+    for _ in range(100):
+        model.append(paddle.nn.Linear(512, 512))
+        between.append(paddle.zeros([1024]))
+    before = read_own_memory()
+    map_quietly(model)
+    assert is_mapped(model)
+    assert before - read_own_memory() > 90 * 2**20
+
+
+def test_small_models_are_left_alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(mapped_weights, "MIN_BYTES", 15_133)
+    assert not is_mapped(map_quietly(build()))  # of 15,132 bytes
+    assert not folder.exists()
+
+
+# The file.
+
+
+def test_a_second_time_does_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = map_quietly(build())
+    assert capfd.readouterr().err.splitlines() == [f"ToMe: writing model's weights, 0.00 GiB, to {folder}, once"]
+    addresses, (file,) = [x.data_ptr() for x in model.parameters()], folder.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o400
+    map_quietly(model)
+    assert [x.data_ptr() for x in model.parameters()] == addresses
+    assert list(folder.iterdir()) == [file]
+    assert capfd.readouterr().err == ""
+
+
+def test_two_processes_at_once(folder: Path) -> None:
+    expected = values(build())
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tiny.ROOT,
+        env={**os.environ, "PYTHONPATH": python_path(tiny.ROOT, tiny.ROOT / "tests")},
+    ) as other:  # fmt: skip
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        print("go", file=other.stdin, flush=True)
+        model = map_quietly(build())
+        other_files = json.loads(other.stdout.readline())
+        check_values(model, expected)
+        print("go", file=other.stdin, flush=True)
+        assert other.stdout.readline() == "changed\n"
+        # Neither the other process's changes nor the end of it are seen here.
+        check_values(model, expected)
+        assert other.wait() == 0
+    (file,) = folder.iterdir()
+    for found in (list_files_of(model), other_files):
+        assert len(found) == 1
+        assert found[0].split()[1] == str(file)
+    assert list_files_of(map_quietly(build()))[0] in (*list_files_of(model), *other_files)
+    check_values(model, expected)
+
+
+def test_threads_at_once(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # Large, so that each computes while others do.
+    model = paddle.nn.Sequential(build(), paddle.nn.Linear(2000, 2000))
+    expected, twins = values(model), [copy.deepcopy(model) for _ in range(3)]
+    threads = [threading.Thread(target=map_weights, args=[each, "model"]) for each in (model, model, *twins)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert capfd.readouterr().err.count("writing") == 1
+    assert len(list(folder.iterdir())) == 1
+    for each in (model, *twins):
+        assert list_files_of(each) == list_files_of(model) != [None]
+        check_values(each, expected)
+
+
+@pytest.mark.parametrize("damage", ["a byte", "shorter", "empty", "longer"])
+def test_a_damaged_file_is_replaced(damage: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    map_quietly(build())
+    (file,), whole = folder.iterdir(), values(build())
+    content = file.read_bytes()
+    changed = bytearray(content)
+    changed[4096 * 4 + 30] ^= 1  # of the first bias
+    file.unlink()  # a file that is mapped is not written to
+    file.write_bytes({"a byte": changed, "shorter": content[:-1], "empty": b"", "longer": content + b"0"}[damage])
+    capfd.readouterr()
+    model = map_quietly(build())
+    assert is_mapped(model)
+    check_values(model, whole)
+    assert file.read_bytes()[: len(content)] == content
+    lines = capfd.readouterr().err.splitlines()
+    if damage == "longer":  # holds the weights all the same
+        assert lines == []
+    else:
+        (line,) = lines
+        assert line.endswith("again, as the file there is damaged")
+
+
+def test_files_that_were_not_used_for_longest_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_weights, "FOLDER_BYTES", 3 * 28_672)
+    models, files = [], []
+    for number in (1, 2, 3):
+        models.append(map_quietly(build(number)))
+        files.append(Path(str(list_files_of(models[-1])[0]).split(maxsplit=1)[1]))
+        os.utime(files[-1], (number, number))
+    half = folder / "0123.weights.tmp"  # of a process that was killed
+    half.write_bytes(bytes(100))
+    os.utime(half, (0, 0))
+    foreign = folder / "notes.txt"
+    foreign.write_bytes(bytes(10**6))
+    map_quietly(build(1))  # so the second is the oldest
+    models.append(map_quietly(build(4)))
+    assert files[0].exists()
+    assert not files[1].exists()
+    assert files[2].exists()
+    assert not half.exists()
+    assert foreign.exists()
+    for number, model in enumerate(models, start=1):
+        check_values(model, values(build(number)))
+
+
+# What keeps the weights in memory.
+
+
+def mount(place: Path, options: str) -> None:
+    place.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
+
+
+def check_stays(reason: str, folder: Path) -> None:
+    """Two models stay in memory, which one warning tells, and nothing is left behind."""
+    models = build(), build()
+    addresses = [x.data_ptr() for x in models[0].parameters()]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for model in models:
+            map_weights(model, "model")
+    (message,) = (str(each.message) for each in caught)
+    assert message.startswith("ToMe: model's weights stay in memory")
+    assert reason in message
+    assert "\n" not in message
+    assert [x.data_ptr() for x in models[0].parameters()] == addresses
+    for model in models:
+        check_values(model, values(build()))
+    if folder.is_dir():
+        assert not [each for each in folder.iterdir() if each.is_file()]
+
+
+@pytest.fixture
+def cache_mount(cache: Path) -> Iterator[Callable[[str], None]]:
+    """Mount a small file system where the user's cache folder is."""
+    yield lambda options: mount(cache.parent, options)
+    if cache.parent.is_mount():
+        subprocess.run(["umount", str(cache.parent)], check=True)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [("ro", "Read-only file system"), ("size=24k", "has no room for 0.00 GiB"), ("nr_inodes=3", "No space left")],
+)
+def test_a_disk_that_is_full_or_read_only(
+    options: str, reason: str, cache_mount: Callable[[str], None], folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cache_mount(options)
+    check_stays(reason, folder)
+    # What has no room is not begun.
+    assert ("writing" in capfd.readouterr().err) == (options == "nr_inodes=3")
+
+
+@needs_root
+def test_a_disk_that_fills_while_writing(
+    cache_mount: Callable[[str], None], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_mount("size=32k")
+    # Between looking for room and writing somebody else takes 8 of 32 KiB.
+    other = folder.parent / "other"
+    monkeypatch.setattr(mapped_weights, "show_progress", lambda message: other.write_bytes(bytes(8192)))
+    check_stays("No space left", folder)
+    other.unlink()
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parents[1]))
+    monkeypatch.setattr(mapped_weights, "MIN_BYTES", 1)
+    assert is_mapped(map_quietly(build()))
+
+
+def test_a_limit_on_the_size_of_files(folder: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        check_stays("File too large", folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_file_in_place_of_the_folder(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("mine")
+    check_stays("Not a directory", folder)
+    assert folder.read_text() == "mine"
+
+
+def test_a_folder_in_place_of_the_file(folder: Path) -> None:
+    map_quietly(build())
+    (file,) = folder.iterdir()
+    file.unlink()
+    file.mkdir()
+    check_stays("Is a directory", folder)
+
+
+@needs_root
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    user = os.getresuid()
+    os.setresuid(54321, 54321, 0)  # nobody has this number
+    try:
+        check_stays("home", Path("nowhere"))
+    finally:
+        os.setresuid(*user)
+
+
+@needs_root
+def test_a_home_that_may_not_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/")  # root's
+    user = os.getresuid()
+    os.setresuid(54321, 54321, 0)
+    try:
+        check_stays("Permission denied", Path("/.cache/ppdiffusers_tome/weights"))
+    finally:
+        os.setresuid(*user)
+
+
+def interrupt_at(number: int, model: paddle.nn.Layer) -> bool:
+    """Interrupt before the given line that the module runs; return False where it runs fewer."""
+    lines = 0
+
+    def interrupt(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != mapped_weights.__file__:
+            return None
+        lines += event == "line"
+        if lines > number:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        map_weights(model, "model")
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_a_key_pressed_at_any_moment(folder: Path) -> None:
+    """Every weight is whole afterwards, no file is incomplete, and the next call works."""
+    expected, number, model = values(build()), 0, build()
+    while interrupt_at(number, model):
+        check_values(model, expected)
+        if folder.exists():
+            assert all(each.suffix == ".weights" and each.stat().st_size == 28_672 for each in folder.iterdir())
+        check_values(map_quietly(model), expected)
+        assert is_mapped(model)
+        shutil.rmtree(folder)
+        mapped_weights._MAPPINGS.clear()  # each makes the next call longer
+        number, model = number + 1, build()
+    assert number > 50
