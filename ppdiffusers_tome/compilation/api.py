@@ -7,6 +7,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.mapped_weights import map_weights
 from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu.process import has_bfloat16, prepare_cpu
 from ppdiffusers_tome.errors import ToMeValueError
@@ -63,7 +64,9 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
             )
     # Little is left to Paddle, and freed memory is better given back.
     threads = prepare_cpu(keep_memory=False)
-    for _, layer in layers:
+    for name, layer in layers:
+        uncompile_model(layer)  # whose programs may read weights where they are
+        map_weights(layer, name or type(layer).__name__)
         compile_model(layer, precision, threads)
     return model_or_pipe
 

@@ -17,6 +17,7 @@ import paddle
 import xxhash
 from paddle.nn import Layer
 
+from ppdiffusers_tome.compilation.mapped_weights import hash_arrays
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
 from ppdiffusers_tome.cpu.kernel import find_module
@@ -48,7 +49,8 @@ class Contents:
         fault: what its user can mend, why no call of the model becomes a program; None without.
         obstacle: the same, or code in it that is not known.
         tensors: parameters, buffers and other tensors, each once.
-        digest: a hash of everything, equal where another process has equal contents.
+        digest: a hash of everything, equal where another process has equal contents; after ``read_weights``.
+        addresses: of the tensors.
     """
 
     def __init__(self, model: Layer) -> None:
@@ -64,11 +66,11 @@ class Contents:
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._held: list[tuple[dict[str, Any], str, Any]] = []
         self._slots: list[tuple[Any, Any, Any]] = []
+        self.digest, self._next_reading = "", 0.0
         self._read(model)
         self.fault = _find_fault(model, self.tensors)
         self.obstacle = self.fault or self.obstacle
-        self._addresses = self._list_addresses()
-        self.read_weights()
+        self.addresses, self._versions = self._list_addresses(), self._list_versions()
 
     def is_current(self) -> bool:
         """Return whether nothing has changed but maybe numbers in weights."""
@@ -79,7 +81,8 @@ class Contents:
                 and all(holder.get(name) is x for holder, name, x in self._held)
                 and all(slot.inside is inside and slot.overrides is found for slot, inside, found in self._slots)
                 and all(np.array_equal(array, copy) for array, copy in self._arrays)
-                and self._list_addresses() == self._addresses
+                and self._list_addresses() == self.addresses
+                and self._list_versions() == self._versions
             )
         except Exception:  # of values that cannot be compared, such as tensors
             return False
@@ -98,11 +101,11 @@ class Contents:
         return None
 
     def read_weights(self) -> None:
-        """Read all numbers of all weights."""
+        """Read all numbers of all weights, for ``digest``."""
         begin = time.perf_counter()
         if self.obstacle is None:
-            weights = b"".join(xxhash.xxh3_64_digest(x.data) for x in share_memory(*self.tensors))
-            self.digest = xxhash.xxh3_128_hexdigest(weights + "\n".join(self._text).encode())
+            text = "\n".join([*self._text, hash_arrays(share_memory(*self.tensors))])
+            self.digest = xxhash.xxh3_128_hexdigest(text.encode())
         end = time.perf_counter()
         num_bytes = sum(x.size * x.element_size() for x in self.tensors)
         self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
@@ -116,8 +119,11 @@ class Contents:
     def is_reading_due(self, _: bool) -> None:
         self._next_reading = 0.0
 
-    def _list_addresses(self) -> list[tuple[int, int]]:
-        return [(x.data_ptr(), x.inplace_version) for x in self.tensors]
+    def _list_addresses(self) -> list[int]:
+        return [x.data_ptr() for x in self.tensors]
+
+    def _list_versions(self) -> list[int]:
+        return [x.inplace_version for x in self.tensors]
 
     def _watch(self, container: Any, copy: Any) -> None:
         self._containers.append(container)

@@ -146,8 +146,13 @@ class CompiledModel:
         is_read_in_call = self._pipeline_call is not None and self._pipeline_call() is pipeline_call
         contents = self._contents
         if contents is None or not contents.is_current():
+            before, self._contents = contents, None
             with CHANGE_LOCK:
                 self._contents = contents = Contents(layer)
+            contents.read_weights()
+            # A program may read weights where they were when it was made.
+            if before is not None and before.addresses != contents.addresses:
+                self._programs.clear()
         elif contents.is_reading_due if pipeline_call is None else not is_read_in_call:
             contents.read_weights()
         self._pipeline_call = None if pipeline_call is None else ref(pipeline_call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,8 @@ def test_what_a_cache_reports_is_that_of_paddle() -> None:
         if is_compiled:
             compile_cpu(pipe)
         draw()
-        reports.append([entry.last_image for entry in pipe.tome.entries])
+        reports.append([replace(entry.last_image, cache_bytes=0) for entry in pipe.tome.entries])
+        assert all(80_000 < entry.last_image.cache_bytes < 200_000 for entry in pipe.tome.entries)
     assert reports[0] == reports[1]
     assert all(report.num_skipped > 0 for report in reports[1])
 
@@ -96,9 +98,9 @@ def test_what_a_cache_reports_is_that_of_paddle() -> None:
 def test_a_skipped_step_runs_a_program_of_few_layers() -> None:
     pipe, draw, _ = draw_pair("text_to_image", dict(ratio=0, cache=0.2))
     draw()
-    computed, skipped = vars(pipe.unet)[COMPILED]._programs.values()
-    numbers = [len(each._request.get_compiled_model().get_runtime_model().get_ops()) for each in (computed, skipped)]
-    assert numbers[1] < 0.7 * numbers[0]
+    programs = vars(pipe.unet)[COMPILED]._programs.values()
+    numbers = [len(each._request.get_compiled_model().get_runtime_model().get_ops()) for each in programs]
+    assert min(numbers) < 0.3 * max(numbers)
 
 
 def test_a_ramp_has_a_program_for_each_number_of_tokens() -> None:
@@ -136,7 +138,7 @@ def test_several_calls_a_step() -> None:
     with programs_alone():
         expected, found = (np.array(pipe(call, steps=STEPS)) for pipe in pipes)
     assert difference(found, expected) <= 1e-4
-    assert get_tome(pipes[1].unet).entries[0].last_image.num_skipped == 6
+    assert get_tome(pipes[1].unet).entries[0].last_image.num_skipped == 8
 
 
 def test_a_step_that_paddle_computes_between_two_of_programs() -> None:
