@@ -22,6 +22,8 @@ from ppdiffusers_tome.compilation.twin import COMPILED
 pytestmark = needs_openvino
 
 SETTINGS: dict[str, dict[str, Any]] = {
+    "half": dict(ratio=0.5),
+    "balanced": dict(ratio="balanced"),
     "cache": dict(ratio=0, cache=0.3),
     "cache and merging": dict(ratio="balanced", cache=0.3),
     "ramp": dict(ratio=(0.6, 0.2)),
@@ -133,7 +135,9 @@ def test_several_calls_a_step() -> None:
     def call(unet: Any, number: int, timestep: float) -> np.ndarray:
         return np.stack([unet(tiny.latent() * seed, timestep, texts[seed]).sample.numpy() for seed in (2, 3)])
 
-    pipes = [tiny.Sampler(apply_tome(tiny.small_unet(), 0.5, cache=0.3, reuse_steps=2), tiny.scheduler()) for _ in range(2)]
+    pipes = [
+        tiny.Sampler(apply_tome(tiny.small_unet(), 0.5, cache=0.3, reuse_steps=2), tiny.scheduler()) for _ in range(2)
+    ]
     compile_cpu(pipes[1])
     with programs_alone():
         expected, found = (np.array(pipe(call, steps=STEPS)) for pipe in pipes)
@@ -143,7 +147,9 @@ def test_several_calls_a_step() -> None:
 
 def test_a_step_that_paddle_computes_between_two_of_programs() -> None:
     """What one leaves the other goes on with."""
-    pipes = [tiny.Sampler(apply_tome(tiny.small_unet(), 0.5, cache=0.3, reuse_steps=3), tiny.scheduler()) for _ in range(2)]
+    pipes = [
+        tiny.Sampler(apply_tome(tiny.small_unet(), 0.5, cache=0.3, reuse_steps=3), tiny.scheduler()) for _ in range(2)
+    ]
     compile_cpu(pipes[1])
 
     def call(unet: Any, number: int, timestep: float) -> np.ndarray:
