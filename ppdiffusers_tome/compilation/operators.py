@@ -190,6 +190,17 @@ def _group_norm(op: Operator) -> Any:
     return ov.group_normalization(op.x, scale, bias, op["groups"], op["epsilon"])
 
 
+def _multiply(op: Operator) -> Any:
+    x, node = op.x, op.x.get_node()
+    if node.get_type_name() == "GroupNormalization" and op.inputs[1].get_node().get_type_name() != "Constant":
+        # OpenVINO 2026.4 would make one kernel of both, which ends the process.
+        settings, (data, scale, bias) = node.get_attributes(), node.input_values()
+        rows = _reshape(data, [0, 0, -1])
+        normal = ov.group_normalization(rows, scale, bias, settings["num_groups"], settings["epsilon"])
+        x = _reshape(normal, op.x_shape)
+    return ov.multiply(x, op.inputs[1])
+
+
 def _layer_norm(op: Operator) -> Any:
     begin = op["begin_norm_axis"]
     scale, bias = _find_scale_and_bias(op, op.x_shape[begin:])
@@ -262,7 +273,7 @@ def _check(write: Callable[[Operator], Any]) -> Callable[[Operator], Any]:
 # Those that OpenVINO calls by the same names.
 _NAMESAKES = (
     "abs", "add", "ceil", "cos", "divide", "equal", "erf", "floor", "logical_and", "logical_not",
-    "logical_or", "maximum", "minimum", "multiply", "not_equal", "relu", "sigmoid", "sin", "sqrt", "subtract", "tanh",
+    "logical_or", "maximum", "minimum", "not_equal", "relu", "sigmoid", "sin", "sqrt", "subtract", "tanh",
 )  # fmt: skip
 # By the name without the underscore of those that work in place; each gives a node, an array or a list of these.
 OPERATORS: dict[str, Callable[[Operator], Any]] = {
@@ -271,6 +282,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "exp": lambda op: ov.exp(ov.convert(op.x, "f32")),
     "log": lambda op: ov.log(ov.convert(op.x, "f32")),
     "log_softmax": lambda op: ov.log_softmax(op.x, op["axis"]),
+    "multiply": _multiply,
     "elementwise_pow": _call(ov.power),
     "remainder": _call(ov.floor_mod),
     "less_than": _call(ov.less),

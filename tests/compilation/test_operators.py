@@ -217,7 +217,8 @@ ROWS = index(1, 0, 1)
 CASES: dict[str, list[tuple[Any, ...]]] = {
     **{name: each(getattr(paddle, name), *REALS) for name in ("cos", "sin", "tanh", "floor", "ceil", "erf")},
     "exp": each(paddle.exp, *REALS[:3]),
-    **{name: signed(getattr(paddle, name)) for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")},
+    **{name: signed(getattr(paddle, name)) for name in ("add", "subtract", "divide", "maximum", "minimum")},
+    "multiply": [*signed(paddle.multiply), (lambda x, y: F.group_norm(x, 2, 0.01) * y, IMAGE, real(2, 4, 1, 1))],
     **{
         name: compared(getattr(paddle, name))
         for name in ("equal", "not_equal", "less_than", "less_equal", "greater_than", "greater_equal")
