@@ -179,6 +179,15 @@ def _convolution(op: Operator) -> Any:
     return ov.group_convolution(op.x, weight, op["strides"], begin, end, op["dilations"])
 
 
+def _pool(op: Operator) -> Any:
+    (height, width), (high, wide) = op.x_shape[2:], op.compute(1).astype(np.int64)
+    is_even = not any((*op["paddings"], height % high, width % wide)) and list(op["strides"]) == [high, wide]
+    if not is_even or op["pooling_type"] != "avg" or op["adaptive"]:
+        raise UncompilableError(f"{op.name} is not the mean of tiles")
+    tiles = _reshape(op.x, [0, 0, height // high, high, width // wide, wide])
+    return ov.reduce_mean(tiles, np.array([3, 5]), keep_dims=False)
+
+
 def _repeat(op: Operator) -> Any:
     axis = op["axis"]
     index = np.repeat(np.arange(op.x_shape[axis]), op["repeats"])
@@ -337,6 +346,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "conv2d": _convolution,
     "conv3d": _convolution,
     "depthwise_conv2d": _convolution,
+    "pool2d": _pool,
     "pad3d": _pad,
     "group_norm": _group_norm,
     "layer_norm": _layer_norm,

@@ -400,6 +400,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         *norms(lambda x, w=None, b=None: F.layer_norm(x, [4], w, b, 0.001), 4, X, real(3, 4)),
         *norms(lambda x, w=None, b=None: F.layer_norm(x, [3, 4], w, b), 12, X),
     ],
+    "pool2d": ways(F.avg_pool2d, (real(2, 3, 4, 6),), (2, [4, 3], [1, 2])),
     "nearest_interp": [
         *resized("nearest"), (lambda x: F.interpolate(x, [3, 8, 9], data_format="NCDHW"), VIDEO),
         (lambda x: F.interpolate(x, scale_factor=[1, 2, 3], data_format="NCDHW"), VIDEO),
@@ -447,6 +448,13 @@ REFUSED: dict[str, list[tuple[Any, ...]]] = {
     "pad3d": [
         (lambda x: F.pad(x, [1, 2, 0, 1], "circular"), IMAGE),
         (lambda x: F.pad(x, [1, 2, 0, 1], data_format="NHWC"), IMAGE),
+    ],
+    "pool2d": [
+        (lambda x: F.avg_pool2d(x, 2, stride=1), real(2, 3, 4, 6)),
+        (lambda x: F.avg_pool2d(x, 2, padding=1), real(2, 3, 4, 6)),
+        (lambda x: F.max_pool2d(x, 2), real(2, 3, 4, 6)),
+        (lambda x: F.adaptive_avg_pool2d(x, [2, 3]), real(2, 3, 4, 6)),
+        (lambda x: F.avg_pool2d(x, 2), IMAGE),
     ],
     "group_norm": [(lambda x: F.group_norm(x, 2, data_format="NHWC"), IMAGE)],
     "layer_norm": [(lambda x: F.layer_norm(x, [4]), REALS[3])],
