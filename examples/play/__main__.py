@@ -1,29 +1,52 @@
-"""``ppdiffusers-tome play``: a page that compares unmerged and merged images."""
+"""``python examples/play``: a page that compares unmerged and merged images."""
 
 import argparse
 import ipaddress
 import os
+import signal
+import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
-from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, shorten_warnings, warn
+from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.process import prepare_process
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.generation.tome_arguments import refuse_conflicts
 
+PROGRAM = "examples/play"
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
-EXTRA = "play"
 EXAMPLES = """It prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
-It needs the packages of: pip install ".[play]" in a clone
+It needs gradio: pip install gradio==5.14.0
 
-  ppdiffusers-tome play
-  ppdiffusers-tome play --model runwayml/stable-diffusion-v1-5 --controlnet lllyasviel/sd-controlnet-canny
-  ppdiffusers-tome play --config outputs/tome.json
+  python examples/play
+  python examples/play --model runwayml/stable-diffusion-v1-5 --controlnet lllyasviel/sd-controlnet-canny
+  python examples/play --config outputs/tome.json
 """
 HOST, PORT = "127.0.0.1", 7860
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve the page until it is interrupted; return the exit code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started this in the background
+    parser = Parser(prog=PROGRAM, description=HELP, epilog=EXAMPLES)
+    add_arguments(parser)
+    try:
+        args = parser.parse_args(argv)
+        prepare_process(keep_memory=True)
+        with shorten_warnings():
+            run(args)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except ToMeError as error:
+        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,14 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings, prompts = parse_arguments(args)
-    from ppdiffusers_tome.tools.play.server import listen
+    from server import listen
 
     with (
         listen(args.host, args.port) as listening,
         tempfile.TemporaryDirectory(prefix="ppdiffusers-tome-play-") as uploads,
         quiet_libraries(),
     ):
-        from ppdiffusers_tome.tools.play.studio import Studio
+        from studio import Studio
 
         studio = Studio(settings, prompts, are_default_prompts=args.prompt is None)
         # Read as Gradio is imported: its uploads, that it must not call anybody, and that there is no proxy, as Gradio
@@ -55,8 +78,8 @@ def run(args: argparse.Namespace) -> None:
         os.environ.update(
             GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1", no_proxy="*"
         )
-        from ppdiffusers_tome.tools.play.page import StudioPage
-        from ppdiffusers_tome.tools.play.server import make_server
+        from page import StudioPage
+        from server import make_server
 
         server = make_server(StudioPage(studio, args.language).blocks, listening, args.host)
         host, port = listening.getsockname()[:2]
@@ -84,9 +107,13 @@ def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, list[str]]
         if settings.tome.changes_nothing:
             raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1], most=1)
-    from ppdiffusers_tome.tools.play.studio import MAX_SEED, MAX_STEPS
+    from studio import MAX_SEED, MAX_STEPS
 
     for name, value, most in (("--steps", settings.steps, MAX_STEPS), ("--seed", settings.seed, MAX_SEED)):
         if value > most:
             raise UserError(f"{name} {value} exceeds what the page accepts; give {most} or less")
     return settings, prompts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,11 +25,11 @@ from PIL import Image
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET
-from ppdiffusers_tome.tools.play import i18n
-from ppdiffusers_tome.tools.play.page import StudioPage
-from ppdiffusers_tome.tools.play.studio import Studio, read_photo
+import words
+from page import StudioPage
+from studio import Studio, read_photo
 from tools.cli.conftest import SMALL, draw_square
-from tools.play.conftest import encode_image, make_form
+from examples.playing import FOLDER, encode_image, make_form
 
 pytestmark = pytest.mark.once
 
@@ -187,8 +187,8 @@ def test_a_photo_guides_its_user_alone(user: Callable[..., User], studio: Studio
 
 
 def test_words_have_the_same_placeholders_in_both_languages_and_are_used() -> None:
-    source = "".join(path.read_text("utf-8") for path in Path(i18n.__file__).parents[1].rglob("*.py"))
-    for key, texts in i18n.WORDS.items():
+    source = "".join(path.read_text("utf-8") for path in FOLDER.glob("*.py"))
+    for key, texts in words.WORDS.items():
         english, chinese = ({name for _, name, _, _ in Formatter().parse(text) if name} for text in texts)
         assert english == chinese, key
         used = key.removesuffix("_info")  # of a slider, beside its name
@@ -219,7 +219,7 @@ def test_names_of_other_sites_lead_nowhere_and_files_are_not_served_or_read(addr
 
 def test_the_command_serves_until_it_is_interrupted_and_leaves_no_file(tmp_path: Path) -> None:
     pytest.importorskip("gradio")
-    command = [sys.executable, "-m", "ppdiffusers_tome", "play", "--port", "0", "--host", "0.0.0.0", *SMALL]
+    command = [sys.executable, str(FOLDER), "--port", "0", "--host", "0.0.0.0", *SMALL]
     # With a proxy of SOCKS, for which Gradio's client has no package.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path), "all_proxy": "socks5://127.0.0.1:9"}
     with subprocess.Popen(

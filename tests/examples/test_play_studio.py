@@ -19,11 +19,11 @@ from PIL import Image
 from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.play.html import render_comparison
-from ppdiffusers_tome.tools.play.i18n import translate
-from ppdiffusers_tome.tools.play.studio import ImagePair, RefusedError, Studio
+from results import render_comparison
+from words import translate
+from studio import ImagePair, RefusedError, Studio
 from tools.cli.conftest import SMALL, draw_square, write_dit
-from tools.play.conftest import make_form, make_studio
+from examples.playing import make_form, make_studio
 
 
 def compare(
@@ -133,7 +133,7 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     studio = make_studio("--model", str(tmp_path), "--steps", "2")
     assert (studio.guided, studio.prompt) == (None, "cat")
     pytest.importorskip("gradio")
-    from ppdiffusers_tome.tools.play.page import StudioPage
+    from page import StudioPage
 
     page = StudioPage(studio, "zh")
     assert page.blocks.fns, "its page has other fields"
@@ -155,7 +155,7 @@ def test_a_page_says_how_images_are_computed_and_offers_no_cache_where_models_ar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("gradio")
-    from ppdiffusers_tome.tools.play.page import StudioPage
+    from page import StudioPage
 
     write_dit(tmp_path, {"0": "cat"})
     studio = make_studio("--model", str(tmp_path))

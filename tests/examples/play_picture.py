@@ -1,6 +1,6 @@
 """Write ``docs/images/play.png`` by a real browser.
 
-    python tests/tools/play/picture.py        # needs gradio, playwright and a Chromium
+    python tests/examples/play_picture.py     # needs gradio, playwright and a Chromium
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 WAIT = 1_800_000  # milliseconds
 
 
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    program = [sys.executable, "-m", "ppdiffusers_tome", "play", "--port", "0"]
+    program = [sys.executable, "examples/play", "--port", "0"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as page, sync_playwright() as driver:
         try:
             assert page.stdout is not None

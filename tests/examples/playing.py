@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.tools.cli.commands import play
+import tiny
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.play.studio import Studio
+from studio import Studio
 from tools.cli.conftest import SMALL
+
+FOLDER = tiny.ROOT / "examples" / "play"
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -30,9 +34,19 @@ def encode_image(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes
     return file.getvalue()
 
 
+def load_program() -> ModuleType:
+    """Load what ``python examples/play`` runs, as a module."""
+    spec = importlib.util.spec_from_file_location("play_program", FOLDER / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def make_studio(*arguments: str) -> Studio:
     """Load what the command with these arguments loads."""
-    parser = Parser()
+    parser, play = Parser(), load_program()
     play.add_arguments(parser)
     settings, prompts = play.parse_arguments(parser.parse_args(arguments))
     return Studio(settings, prompts, are_default_prompts=True)
@@ -60,8 +74,8 @@ def studio() -> Iterator[Studio]:
 def address(studio: Studio) -> Iterator[str]:
     """Host and port of the page."""
     pytest.importorskip("gradio", reason="the page needs gradio")
-    from ppdiffusers_tome.tools.play.page import StudioPage
-    from ppdiffusers_tome.tools.play.server import listen, make_server
+    from page import StudioPage
+    from server import listen, make_server
 
     with listen("127.0.0.1", 0) as listening:
         server = make_server(StudioPage(studio, "en").blocks, listening, "127.0.0.1")

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.play.studio import MAX_BYTES
+from studio import MAX_BYTES
 
 if TYPE_CHECKING:
     from gradio import Blocks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -44,3 +45,23 @@ def test_both_images_are_compared_under_a_slider(address: str, size: dict[str, i
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
         browser.close()
     assert errors == []
+
+
+def test_cancel_and_generate_in_turns_end_in_images(address: str) -> None:
+    driver = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab, failed = browser.new_page(), []
+        tab.on("response", lambda answer: answer.status < 400 or failed.append(answer.url))
+        tab.goto(f"http://{address}/")
+        tab.wait_for_selector("#tome-result p", timeout=WAIT)
+        for turn in range(15):
+            tab.click("#tome-generate")
+            tab.wait_for_timeout((0, 50, 200, 600, 1500)[turn % 5])
+            tab.click("#tome-cancel")
+            tab.wait_for_timeout((0, 100, 400)[turn % 3])
+            assert not re.search("error|not found", tab.inner_text("body"), re.IGNORECASE), turn
+        tab.click("#tome-generate")
+        tab.wait_for_selector(".tome-pair img", timeout=WAIT)
+        browser.close()
+    assert failed == []

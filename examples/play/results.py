@@ -14,7 +14,7 @@ from ppdiffusers_tome.tools.measure.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.tools.play.studio import ImagePair
+    from studio import ImagePair
 
 Translate = Callable[..., str]  # from a key of ``WORDS`` and values to words of one language
 

@@ -36,7 +36,7 @@ ReportStage = Callable[[str, int, int], None]  # the stage, and how many of how 
 
 
 class RefusedError(Exception):
-    """A refusal: a key of ``i18n.WORDS`` and its values."""
+    """A refusal: a key of ``words.WORDS`` and its values."""
 
     def __init__(self, reason: str, **values: Any) -> None:
         super().__init__(reason, values)
@@ -56,7 +56,7 @@ class ImageRequest:
 
 @dataclass(frozen=True)
 class ImagePair:
-    """Both images of a request, with notes: keys of ``i18n.WORDS`` and their values."""
+    """Both images of a request, with notes: keys of ``words.WORDS`` and their values."""
 
     request: ImageRequest
     unmerged: GeneratedImage

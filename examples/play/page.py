@@ -18,9 +18,9 @@ from ppdiffusers_tome.tools.generation.image_settings import SIZE_MULTIPLE
 from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import get_device_name
-from ppdiffusers_tome.tools.play.html import render_comparison, render_unmerged
-from ppdiffusers_tome.tools.play.i18n import translate
-from ppdiffusers_tome.tools.play.studio import (
+from results import render_comparison, render_unmerged
+from words import translate
+from studio import (
     GIVEN,
     MAX_BYTES,
     MAX_SEED,
