@@ -1,6 +1,6 @@
 """Write ``docs/images/play.png`` by a real browser.
 
-    python tests/examples/play_picture.py     # needs gradio, playwright and a Chromium
+    python tests/examples/play_picture.py     # needs playwright and a Chromium
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
             tab = browser.new_page(viewport={"width": 1000, "height": 800})
             tab.goto(page.stdout.readline().split()[0], timeout=WAIT)
             tab.click("#tome-generate", timeout=WAIT)
-            tab.wait_for_selector(".tome-pair", timeout=WAIT)
+            tab.wait_for_selector(".tome-pair input", timeout=WAIT)
             tab.wait_for_timeout(1000)
             # Seconds and the speed-up are of whichever machine this runs on.
             tab.evaluate("document.querySelectorAll('#tome-result tr:nth-child(-n+3) td').forEach(cell => {"

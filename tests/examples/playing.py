@@ -1,31 +1,25 @@
-"""Fixtures of the page: a small studio, and its page on a free port."""
+"""Fixtures of the page of examples/play: a small studio, and its page on a free port."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import pytest
 from PIL import Image
+from server import PageServer
+from studio import Studio
 
 import tiny
-from ppdiffusers_tome.tools.console.parsing import Parser
-from studio import Studio
 from tools.cli.conftest import SMALL
 
 FOLDER = tiny.ROOT / "examples" / "play"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def encode_image(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
@@ -39,16 +33,15 @@ def load_program() -> ModuleType:
     spec = importlib.util.spec_from_file_location("play_program", FOLDER / "__main__.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def make_studio(*arguments: str) -> Studio:
-    """Load what the command with these arguments loads."""
-    parser, play = Parser(), load_program()
-    play.add_arguments(parser)
-    settings, prompts = play.parse_arguments(parser.parse_args(arguments))
+    """Load what the program with these arguments loads."""
+    program = load_program()
+    settings, prompts = program.parse_arguments(program.make_parser().parse_args(arguments))
     return Studio(settings, prompts, are_default_prompts=True)
 
 
@@ -59,29 +52,32 @@ def make_form(studio: Studio, **fields: Any) -> dict[str, Any]:
         "prompt": studio.prompt, "preset": "own", "method": "tome", "ratio": 0.5, "cache": 0,
         "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "height": loaded.size[0],
         "width": loaded.size[1],
-        "negative_prompt": "", "has_photo": False, "low": 100, "high": 200, "strength": 1, **fields,
+        "negative_prompt": "", "photo": None, "low": 100, "high": 200, "strength": 1, **fields,
     }  # fmt: skip
 
 
+@contextmanager
+def serve(studio: Studio, language: str) -> Iterator[str]:
+    """Serve a studio's page on a free port."""
+    with PageServer("127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve, args=(studio, language), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
 @pytest.fixture(scope="session")
-def studio() -> Iterator[Studio]:
-    studio = make_studio(*SMALL)
-    yield studio
-    studio.close()
+def studio() -> Studio:
+    return make_studio(*SMALL)
 
 
 @pytest.fixture(scope="session")
 def address(studio: Studio) -> Iterator[str]:
     """Host and port of the page."""
-    pytest.importorskip("gradio", reason="the page needs gradio")
-    from page import StudioPage
-    from server import listen, make_server
+    with serve(studio, "en") as address:
+        yield address
 
-    with listen("127.0.0.1", 0) as listening:
-        server = make_server(StudioPage(studio, "en").blocks, listening, "127.0.0.1")
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        wait_until(lambda: server.started)
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(timeout=30)
+
+@pytest.fixture(scope="session")
+def chinese_address(studio: Studio) -> Iterator[str]:
+    with serve(studio, "zh") as address:
+        yield address
