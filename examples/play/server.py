@@ -57,11 +57,9 @@ class PageServer(ThreadingTCPServer):
     def serve(self, studio: Studio, language: str) -> None:
         """Serve the page of a studio for ever."""
         self.studio, self.words = studio, partial(translate, language)
-        files = {name: Path(__file__).with_name(name).read_text("utf-8") for name in ("page.js", "page.css")}
-        self.files = {
-            "/": ("text/html", render_page(studio, language)), "/page.js": ("text/javascript", files["page.js"]),
-            "/page.css": ("text/css", files["page.css"]),
-        }  # fmt: skip
+        self.files = {"/": ("text/html", render_page(studio, language))}
+        for name, kind in (("page.js", "text/javascript"), ("page.css", "text/css")):
+            self.files[f"/{name}"] = kind, Path(__file__).with_name(name).read_text("utf-8")
         self.serve_forever()
 
     def handle_error(self, *_: Any) -> None:
@@ -87,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send a file of the page."""
-        kind, text = self.server.files.get(self.path, ("", ""))
+        kind, text = self.server.files.get(self.path.partition("?")[0], ("", ""))
         if not text:
             return self.send_error(404)
         self._begin(f"{kind}; charset=utf-8")
@@ -96,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Generate, and send a line of JSON for all that happens.
 
-        A page of another site cannot send JSON without asking first, which gets no answer.
+        A page of another site cannot send JSON without asking first, and that is refused.
         """
         kind, length = self.headers.get_content_type(), int(self.headers.get("Content-Length", 0))
         if (self.path, kind) != ("/generate", "application/json") or not 0 <= length <= _MAX_BODY:

@@ -17,6 +17,7 @@ from ppdiffusers_tome.tools.generation import checks, image_settings, loading
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.pipeline_files import drop_controlnet
+from ppdiffusers_tome.tools.generation.prompts import check_text
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.images import read_image
 
@@ -92,8 +93,8 @@ class Studio:
             ToMeError: only of what no page sends.
         """
         form = {**form, **{name: _check_number(name, form.get(name)) for name in NUMBERS}}
-        texts = (str(form.get(name) or "") for name in ("prompt", "negative_prompt"))
-        prompt, negative_prompt = (text.encode(errors="replace").decode().strip() for text in texts)
+        prompt, negative_prompt = (str(form.get(name) or "").strip() for name in ("prompt", "negative_prompt"))
+        check_text("prompt", prompt + negative_prompt)
         if not prompt:
             raise RefusedError("empty")
         if form["low"] > form["high"]:
