@@ -84,10 +84,7 @@ setup(
     ],
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["ppdiffusers_tome", "ppdiffusers_tome.*"]),
-    package_data={
-        "ppdiffusers_tome": ["py.typed"],
-        "ppdiffusers_tome.tools.play": ["*.css"],
-    },
+    package_data={"ppdiffusers_tome": ["py.typed"]},
     # What merging imports, without upper bounds: an environment that runs ppdiffusers keeps its versions.
     install_requires=["ppdiffusers>=0.24.1", "paddlenlp>=2.7.2", "numpy>=1.24"],
     extras_require={
@@ -97,7 +94,6 @@ setup(
             *FRESH_ENVIRONMENT, *CLI,
         ],
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1", *FRESH_ENVIRONMENT, *CLI],
-        "play": ["gradio>=5.14,<5.15", *CLI],  # later ones need a newer huggingface-hub than ppdiffusers takes
     },
     entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.__main__:program"]},
 )

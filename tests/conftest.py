@@ -14,8 +14,9 @@ from ppdiffusers_tome.cpu.process import let_mkl_use_avx2
 # Before the first product, as the program does: images that a test draws in its own process and those of programs
 # that it starts are compared byte by byte.
 let_mkl_use_avx2()
-# Last, as its modules have common names: what the small models were trained on, and what judges their images.
-sys.path.append(str(Path(__file__).parents[1] / "examples" / "train_demo_models"))
+# Last, as their modules have common names: what the small models were trained on and what judges their images, and
+# the page.
+sys.path += [str(Path(__file__).parents[1] / "examples" / folder) for folder in ("train_demo_models", "play")]
 
 
 def pytest_collection_finish() -> None:

@@ -26,23 +26,28 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EP
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program.
+    """Run the program; its exit code is that of ``run_command``."""
+    parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    add_commands(parser, commands())
+    return run_command(parser, argv)
+
+
+def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
+    """Run the command that a parser chooses.
 
     Args:
+        parser: with the defaults of ``add_commands``.
         argv: the arguments; None for those of the process.
 
     Returns:
         The exit code: 0; 2 for input that cannot be used (one line on stderr); 130 after Ctrl-C; 141 when the output
         is a closed pipe.
     """
-    argv = sys.argv[1:] if argv is None else list(argv)
-    parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    add_commands(parser, commands())
     args = None
     try:
-        args = parse(parser, argv)
-        require_extra(getattr(args.command, "EXTRA", "cli"), argv[0])
+        args = parse(parser, sys.argv[1:] if argv is None else argv)
+        require_extra(getattr(args.command, "EXTRA", "cli"), args.parser.prog.split()[-1])
         prepare_process(keep_memory=args.keep_memory)
         with shorten_warnings():
             args.command.run(args)
@@ -55,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         line = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
-        print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
+        print(f"{line}{parser.prog}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         message = _explain(error, args)
         if message is None:
             raise
         with suppress(OSError):  # standard error may be what is full
-            print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr)
+            print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
         return BAD_INPUT
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from ppdiffusers_tome.errors import UserError
 
 _CLI = ("matplotlib", "packaging", "PIL", "psutil", "scipy", "skimage", "tqdm")
-MODULES = {"": (), "cli": _CLI, "play": ("gradio", *_CLI)}
+MODULES = {"": (), "cli": _CLI}
 
 
 def require_extra(extra: str, command: str) -> None:

@@ -34,13 +34,11 @@ CASES = {
     "compare --configs balanced quality --ratios 0.5": ("--cache", "--end"),
     "tune": (),
     "visualize --method tome --ratio 0.5": (),
-    "play --port 0": (),
     "doctor": (),
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp"}  # as without them
-LATER = {"--output", "--overwrite", "--no-keep-memory", "--language", "--host", "--port", "--target-psnr",
-         "--target-speedup", "--help"}  # fmt: skip
+LATER = {"--output", "--overwrite", "--no-keep-memory", "--target-psnr", "--target-speedup", "--help"}
 VALUES = {
     "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO",
     "--model": "dit", "--controlnet": "CONTROLNET",

@@ -67,7 +67,7 @@ def test_help_has_60_lines_and_lists_every_option(command, monkeypatch, capsys):
     listed = text.replace("[no-]", "")
     assert not [action for action in parser._actions for name in action.option_strings[:1] if name not in listed]
     assert ("repeat it" in text, "next has N + 1" in text) == (
-        command not in ("doctor", "play", "visualize"), command in ("generate", "tune")
+        command not in ("doctor", "visualize"), command in ("generate", "tune")
     )  # fmt: skip
 
 
@@ -104,12 +104,11 @@ def test_every_setting_is_an_option():
 
 
 def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, capsys):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in ("tqdm", "gradio") else find_spec(name))
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "tqdm" else find_spec(name))
     monkeypatch.setattr(generate, "run", lambda args: pytest.fail("work was started"))
-    for arguments, extra in ((GENERATE, "cli"), (["play"], "play")):
-        assert main(arguments) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith(f'pip install ".[{extra}]" in a clone of the repository')
+    assert main(GENERATE) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith('pip install ".[cli]" in a clone of the repository')
 
 
 def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):

@@ -1,6 +1,6 @@
 """Write ``docs/images/play.png`` by a real browser.
 
-    python tests/tools/play/picture.py        # needs gradio, playwright and a Chromium
+    python tests/examples/play_picture.py     # needs playwright and a Chromium
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 WAIT = 1_800_000  # milliseconds
 
 
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    program = [sys.executable, "-m", "ppdiffusers_tome", "play", "--port", "0"]
+    program = [sys.executable, "examples/play", "--port", "0"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as page, sync_playwright() as driver:
         try:
             assert page.stdout is not None
@@ -28,7 +28,7 @@ def main() -> None:
             tab = browser.new_page(viewport={"width": 1000, "height": 800})
             tab.goto(page.stdout.readline().split()[0], timeout=WAIT)
             tab.click("#tome-generate", timeout=WAIT)
-            tab.wait_for_selector(".tome-pair", timeout=WAIT)
+            tab.wait_for_selector(".tome-pair input", timeout=WAIT)
             tab.wait_for_timeout(1000)
             # Seconds and the speed-up are of whichever machine this runs on.
             tab.evaluate("document.querySelectorAll('#tome-result tr:nth-child(-n+3) td').forEach(cell => {"

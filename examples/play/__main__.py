@@ -1,32 +1,35 @@
-"""``ppdiffusers-tome play``: a page that compares unmerged and merged images."""
+"""``python examples/play``: a page that compares images without and with token merging."""
 
 import argparse
-import ipaddress
 import os
-import tempfile
+import signal
+import sys
 from dataclasses import replace
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
+from ppdiffusers_tome.tools.cli.program import run_command
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
+from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
 from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.generation.tome_arguments import refuse_conflicts
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
-EXTRA = "play"
 EXAMPLES = """It prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
-It needs the packages of: pip install ".[play]" in a clone
 
-  ppdiffusers-tome play
-  ppdiffusers-tome play --model runwayml/stable-diffusion-v1-5 --controlnet lllyasviel/sd-controlnet-canny
-  ppdiffusers-tome play --config outputs/tome.json
+  python examples/play --language zh
+  python examples/play --model runwayml/stable-diffusion-v1-5 --controlnet lllyasviel/sd-controlnet-canny
+  python examples/play --config outputs/tome.json
 """
 HOST, PORT = "127.0.0.1", 7860
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def make_parser() -> Parser:
+    """Make the parser, which chooses ``run``."""
+    parser = Parser(prog="examples/play", description=HELP, epilog=EXAMPLES)
+    parser.set_defaults(parser=parser, command=sys.modules[__name__], keep_memory=True)
     page = parser.add_argument_group("the page")
     page.add_argument("--host", default=HOST, metavar="ADDRESS",
                       help=f"where to serve it (default: {HOST}, this machine alone); 0.0.0.0: everywhere, without a "
@@ -35,40 +38,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--language", choices=("en", "zh"), default="en", help="default: en")
     page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
     add_image_arguments(parser, several=False, photo=False)
-    parser.set_defaults(image=None, controlnet_scale=None)  # a photo is uploaded to the page
+    parser.set_defaults(image=None, controlnet_scale=None)  # a photo is chosen on the page
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
+    """Serve the page until it is interrupted."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where a shell started this with "&"
     settings, prompts = parse_arguments(args)
-    from ppdiffusers_tome.tools.play.server import listen
+    from server import PageServer
 
-    with (
-        listen(args.host, args.port) as listening,
-        tempfile.TemporaryDirectory(prefix="ppdiffusers-tome-play-") as uploads,
-        quiet_libraries(),
-    ):
-        from ppdiffusers_tome.tools.play.studio import Studio
+    with PageServer(args.host, args.port) as server, quiet_libraries():
+        from studio import Studio
 
         studio = Studio(settings, prompts, are_default_prompts=args.prompt is None)
-        # Read as Gradio is imported: its uploads, that it must not call anybody, and that there is no proxy, as Gradio
-        # fails on those of SOCKS. The model has come through them by now.
-        os.environ.update(
-            GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1", no_proxy="*"
-        )
-        from ppdiffusers_tome.tools.play.page import StudioPage
-        from ppdiffusers_tome.tools.play.server import make_server
-
-        server = make_server(StudioPage(studio, args.language).blocks, listening, args.host)
-        host, port = listening.getsockname()[:2]
-        address = ipaddress.ip_address(host.partition("%")[0])
-        if not address.is_loopback:
+        if not server.is_local:
             warn("every machine that reaches this one can open the page, without a password; omit --host to prevent it")
-        shown = "localhost" if address.is_unspecified else f"[{host}]" if address.version == 6 else host
-        print_line(f"http://{shown}:{port}/  (Ctrl-C ends it)")
-        try:
-            server.run(sockets=[listening])
-        finally:
-            studio.close()
+        print_line(f"{server.url}  (Ctrl-C ends it)")
+        server.serve(studio, args.language)
 
 
 def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, list[str]]:
@@ -84,9 +71,10 @@ def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, list[str]]
         if settings.tome.changes_nothing:
             raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1], most=1)
-    from ppdiffusers_tome.tools.play.studio import MAX_SEED, MAX_STEPS
-
-    for name, value, most in (("--steps", settings.steps, MAX_STEPS), ("--seed", settings.seed, MAX_SEED)):
-        if value > most:
-            raise UserError(f"{name} {value} exceeds what the page accepts; give {most} or less")
     return settings, prompts
+
+
+if __name__ == "__main__":
+    code = run_command(make_parser())
+    sys.stdout.flush()
+    os._exit(code)  # at once, whatever is being generated

@@ -1,15 +1,15 @@
 """The words of the page in English and Chinese."""
 # ruff: noqa: RUF001
 
-LANGUAGES = ("en", "zh")
+LANGUAGES = {"en": "en", "zh": "zh-CN"}  # with what browsers call them
 # fmt: off
 WORDS = {
-    "header": ("# Token merging, before and after\nThe same image and noise, unmerged and with your settings.",
-               "# Token 合并前后对比\n同一噪声、同一张图，对比不合并与所选设置的结果。"),
+    "title": ("Token merging, before and after", "Token 合并前后对比"),
+    "subtitle": ("The same image and noise, unmerged and with your settings.",
+                 "同一噪声、同一张图，对比不合并与所选设置的结果。"),
     "compiled": ("compiled in {precision}", "以 {precision} 编译"),
     "cpu_kernels": ("CPU kernels", "CPU 算子"),
     "prompt": ("Prompt", "提示词"),
-    "examples": ("Examples", "示例"),
     "class": ("Class", "类别"),
     "merging": ("Token merging", "Token 合并"),
     "merging_info": ("a preset: fewer keys; by ratio: similar tokens merge; none: a cache over steps alone",
@@ -35,24 +35,26 @@ WORDS = {
     "negative_prompt": ("Negative prompt", "负向提示词"),
     "guide": ("Guide by the edges of an image (ControlNet)", "用一张图的边缘引导（ControlNet）"),
     "photo": ("Image of at most {mebibytes} MiB", "图片，不超过 {mebibytes} MiB"),
+    "drop": ("Without the image", "不用图片"),
     "low": ("Canny low", "低阈值"),
     "high": ("Canny high", "高阈值"),
     "strength": ("Strength", "引导强度"),
     "generate": ("Generate", "生成"),
     "cancel": ("Cancel", "取消"),
     "first": ("Press “Generate”; on a CPU a small model takes a minute.", "点击“生成”；在 CPU 上小模型约需一分钟。"),
-    "known": ("This model knows these subjects and no others: {subjects}.", "这个模型只认识这些内容：{subjects}。"),
-    "unmerged_shown": ("The unmerged image.", "这是不合并的图。"),
+    "known": ("This model knows these and nothing else:", "这个模型只认识这些内容："),
+    "waiting": ("Waiting", "等待中"),
     "warm_up": ("Warming up, not timed", "预热中，不计时"),
     "unmerged_image": ("Generating the unmerged image", "正在生成不合并的图"),
     "merged_image": ("Generating with your settings", "正在按所选设置生成"),
-    "calls": ("steps", "步"),
+    "progress": ("{stage}: step {done} of {calls}", "{stage}：第 {done} 步，共 {calls} 步"),
     "unmerged": ("unmerged", "不合并"),
     "merged": ("your settings", "所选设置"),
     "slider": ("Slider between both images", "在两张图之间滑动"),
     "speedup": ("speed-up", "加速比"),
     "identical": ("identical", "完全相同"),
     "seconds": ("seconds", "耗时"),
+    "not_measured": ("not measured", "未测量"),
     "memory": ("peak memory while denoising", "去噪时的峰值内存"),
     "applied_note": ("{denoiser}: {settings}, in {blocks} blocks.", "{denoiser}：{settings}，{blocks} 个 block。"),
     "skipped_note": ("{skipped} of {calls} calls of {denoiser} skipped.",
@@ -64,25 +66,29 @@ WORDS = {
     "too_long": ("The prompt is too long; what the model does not read is ignored.", "提示词过长，超出部分被忽略。"),
     "negative_too_long": ("The negative prompt is too long; what the model does not read is ignored.",
                           "负向提示词过长，超出部分被忽略。"),
-    "unknown_subject": ("This model cannot generate what the prompt names.", "这个模型画不出提示词的内容。"),
+    "unknown_subject": ("The prompt names nothing that this model knows: {subjects}.",
+                        "提示词里没有这个模型认识的内容，它只认识：{subjects}。"),
     "unusual_size": ("At this size images may be smears or repeat what they show.", "此尺寸下图可能模糊或内容重复。"),
     "no_edges": ("With these thresholds the image has no edges; lower them.", "在这些阈值下没有边缘，请调低阈值。"),
-    "error": ("Not possible", "无法生成"),
-    "empty": ("A field is empty; fill in the prompt and every number.", "有项目为空，请填写提示词和所有数字。"),
+    "empty": ("The prompt is empty; fill it in.", "提示词为空，请填写。"),
+    "bad_number": ("{field} must be a number from {least} to {most}.", "{field}须为 {least} 至 {most} 的数。"),
+    "bad_whole": ("{field} must be a whole number from {least} to {most}.", "{field}须为 {least} 至 {most} 的整数。"),
+    "bad_multiple": ("{field} must be a multiple of {step} from {least} to {most}.",
+                     "{field}须为 {least} 至 {most} 之间 {step} 的倍数。"),
     "no_change": ("These settings change nothing: of {steps} steps the cache skips none. Take {least} steps or more "
                   "and a greater fraction, or merge.",
                   "这些设置不起作用：{steps} 步中没有一步可跳过。请用 {least} 步以上和更大的比例，或启用合并。"),
-    "bad_size": ("Height and width must be multiples of {multiple} above 0.",
-                 "高度和宽度须为大于 0 的 {multiple} 的倍数。"),
     "bad_thresholds": ("Canny low must not be above Canny high.", "低阈值不能高于高阈值。"),
     "bad_negative": ("A negative prompt has no effect at guidance 1 or less; raise it, or omit the prompt.",
                      "引导系数不大于 1 时负向提示词不起作用，请调高引导系数或删去负向提示词。"),
+    "bad_guidance": ("This model has no guidance; set it to 1.", "这个模型不支持引导，请把引导系数设为 1。"),
     "unknown_class": ("This model has no such class; choose one of the list, or a number from 0 to {last}.",
                       "这个模型没有该类别，请从列表中选择，或填写 0 至 {last} 的编号。"),
     "no_image": ("The file cannot be read; choose an image of at most {most} megapixels, of {formats}.",
                  "无法读取文件，请选择不超过 {most} 百万像素的图片，格式为：{formats}。"),
-    "lost_photo": ("The page no longer has your image; choose it again.", "页面没有你的图片了，请重新选择。"),
-    "failed": ("The image could not be generated: {detail}.", "无法生成：{detail}。"),
+    "too_large": ("The file has more than {mebibytes} MiB.", "文件超过 {mebibytes} MiB。"),
+    "offline": ("The program that serves this page does not answer; start it again.",
+                "本页的程序没有响应，请重新启动它。"),
     "out_of_memory": ("There is not enough memory; generate a smaller image.", "内存不足，请减小图的尺寸。"),
     "broken": ("It failed; the reason is on the terminal that runs this page.", "无法生成，原因见运行本页的终端。"),
 }
@@ -90,5 +96,7 @@ WORDS = {
 
 
 def translate(language: str, key: str, **values: object) -> str:
-    """Return the words for a key, with the values in their places."""
-    return WORDS[key][LANGUAGES.index(language)].format(**values)
+    """Return the words for a key; the value ``field`` is a key, too."""
+    if "field" in values:
+        values["field"] = translate(language, str(values["field"]))
+    return WORDS[key][list(LANGUAGES).index(language)].format(**values)
