@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
@@ -9,19 +10,22 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
+import ppdiffusers
 import pytest
 
 import tiny
 from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
-from ppdiffusers_tome import apply_tome, compile_cpu, uncompile_cpu
-from ppdiffusers_tome.compilation import api
-from ppdiffusers_tome.compilation.twin import COMPILED
+from ppdiffusers_tome import apply_tome, compile_cpu, enable_cpu_kernels, shared_copy, uncompile_cpu
+from ppdiffusers_tome.compilation import api, trace
+from ppdiffusers_tome.compilation.twin import COMPILED, run_twin
+from ppdiffusers_tome.cpu.attention import has_kernels
 from ppdiffusers_tome.cpu.process import count_usable_cores
 
 pytestmark = needs_openvino
@@ -137,7 +141,7 @@ def test_a_forked_process_is_computed_by_paddle() -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with model._ppdiffusers_tome_compiled._lock:
+        with vars(model)[COMPILED]._lock:
             held.set()
             release.wait()
 
@@ -164,10 +168,119 @@ def test_a_forked_process_is_computed_by_paddle() -> None:
     assert status == 0
 
 
+WORKER = """
+import json, os, signal, warnings
+import tiny
+from compilation.compiled import difference
+from ppdiffusers_tome import compile_cpu
+
+model, expected = compile_cpu(tiny.small_unet()), tiny.run_unet(tiny.small_unet())
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    warnings.filterwarnings("error", message="(?s).*computed by Paddle")
+    os._exit(0 if 0 < difference(tiny.run_unet(model), expected) < 1e-4 else 1)
+print(json.dumps(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_worker_forked_before_the_first_call_compiles_for_itself() -> None:
+    """As those of a server that loads its model first."""
+    assert tiny.run_in_new_process(WORKER) == 0
+
+
+class Held:
+    """Holds a thread where it traces a call, while another does something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tracing, self.done = threading.Event(), threading.Event()
+
+        def run(*args: Any) -> Any:
+            self.tracing.set()
+            self.done.wait(60)
+            return run_twin(*args)
+
+        monkeypatch.setattr(trace, "run_twin", run)
+
+    def meanwhile(self, call: Callable[[], Any], do: Callable[[], Any]) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(call)
+            assert self.tracing.wait(60)
+            try:
+                return do()
+            finally:
+                self.done.set()
+                running.result()
+
+
+@pytest.mark.parametrize("name", ["shared_copy", "deepcopy", "state_dict", "attributes", "merging of another"])
+def test_a_model_is_itself_while_it_is_traced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies, settings of a copy and all attributes, in another thread."""
+    model, plain, held = compiled(), tiny.small_unet(), Held(monkeypatch)
+    copied = shared_copy(model)
+    before = tiny.snapshot(model)
+    actions: dict[str, Callable[[], Any]] = {
+        "shared_copy": lambda: shared_copy(model),
+        "deepcopy": lambda: copy.deepcopy(model),
+        "state_dict": lambda: {name: x.numpy() for name, x in model.state_dict().items()},
+        "attributes": lambda: tiny.snapshot(model),
+        "merging of another": lambda: apply_tome(uncompile_cpu(copied), 0.5),
+    }
+    found = held.meanwhile(lambda: tiny.run_unet(model), actions[name])
+    if name == "state_dict":
+        assert all((found[key] == x.numpy()).all() for key, x in plain.state_dict().items())
+    elif name == "attributes":
+        assert found == before
+    else:
+        expected = apply_tome(plain, 0.5) if name == "merging of another" else plain
+        assert difference(tiny.run_unet(found), tiny.run_unet(expected)) <= 1e-4
+
+
+def test_uncompiling_while_another_thread_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, held, results = compiled(), Held(monkeypatch), []
+    with ThreadPoolExecutor(1) as pool:
+        held.meanwhile(
+            lambda: results.append(tiny.run_unet(model)),
+            lambda: (pool.submit(uncompile_cpu, model), time.sleep(0.2)),
+        )
+    assert difference(results[0], tiny.run_unet(tiny.small_unet())) <= 1e-4
+    assert [name for name in vars(model) if "compiled" in name or name == "forward"] == []
+
+
+def test_uncompiling_frees_programs_at_once() -> None:
+    """Not at the next full garbage collection, which counts objects and not gigabytes."""
+    model = compiled()
+    tiny.run_unet(model)
+    (program,) = map(weakref.ref, vars(model)[COMPILED]._programs.values())
+    gc.collect()
+    gc.disable()
+    try:
+        uncompile_cpu(model)
+        assert program() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("order", ["before", "between", "own"])
+def test_uncompiling_leaves_the_kernels_of_the_user(order: str) -> None:
+    def list_kernels(unet: Any) -> tuple[bool, bool]:
+        return has_kernels(unet), "forward" in vars(unet.conv_in)
+
+    model = tiny.small_unet()
+    if order == "before":
+        enable_cpu_kernels(model)
+    compile_cpu(model)
+    if order == "between":
+        enable_cpu_kernels(model)
+    tiny.run_unet(model)
+    assert list_kernels(uncompile_cpu(model)) == (order != "own", order != "own")
+
+
 def test_nothing_is_left_of_a_model() -> None:
     model: Any = compiled()
     tiny.run_unet(model)
-    programs = [weakref.ref(each) for each in model._ppdiffusers_tome_compiled._programs.values()]
+    programs = [weakref.ref(each) for each in vars(model)[COMPILED]._programs.values()]
     assert programs
     uncompile_cpu(model)
     gc.collect()
@@ -180,6 +293,20 @@ def test_nothing_is_left_of_a_model() -> None:
     assert kept() is None
 
 
+def test_the_bound_counts_what_programs_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder of few weights holds much more for its images."""
+    vae = ppdiffusers.AutoencoderKL.from_pretrained(str(tiny.PHOTOGRAPHS), subfolder="vae").eval()
+    weights = sum(4 * x.size for x in vae.decoder.parameters())
+    compile_cpu(vae)
+    monkeypatch.setattr("ppdiffusers_tome.compilation.model._MOST_BYTES", 4 * weights)
+    for size in (36, 40, 44, 48):
+        with paddle.no_grad():
+            vae.decode(tiny.array((1, 4, size, 64)))
+    programs = vars(vae.decoder)[COMPILED]._programs.values()
+    assert len(programs) == 2
+    assert all(program.num_bytes > 2 * weights for program in programs)
+
+
 def test_programs_of_many_sizes_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ppdiffusers_tome.compilation.model._MOST_BYTES", 0)
     counted = Counted(monkeypatch)
@@ -187,4 +314,4 @@ def test_programs_of_many_sizes_are_not_all_kept(monkeypatch: pytest.MonkeyPatch
     for width in (8, 12, 16, 8):
         check_same(model, plain, width=width)
         assert counted.during(lambda width=width: tiny.run_unet(model, width=width)) == 0
-    assert len(model._ppdiffusers_tome_compiled._programs) == 2
+    assert len(vars(model)[COMPILED]._programs) == 2
