@@ -31,8 +31,8 @@ USUAL = {"controlnet", "dit", "pixart", "sd3", "unet", "unet_unconditional", "un
 # All that must compile; others are computed by Paddle.
 COMPILING = USUAL | {
     "added_kv", "audio_diffusion", "audioldm", "audioldm2", "controlnet_sdxl", "gligen", "lvdm", "lvdm_unconditional",
-    "prior_transformer", "sdxl", "st_unet", "t5_film", "unet_3d", "unet_consistency", "unet_motion", "unet_spatio_temporal", "upscaler",
-    "versatile", "vid2vid_st_unet", "vq_diffusion",
+    "prior_transformer", "sdxl", "st_unet", "t5_film", "unet_3d", "unet_consistency", "unet_motion",
+    "unet_spatio_temporal", "upscaler", "versatile", "vid2vid_st_unet", "vq_diffusion",
 }  # fmt: skip
 # Fractions too: those of most samplers are no whole numbers.
 TIMESTEPS = (999, 701.5, 41, 0.5)
