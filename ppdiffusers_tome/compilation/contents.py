@@ -36,7 +36,7 @@ _UNREAD = vars(Layer()).keys() - {
 }  # fmt: skip
 # Outside of a pipeline: the bytes of weights that are read before every call, and the share of the time that reading
 # more takes at most.
-_FEW_BYTES, _READING_SHARE = 16 * 2**20, 0.05
+_FEW_BYTES, _READING_SHARE = 16 * 2**20, 0.03
 # Keys of a config that tell where it is from.
 _ORIGINS = ("_name_or_path", "_use_default_values")
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
