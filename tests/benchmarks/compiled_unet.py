@@ -103,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{args.model}, batch {args.batch}; {args.rounds} processes of {args.repeats} timed calls after the first",
         "seconds of a call: median (lowest to highest); times as fast: by medians of all calls",
         "made in: what came before the first result, above a call; compared: with an empty cache folder",
-        "peak: resident memory of the process, with Paddle or PyTorch; difference: from Paddle or PyTorch in float32",
+        "peak: resident memory of the process, with Paddle or PyTorch; own: without mapped files, at the end; difference: "
+        "from Paddle or PyTorch in float32",
     ]
     content = {
         "date": date.today().isoformat(), "machine": machine,
@@ -179,6 +180,7 @@ def measure(row: Row, repeats: int, folder: Path, compares: bool) -> dict[str, A
             "making": begin + first - statistics.median(seconds),
             "seconds": seconds,
             "peak_mib": read_mebibytes("VmHWM"),
+            "own_mib": read_mebibytes("RssAnon"),
         }
         if found["compared"]:
             uncompile_cpu(model)
@@ -214,7 +216,7 @@ def make_table(results: dict[Row, list[dict[str, Any]]]) -> Table:
     ]
     headings = ["size", "precision", "engine", "variant", "seconds", "times as fast as unmerged", "as kernels",
                 "as OpenVINO from PyTorch", "made in s, compared", "made in s", "peak MiB, compared", "peak MiB",
-                "difference"]  # fmt: skip
+                "own MiB, compared", "own MiB", "difference"]  # fmt: skip
     table = Table(headings, left=4)
     for row, values in seconds.items():
         speed_ups = [
@@ -231,6 +233,7 @@ def make_table(results: dict[Row, list[dict[str, Any]]]) -> Table:
             Spread.from_values(values).format("{:.3g}".format), *speed_ups,
             describe("making", True, ".1f"), describe("making", False, ".1f"),
             describe("peak_mib", True, ".0f"), describe("peak_mib", False, ".0f"),
+            describe("own_mib", True, ".0f"), describe("own_mib", False, ".0f"),
             describe("difference", row.engine == COMPILED, ".1e"),
         )  # fmt: skip
     return table
