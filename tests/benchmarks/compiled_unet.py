@@ -103,8 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{args.model}, batch {args.batch}; {args.rounds} processes of {args.repeats} timed calls after the first",
         "seconds of a call: median (lowest to highest); times as fast: by medians of all calls",
         "made in: what came before the first result, above a call; compared: with an empty cache folder",
-        "peak: resident memory of the process, with Paddle or PyTorch; own: without mapped files, at the end; difference: "
-        "from Paddle or PyTorch in float32",
+        "peak: resident memory of the process, with Paddle or PyTorch; own: without mapped files, at the end",
+        "difference: from Paddle or PyTorch in float32",
     ]
     content = {
         "date": date.today().isoformat(), "machine": machine,

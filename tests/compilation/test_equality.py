@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 
 import tiny
 from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
+from patching.test_processors import load_lora
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.precision import keep_precise
@@ -122,6 +124,33 @@ def test_a_timestep_that_is_a_number() -> None:
     for timestep in (999, 41, 41.0, 0, 0.5, 701.5):
         check_same(model, plain, timestep=timestep)
     assert len(vars(model)[COMPILED]._programs) == 3
+
+
+@pytest.mark.parametrize("guess_mode", [False, True])
+def test_the_scale_of_a_controlnet_is_an_input(guess_mode: bool) -> None:
+    model, plain, found = compile_cpu(tiny.controlnet(levels=1)), tiny.controlnet(levels=1), []
+    given = (tiny.latent(), 500, tiny.text(), tiny.array((2, 3, 32, 32)))
+    for scale in (1.0, 0.3, 1.7):
+        with paddle.no_grad(), programs_alone():
+            outputs = [
+                each(*given, conditioning_scale=scale, guess_mode=guess_mode, return_dict=False)
+                for each in (model, plain)
+            ]
+        found.append(np.concatenate([x.numpy().ravel() for x in (*outputs[0][0], outputs[0][1])]))
+        expected = np.concatenate([x.numpy().ravel() for x in (*outputs[1][0], outputs[1][1])])
+        assert difference(found[-1], expected) <= 1e-4
+    assert difference(found[1], found[0]) > 0.1
+    assert len(vars(model)[COMPILED]._programs) == 1
+
+
+def test_the_scale_of_a_lora_is_an_input(tmp_path: Path) -> None:
+    model, plain, found = compile_cpu(tiny.unet()), tiny.unet(), []
+    for each in (model, plain):
+        load_lora(each, tmp_path)
+    for scale in (1.0, 0.3, 0.0):
+        found.append(check_same(model, plain, cross_attention_kwargs={"scale": scale}))
+    assert difference(found[1], found[0]) > 1e-3
+    assert len(vars(model)[COMPILED]._programs) == 1
 
 
 def test_the_output_is_of_paddles_type() -> None:

@@ -413,6 +413,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         (lambda x, form=form, kind=kind: paddle.arange(*form, dtype=kind), X)
         for form in ((5,), (2, 9, 2), (9, 2, -3), (0.5, 4)) for kind in ("int64", "int32", "float32", "float64")
     ] + [(lambda x: paddle.arange(paddle.shape(x)[2]), X)],
+    "logspace": [(lambda x: x[0, 0, :1] * paddle.logspace(-1, 2, 5, base=3.0), X)],
     "shape": [(lambda x: paddle._C_ops.shape(x), X)],
     "shape64": each(paddle.shape, X, real(3)),
 }  # fmt: skip
