@@ -6,7 +6,7 @@ this package; all that such code may read is compared by value, at any depth.
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import eq
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -51,11 +51,13 @@ class Contents:
         tensors: parameters, buffers and other tensors, each once.
         digest: a hash of everything, equal where another process has equal contents; after ``read_weights``.
         addresses: of the tensors.
+        scales: the attributes of processors of IP-Adapters, whose ``scale`` is an input of a program.
     """
 
     def __init__(self, model: Layer) -> None:
         self.obstacle: str | None = None
         self.tensors: list[paddle.Tensor] = []
+        self.scales: list[dict[str, Any]] = []
         self._model, self._owner = model, model
         self._text: list[str] = []
         self._numbers: dict[int, int] = {}  # of the objects read so far, by identity
@@ -162,12 +164,11 @@ class Contents:
             self._require_known(value.__module__, value.__qualname__)
         elif isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, partial)):
             self._read_function(value)
-        elif isinstance(value, _CONTAINERS):
-            self._read_class(type(value))
-            self._read_items(value)
-        else:
-            self._read_class(type(value))
-            self._read_attributes(value, ())
+        elif self._read_class(type(value)):  # what is in other code's objects does not matter
+            if isinstance(value, _CONTAINERS):
+                self._read_items(value)
+            else:
+                self._read_attributes(value, ())
 
     def _read_items(self, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
@@ -188,7 +189,9 @@ class Contents:
         owner, self._owner = self._owner, value
         self._watch(attributes, dict(attributes))
         for name, each in list(attributes.items()):
-            if name not in skipped:
+            if name == "scale" and isinstance(each, float) and type(value).__name__.startswith("IPAdapterAttn"):
+                self.scales.append(attributes)
+            elif name not in skipped:
                 self._text.append(name)
                 self._read(each)
         self._owner = owner
@@ -216,19 +219,19 @@ class Contents:
             self._read(function.__self__)
         elif isinstance(function, partial):
             self._read([function.func, function.args, function.keywords])
-        else:
-            self._require_known(find_module(function) or function.__module__, function.__qualname__)
+        elif self._require_known(find_module(function) or function.__module__, function.__qualname__):
             self._text.append(f"{function.__module__}.{function.__qualname__}")
             for cell in getattr(function, "__closure__", None) or ():
                 self._read(cell.cell_contents)
 
-    def _read_class(self, cls: type) -> None:
-        """Describe a class, whose methods and attributes may be replaced."""
+    def _read_class(self, cls: type) -> bool:
+        """Describe a class, whose methods and attributes may be replaced; return whether it is known."""
         for base in cls.__mro__[:-1]:
             if id(base) in self._numbers or base in _CONTAINERS:
                 continue
+            if not self._require_known(base.__module__, base.__qualname__):
+                return False
             self._numbers[id(base)] = len(self._numbers)
-            self._require_known(base.__module__, base.__qualname__)
             self._watch(vars(base), dict(vars(base)))
             for name, value in list(vars(base).items()):
                 function = getattr(value, "__func__", getattr(value, "fget", value))
@@ -239,11 +242,19 @@ class Contents:
                 elif isinstance(value, _VALUES) and not name.startswith("__"):
                     self._text.append(name)
                     self._read(value)
+        return True
 
-    def _require_known(self, module: str | None, name: str) -> None:
+    def _require_known(self, module: str | None, name: str) -> bool:
         root = (module or "builtins").partition(".")[0]
-        if root not in _KNOWN and root not in _HARMLESS:
+        if is_other := root not in _KNOWN and root not in _HARMLESS:
             self._refuse(f"{name} of {module}")
+        return not is_other
+
+
+def put_scales(twin: Layer, scales: Sequence[Any]) -> None:
+    """Put tensors in place of the scales of IP-Adapters."""
+    for attributes, scale in zip(Contents(twin).scales, scales, strict=True):
+        attributes["scale"] = scale
 
 
 def _find_fault(model: Layer, tensors: list[paddle.Tensor]) -> str | None:

@@ -19,7 +19,7 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.contents import Contents, put_scales
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.compilation.twin import COMPILED, StepCall, make_twin, run_twin
 from ppdiffusers_tome.cpu.attention import replace_processors
@@ -119,7 +119,8 @@ class CompiledModel:
         _require_compilable(contents, tensors)
         step = _begin_step(layer)
         tensors.clear()
-        arguments = take_tensors((args, kwargs, step.predicted, step.reductions), tensors)
+        scales = [paddle.to_tensor(each["scale"], "float32", paddle.CPUPlace()) for each in contents.scales]
+        arguments = take_tensors((args, kwargs, step.predicted, step.reductions, scales), tensors)
         kind = (contents.digest, arguments, step.stores_values, *((tuple(x.shape), str(x.dtype)) for x in tensors))
         key, result = self._find_key(kind, step), None
         if key not in self._programs:
@@ -201,7 +202,8 @@ class CompiledModel:
         # Paddle's own attention takes gigabytes for a large image.
         replace_processors(twin)
         replace_convolutions(twin)
-        args, kwargs, predicted, reductions = put_tensors(arguments, tensors)
+        args, kwargs, predicted, reductions, scales = put_tensors(arguments, tensors)
+        put_scales(twin, scales)
         computed = StepCall(predicted, reductions, step.stores_values)
         expected = run_twin(twin, args, kwargs, step.call, computed)
         result = program.run(tensors)

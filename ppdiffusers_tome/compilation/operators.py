@@ -357,7 +357,9 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "full_like": lambda op: np.full(op.x_shape, op.compute(1)[0], op.dtype),
     "full_int_array": lambda op: np.array(op["value"], op.dtype),
     "assign_value": lambda op: np.array(op["values"]).astype(op.dtype).reshape(op["shape"]),
-    "logspace": lambda op: np.logspace(*(op.compute(n)[0] for n in range(3)), base=op.compute(3)[0]).astype(op.dtype),
+    "logspace": lambda op: np.logspace(
+        op.compute(0)[0], op.compute(1)[0], op.compute(2)[0], base=op.compute(3)[0]
+    ).astype(op.dtype),
     "arange": lambda op: np.arange(*(op.compute(number)[0] for number in range(3))).astype(op.dtype),
     "shape": lambda op: np.array(op.x_shape, op.dtype),
     "shape64": lambda op: np.array(op.x_shape, op.dtype),

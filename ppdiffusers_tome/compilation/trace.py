@@ -14,7 +14,7 @@ from openvino import opset15
 from paddle.base import framework
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.contents import Contents, put_scales
 from ppdiffusers_tome.compilation.operators import OPERATORS, Operator, find_dtype
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.compilation.twin import StepCall, make_twin, run_twin
@@ -62,7 +62,8 @@ def trace_call(
     Args:
         layer: in evaluation mode.
         contents: of the layer.
-        arguments, tensors: its ``args``, ``kwargs``, predicted values and reductions, as ``take_tensors`` parts them.
+        arguments, tensors: its ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as
+            ``take_tensors`` parts them.
         call: of the layer; None without ToMe.
         stores_values: True to return what later steps are predicted from.
 
@@ -74,7 +75,8 @@ def trace_call(
         weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(contents.tensors)]
         inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(tensors)]
         twin = make_twin(layer, {id(x): symbol for x, symbol in zip(contents.tensors, weights, strict=True)})
-        args, kwargs, predicted, reductions = given = put_tensors(arguments, inputs)
+        args, kwargs, predicted, reductions, scales = given = put_tensors(arguments, inputs)
+        put_scales(twin, scales)
         step, before = StepCall(predicted, reductions, stores_values), Contents(twin)
         output = take_tensors((run_twin(twin, args, kwargs, call, step), step.values, step.made), outputs)
         _require_unchanged(before, arguments, inputs, given)

@@ -40,6 +40,7 @@ from ppdiffusers_tome import (
     use_tome,
 )
 from ppdiffusers_tome.compilation import contents
+from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.tools.recorder import record_merging
 
@@ -352,6 +353,7 @@ def test_ip_adapter_and_its_scale(tmp_path: Path) -> None:
             if hasattr(processor, "to_k_ip"):
                 processor.scale = [0.0] if isinstance(processor.scale, list) else 0.0
     assert np.abs(check_same(model, plain, _run_with_image) - with_image).max() > 1e-3
+    assert len(vars(model)[COMPILED]._programs) == 1, "the scale is an input"
 
 
 def test_lora_loaded_fused_and_unfused(tmp_path: Path) -> None:

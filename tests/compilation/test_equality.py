@@ -106,7 +106,7 @@ def test_bfloat16_draws_the_same_destinations(ratio: Any, bound: float) -> None:
 def test_bfloat16_keeps_angles_indices_and_similarities_in_float32() -> None:
     tensors: list[paddle.Tensor] = []
     given = (tiny.latent(), paddle.to_tensor([500.5] * 2), tiny.text())
-    unet, arguments = apply_tome(tiny.small_unet(), 0.5), take_tensors((given, {}, {}, {}), tensors)
+    unet, arguments = apply_tome(tiny.small_unet(), 0.5), take_tensors((given, {}, {}, {}, []), tensors)
     call = DenoiserCall(list_attached_blocks(unet)[0][2].state, unet)
     program = trace_call(unet, Contents(unet), arguments, tensors, call).model
     keep_precise(program)

@@ -12,6 +12,7 @@ import paddle.nn.functional as F
 import pytest
 
 from compilation.compiled import needs_openvino
+from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.operators import OPERATORS
 from ppdiffusers_tome.compilation.structure import take_tensors
 from ppdiffusers_tome.compilation.trace import trace_call
@@ -51,9 +52,9 @@ def compute(function: Callable[..., Any], inputs: Sequence[Array], *, held: bool
 
     layer, given = _Function(recorded, inputs if held else ()), () if held else inputs
     tensors: list[Any] = []
-    arguments = take_tensors((tuple(map(paddle.to_tensor, given)), {}), tensors)
-    model = trace_call(layer, arguments, tensors).model
-    results = openvino.compile_model(model, "CPU", SETTINGS)(list(given))
+    arguments = take_tensors((tuple(map(paddle.to_tensor, given)), {}, {}, {}, []), tensors)
+    trace = trace_call(layer, Contents(layer), arguments, tensors)
+    results = openvino.compile_model(trace.model, "CPU", SETTINGS)([given[number] for number in trace.inputs])
     return [results[number] for number in range(len(results))], names
 
 
