@@ -1,12 +1,11 @@
 """The comparison of a program's first result with Paddle's.
 
 A program is made anew in every process, in seconds. The comparison takes a call of Paddle's, so it is made once, and
-noted by an empty file in the user's cache folder, named by a hash of the program, some numbers of its weights, and what
+noted by an empty file in the user's cache folder, named by a hash of the model's contents, the kind of call, and what
 computes it.
 """
 
 import hashlib
-import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import openvino
 import paddle
 
+from ppdiffusers_tome.compilation.mapped_weights import find_cache_folder
 from ppdiffusers_tome.compilation.structure import take_tensors
 from ppdiffusers_tome.cpu.process import find_processor_name
 
@@ -39,7 +39,10 @@ def measure_difference(result: Any, expected: Any) -> float:
 
 
 def name_note_file(*parts: object) -> Path:
-    """Return the file that notes a comparison: in ``~/.cache``, or ``XDG_CACHE_HOME``."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    """Return the file that notes a comparison.
+
+    Raises:
+        RuntimeError: of a user without a home.
+    """
     computes = openvino.__version__, find_processor_name() or platform.machine()
-    return folder / "ppdiffusers_tome" / hashlib.sha256(repr((*parts, *computes)).encode()).hexdigest()
+    return find_cache_folder() / hashlib.sha256(repr((*parts, *computes)).encode()).hexdigest()

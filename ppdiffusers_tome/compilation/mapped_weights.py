@@ -66,6 +66,15 @@ def map_weights(model: Layer, label: str) -> None:
             ctypes.CDLL(None).malloc_trim(0)
 
 
+def find_cache_folder() -> Path:
+    """Return our folder in ``~/.cache``, or in ``XDG_CACHE_HOME``.
+
+    Raises:
+        RuntimeError: of a user without a home.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ppdiffusers_tome"
+
+
 def _list_weights(model: Layer) -> list[paddle.Tensor]:
     """List the tensors that may move, each once: their memory is theirs alone."""
     layers = model.sublayers(include_self=True)
@@ -83,8 +92,7 @@ def _list_weights(model: Layer) -> list[paddle.Tensor]:
 def _find_or_write(arrays: list[np.ndarray], label: str) -> list[np.ndarray]:
     """Return equal arrays on a mapped file, which is written where it is missing or damaged."""
     key = hash_arrays(arrays)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = cache / "ppdiffusers_tome" / "weights" / f"{key}.weights"
+    path = find_cache_folder() / "weights" / f"{key}.weights"
     mapped = _map_file(path, arrays, key)
     if mapped is None:
         _write_file(path, arrays, label)

@@ -194,9 +194,12 @@ class CompiledModel:
         """Refuse a program whose result differs from Paddle's; note that it does not, and return it."""
         from ppdiffusers_tome.compilation.comparison import measure_difference, name_note_file
 
-        shapes = [x.shape for x in tensors]
-        note = name_note_file(__version__, contents.digest, arguments, shapes, step.stores_values, self.precision)
-        if os.path.isfile(note):  # False too where Path raises, as in a folder without permission
+        merged = [] if step.call is None else [step.call.count_merged(layout) for layout in program.layouts]
+        kind = contents.digest, arguments, [x.shape for x in tensors], step.stores_values, merged
+        note = None
+        with suppress(RuntimeError):  # without a home each process compares
+            note = name_note_file(__version__, self.precision, kind)
+        if note is not None and os.path.isfile(note):  # False too where Path raises, as in a folder without permission
             return None
         twin = make_twin(layer, {id(x): x for x in contents.tensors})
         # Paddle's own attention takes gigabytes for a large image.
@@ -214,8 +217,9 @@ class CompiledModel:
                 f"{BOUNDS[self.precision]:g}"
             )
         with suppress(OSError):  # else the next process compares again
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.touch()
+            if note is not None:
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.touch()
         return result
 
     def _drop_oldest(self) -> None:

@@ -105,6 +105,15 @@ def test_a_skipped_step_runs_a_program_of_few_layers() -> None:
     assert min(numbers) < 0.3 * max(numbers)
 
 
+def test_each_kind_of_step_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps that merge, and those that do not."""
+    pipe, draw, _ = draw_pair("small", dict(ratio=0.5, start=0.5))
+    counted = Counted(monkeypatch)
+    for expected in (2, 2):
+        draw()
+        assert counted.calls == expected
+
+
 def test_a_ramp_has_a_program_for_each_number_of_tokens() -> None:
     """Two ratios that merge as many tokens are one."""
     pipe, draw, expected = draw_pair("small", dict(ratio=(0.5, 0.49)))
