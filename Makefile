@@ -49,7 +49,7 @@ demo: $(VENV)/ready
 	@echo "2 of 3, ControlNet: unmerged beside balanced ..."
 	@$(COMPARE)/demo/controlnet $(COMPILE) $(MOTORCYCLE)
 	@echo "3 of 3, transformer: unmerged beside a cache over steps, for the same image ..."
-	@$(COMPARE)/demo/transformer --model dit --cpu-kernels --ratios 0 --cache 0.2 --prompt astronaut
+	@$(COMPARE)/demo/transformer --model dit $(COMPILE) --ratios 0 --cache 0.2 --prompt astronaut
 	@echo "open outputs/demo/text-to-image/compare.png, outputs/demo/controlnet/compare.png and" \
 		"outputs/demo/transformer/compare.png"
 

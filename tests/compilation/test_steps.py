@@ -107,7 +107,7 @@ def test_a_skipped_step_runs_a_program_of_few_layers() -> None:
 
 def test_each_kind_of_step_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps that merge, and those that do not."""
-    pipe, draw, _ = draw_pair("small", dict(ratio=0.5, start=0.5))
+    _, draw, _ = draw_pair("small", dict(ratio=0.5, start=0.5))
     counted = Counted(monkeypatch)
     for expected in (2, 2):
         draw()

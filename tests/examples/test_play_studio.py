@@ -93,8 +93,6 @@ def test_the_settings_of_readme_and_those_of_tune_can_be_made(studio: Studio, tm
         (given, {"preset": "given"}, found),
     ):
         assert maker.prepare(make_form(maker, **form)).tome == tome
-    with pytest.raises(UserError, match="--compile makes programs that do the same in every step"):
-        make_studio(*SMALL, "--config", str(tmp_path / "tome.json"), "--compile")
     ToMeConfig(0).save(tmp_path / "nothing.json")
     with pytest.raises(UserError, match="merges nothing and has no cache"):
         make_studio(*SMALL, "--config", str(tmp_path / "nothing.json"))

@@ -41,8 +41,6 @@ generate --prompt x --xformers --cpu-kernels | --cpu-kernels: not allowed with a
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --compile --cpu-kernels | --cpu-kernels: not allowed with argument --compile
 generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16')
-generate --prompt x --compile --ratio 0 --cache 0.2 | --compile makes programs that do the same in every step; omit it
-compare --compile --configs balanced --cache 0.2 | --compile makes programs that do the same in every step; omit it
 generate --prompt x --model '' | --model has no model_index.json
 generate --prompt x --config '' | cannot be read as settings
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
