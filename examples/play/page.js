@@ -69,7 +69,7 @@ form.oninput = ({target}) => {
   if (target.closest(".tome-pair")) target.parentNode.style.setProperty("--at", `${target.value}%`);
   else if (target.name === "preset") {
     find("own").hidden = preset.value !== "own";
-    find("cache").hidden = !begin.takes_cache || preset.value === "given";
+    find("cache").hidden = preset.value === "given";
     cache.value = preset.value === "none" ? begin.cache : 0;
   }
   for (const range of document.querySelectorAll("[type=range][name]")) range.nextElementSibling.value = range.value;

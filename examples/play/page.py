@@ -30,13 +30,13 @@ def render_page(studio: Studio, language: str) -> str:
     """Render the page with what it begins with."""
     words, loaded = partial(translate, language), studio.plain
     settings, labels, model = loaded.settings, loaded.labels, loaded.settings.model
-    is_given, takes_cache = not settings.tome.changes_nothing, not settings.compile
+    is_given = not settings.tome.changes_nothing
     facts = [model.label, get_device_name(), settings.dtype]
     facts += [words("compiled", precision=settings.compile)] if settings.compile else []
     facts += [words("cpu_kernels")] if settings.cpu_kernels else ["xformers"] if settings.xformers else []
     # On a transformer of classes the cache keeps more than merging.
-    preset = GIVEN if is_given else NONE if labels is not None and takes_cache else DEFAULT_PRESET
-    presets = [GIVEN] * is_given + [*PRESETS, OWN] + [NONE] * takes_cache
+    preset = GIVEN if is_given else NONE if labels is not None else DEFAULT_PRESET
+    presets = [GIVEN] * is_given + [*PRESETS, OWN, NONE]
     values = {
         "prompt": studio.prompt, "negative_prompt": settings.negative_prompt or "", "seed": settings.seed,
         "steps": settings.steps, "guidance": loaded.guidance_scale, "height": loaded.size[0], "width": loaded.size[1],
@@ -47,12 +47,12 @@ def render_page(studio: Studio, language: str) -> str:
     takes_negative = labels is None and "negative_prompt" in inspect.signature(loaded.pipe.__call__).parameters
     examples = model.prompts if labels is None else labels.list_names()
     parts = {"size": labels is None, "negative": takes_negative, "guide": studio.guided, "examples": examples,
-             "known": model.prompts, "cache": takes_cache and not is_given}  # fmt: skip
+             "known": model.prompts, "cache": not is_given}  # fmt: skip
     begin = {"fields": fields, "hidden": [name for name, has_part in parts.items() if not has_part],
-             "takes_cache": takes_cache, "cache": _CACHE, "most": MAX_BYTES}  # fmt: skip
+             "cache": _CACHE, "most": MAX_BYTES}  # fmt: skip
     texts = {
         "language": LANGUAGES[language], "what": words("prompt" if labels is None else "class"),
-        "merging_about": words("merging_info" if takes_cache else "merging_compiled"), "begin": json.dumps(begin),
+        "merging_about": words("merging_info"), "begin": json.dumps(begin),
         "facts": " · ".join(facts),
     }  # fmt: skip
     for key in WORDS:

@@ -14,8 +14,6 @@ WORDS = {
     "merging": ("Token merging", "Token 合并"),
     "merging_info": ("a preset: fewer keys; by ratio: similar tokens merge; none: a cache over steps alone",
                      "预设：减少 key；按合并率：合并相似的 token；不合并：只用跨步缓存"),
-    "merging_compiled": ("a preset: fewer keys; by ratio: similar tokens merge; a compiled model has no cache",
-                         "预设：减少 key；按合并率：合并相似的 token；编译后的模型不支持跨步缓存"),
     "none": ("none", "不合并"),
     "own": ("by ratio", "按合并率"),
     "given": ("of --config", "--config 的设置"),

@@ -17,7 +17,6 @@ import pytest
 from page import render_page
 from PIL import Image
 from studio import ImagePair, RefusedError, Studio
-from words import translate
 
 from examples.playing import encode_image, make_form, make_studio
 from ppdiffusers_tome.compilation.model import CompiledModel
@@ -138,21 +137,17 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
         compare(studio, prompt="tea")
 
 
-def test_a_page_says_how_images_are_computed_and_offers_no_cache_where_models_are_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_says_how_images_are_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dit(tmp_path, {"0": "cat"})
     studio = make_studio("--model", str(tmp_path))
     plain = studio.plain
-    for changed, language, words, has_cache in (
-        ({}, "en", "float32", True),
-        ({"cpu_kernels": True}, "en", "float32 · CPU kernels", True), ({"cpu_kernels": True}, "zh", "CPU 算子", True),
-        ({"compile": "bfloat16"}, "en", "float32 · compiled in bfloat16", False),
-        ({"compile": "bfloat16"}, "zh", "float32 · 以 bfloat16 编译", False),
+    for changed, language, words in (
+        ({}, "en", "float32"), ({"cpu_kernels": True}, "en", "float32 · CPU kernels"),
+        ({"cpu_kernels": True}, "zh", "CPU 算子"),
+        ({"compile": "bfloat16"}, "en", "float32 · compiled in bfloat16"),
+        ({"compile": "bfloat16"}, "zh", "float32 · 以 bfloat16 编译"),
     ):  # fmt: skip
         monkeypatch.setattr(studio, "plain", replace(plain, settings=replace(plain.settings, **changed)))
         page = read_page(studio, language)
         assert f"{words}</p>" in page["html"]
-        assert (page["takes_cache"], "cache" not in page["hidden"], 'value="none"' in page["html"]) == (has_cache,) * 3
-        assert page["chosen"]["preset"] == ("none" if has_cache else "balanced"), "a compiled model refuses the cache"
-        assert (translate(language, "merging_compiled") in page["html"]) == (not has_cache)
+        assert page["chosen"]["preset"] == "none", "on a transformer of classes the cache keeps more than merging"

@@ -87,7 +87,11 @@ class LoadedPipeline:
         self, tome: ToMeConfig | None, prompt: str, number: int, edges: Image.Image | None, *,
         after_step: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Generate with few steps, as a first image is slower."""
+        """Generate with few steps, as a first image is slower; compiled, with all kinds of steps."""
+        if self.settings.compile is not None and tome is not None and tome.differs_by_step:
+            self.apply(tome)
+            self.generate(prompt, number, edges, after_step=after_step)
+            return
         single = tome and replace(tome, cache=0.0, start=0.0, end=1.0)  # the others would warn in one step
         self.apply(None if single is None or single.changes_nothing else single)
         self.generate(prompt, number, edges, steps=self.count_warm_up_steps(), after_step=after_step)
