@@ -7,11 +7,11 @@ computes it.
 
 import hashlib
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino
 import paddle
 
 from ppdiffusers_tome.compilation.mapped_weights import find_cache_folder
@@ -19,23 +19,23 @@ from ppdiffusers_tome.compilation.structure import take_tensors
 from ppdiffusers_tome.cpu.process import find_processor_name
 
 
-def measure_difference(result: Any, expected: Any) -> float:
+def measure_difference(result: Any, expected: Any, *, pooled: bool = False) -> float:
     """Compare two outputs of a call.
 
     Returns:
-        The root mean square of the difference, over that of what is expected; of several tensors the largest. NaN where
-        one has NaN.
+        The root mean square of the difference, over that of what is expected; of several tensors the largest, or that
+        of all their numbers. 0 without any, NaN where one has NaN.
     """
     found: list[paddle.Tensor] = []
     wanted: list[paddle.Tensor] = []
     is_alike = take_tensors(result, found) == take_tensors(expected, wanted)
     if not is_alike or any(x.shape != y.shape for x, y in zip(found, wanted, strict=True)):
         return float("nan")
-    differences = []
-    for x, y in zip(found, wanted, strict=True):
-        a, b = x.numpy().astype(np.float64), y.numpy().astype(np.float64)
-        differences.append(np.sqrt(np.mean((a - b) ** 2) / max(np.mean(b**2), 1e-24)))
-    return float(np.max(differences))
+    arrays = [[x.numpy().astype(np.float64).ravel() for x in tensors] for tensors in (found, wanted)]
+    if pooled and wanted:
+        arrays = [[np.concatenate(each)] for each in arrays]
+    differences = [np.sqrt(np.mean((a - b) ** 2) / max(np.mean(b**2), 1e-24)) for a, b in zip(*arrays, strict=True)]
+    return float(np.max(differences, initial=0))
 
 
 def name_note_file(*parts: object) -> Path:
@@ -44,5 +44,6 @@ def name_note_file(*parts: object) -> Path:
     Raises:
         RuntimeError: of a user without a home.
     """
-    computes = openvino.__version__, find_processor_name() or platform.machine()
+    versions = [getattr(sys.modules.get(name), "__version__", "") for name in ("openvino", "paddle", "ppdiffusers")]
+    computes = versions, find_processor_name() or platform.machine()
     return find_cache_folder() / hashlib.sha256(repr((*parts, *computes)).encode()).hexdigest()

@@ -4,8 +4,8 @@ A program holds what known code did once. So a model is compiled only if all of 
 this package; all that such code may read is compared by value, at any depth.
 """
 
-import sys
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import eq
@@ -25,11 +25,10 @@ from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.patching.override import SLOTS, list_overrides
 
 _KNOWN = {"paddle", "ppdiffusers", "paddlenlp", "ppdiffusers_tome"}
-# Their decorators make functions of their own.
-_HARMLESS = {*sys.stdlib_module_names, "decorator"} - {"__main__"}
+# Whose classes they inherit from, and whose decorators make functions of their own.
+_HARMLESS = {"abc", "builtins", "collections", "contextlib", "dataclasses", "decorator", "enum", "functools", "typing"}
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type(...), np.generic, np.dtype)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-_VALUES = (*_PLAIN, *_CONTAINERS, np.ndarray, paddle.Tensor)
 # Attributes that Paddle gives every layer and that no ``forward`` reads.
 _UNREAD = vars(Layer()).keys() - {
     "training", "_parameters", "_buffers", "_sub_layers", "_forward_pre_hooks", "_forward_post_hooks",
@@ -50,6 +49,7 @@ class Contents:
         obstacle: the same, or code in it that is not known.
         tensors: parameters, buffers and other tensors, each once.
         digest: a hash of everything, equal where another process has equal contents; after ``read_weights``.
+        weights: a hash of the tensors alone.
         addresses: of the tensors.
         scales: the attributes of processors of IP-Adapters, whose ``scale`` is an input of a program.
     """
@@ -68,8 +68,12 @@ class Contents:
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._held: list[tuple[dict[str, Any], str, Any]] = []
         self._slots: list[tuple[Any, Any, Any]] = []
-        self.digest, self._next_reading = "", 0.0
-        self._read(model)
+        self.digest = self.weights = ""
+        self._next_reading = 0.0
+        try:
+            self._read(model)
+        except RecursionError:
+            self._refuse("values that are nested too deeply")
         self.fault = _find_fault(model, self.tensors)
         self.obstacle = self.fault or self.obstacle
         self.addresses, self._versions = self._list_addresses(), self._list_versions()
@@ -106,8 +110,8 @@ class Contents:
         """Read all numbers of all weights, for ``digest``."""
         begin = time.perf_counter()
         if self.obstacle is None:
-            text = "\n".join([*self._text, hash_arrays(share_memory(*self.tensors))])
-            self.digest = xxhash.xxh3_128_hexdigest(text.encode())
+            self.weights = hash_arrays(share_memory(*self.tensors))
+            self.digest = xxhash.xxh3_128_hexdigest("\n".join([*self._text, self.weights]).encode())
         end = time.perf_counter()
         num_bytes = sum(x.size * x.element_size() for x in self.tensors)
         self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
@@ -117,8 +121,8 @@ class Contents:
         """True where reading all weights again takes a small share of the time since."""
         return time.perf_counter() >= self._next_reading
 
-    @is_reading_due.setter
-    def is_reading_due(self, _: bool) -> None:
+    def request_reading(self) -> None:
+        """Let the weights be read before the next call."""
         self._next_reading = 0.0
 
     def _list_addresses(self) -> list[int]:
@@ -172,7 +176,9 @@ class Contents:
 
     def _read_items(self, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
-            self._watch(value, dict(value) if isinstance(value, dict) else value.copy())
+            # The order, in which layers run, is compared of the first kind alone.
+            kind = next(each for each in (OrderedDict, dict, list, set) if isinstance(value, each))
+            self._watch(value, kind(value))
         self._text.append(str(len(value)))
         for item in sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value:
             self._read(item)
@@ -202,15 +208,16 @@ class Contents:
         self._read_class(type(layer))
         slots = [slot for each in vars(layer).get(SLOTS, {}).values() for slot in each]
         self._slots += [(slot, slot.inside, slot.overrides) for slot in slots]
-        for function in (vars(layer).get("forward"), *(slot.inside for slot in slots)):
-            if function is not None and not find_module(function).startswith("ppdiffusers_tome.") and not is_model:
-                self._refuse(f"a function in place of its forward ({getattr(function, '__qualname__', function)})")
+        replaced = {"forward", *(each.method_name for each in list_overrides(layer))}
+        functions = [vars(layer).get(name) for name in replaced] + [slot.inside for slot in slots]
+        for function in functions if not is_model else ():
+            if function is not None and not find_module(function).startswith("ppdiffusers_tome."):
+                self._refuse(f"a function in place of a method ({getattr(function, '__qualname__', function)})")
         for name in _HOOKS if not is_model else ():
             if vars(layer)[name]:
                 self._refuse("hooks")
         self._text += [f"{type(each).__name__} {each.state.config}" for each in list_overrides(layer)]
-        replaced = {"forward", SLOTS, COMPILED, *(each.method_name for each in list_overrides(layer))}
-        self._read_attributes(layer, _UNREAD | replaced | set(_HOOKS if is_model else ()))
+        self._read_attributes(layer, {*_UNREAD, *replaced, SLOTS, COMPILED, *(_HOOKS if is_model else ())})
         self._owner = owner
 
     def _read_function(self, function: Any) -> None:
@@ -219,7 +226,7 @@ class Contents:
             self._read(function.__self__)
         elif isinstance(function, partial):
             self._read([function.func, function.args, function.keywords])
-        elif self._require_known(find_module(function) or function.__module__, function.__qualname__):
+        elif self._require_known(_find_origin(function), function.__qualname__):
             self._text.append(f"{function.__module__}.{function.__qualname__}")
             for cell in getattr(function, "__closure__", None) or ():
                 self._read(cell.cell_contents)
@@ -236,16 +243,16 @@ class Contents:
             for name, value in list(vars(base).items()):
                 function = getattr(value, "__func__", getattr(value, "fget", value))
                 if isinstance(function, FunctionType):
-                    self._require_known(find_module(function), f"{base.__name__}.{name}")
+                    self._require_known(_find_origin(function), f"{base.__name__}.{name}")
                     if not find_module(function).startswith("ppdiffusers_tome."):
                         self._text.append(f"{name} {function.__module__}.{function.__qualname__}")
-                elif isinstance(value, _VALUES) and not name.startswith("__"):
+                elif callable(value) or not name.startswith("__"):
                     self._text.append(name)
                     self._read(value)
         return True
 
     def _require_known(self, module: str | None, name: str) -> bool:
-        root = (module or "builtins").partition(".")[0]
+        root = str(module).partition(".")[0]
         if is_other := root not in _KNOWN and root not in _HARMLESS:
             self._refuse(f"{name} of {module}")
         return not is_other
@@ -255,6 +262,11 @@ def put_scales(twin: Layer, scales: Sequence[Any]) -> None:
     """Put tensors in place of the scales of IP-Adapters."""
     for attributes, scale in zip(Contents(twin).scales, scales, strict=True):
         attributes["scale"] = scale
+
+
+def _find_origin(function: Any) -> str:
+    """Return the module of a function; of one made by ``exec`` there may be none."""
+    return find_module(function) if isinstance(function, FunctionType) else function.__module__ or "builtins"
 
 
 def _find_fault(model: Layer, tensors: list[paddle.Tensor]) -> str | None:

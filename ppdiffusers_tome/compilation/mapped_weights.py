@@ -25,12 +25,14 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.messages import show_progress, warn_user
+from ppdiffusers_tome.patching.call_stack import renew_after_fork
 
 MIN_BYTES = 64 * 2**20  # of a model; less would not show beside what Paddle and OpenVINO hold anyway, some 500 MiB
 FOLDER_BYTES = 16 * 2**30  # of all files; four models of Stable Diffusion 1.5's size
 PAGE = 4096  # Paddle, too, begins every tensor at a page, and a weight that changes then copies no other's
 _MAPPINGS: list[tuple[weakref.ref[mmap.mmap], range]] = []  # and the addresses of each
 _LOCK = threading.RLock()
+renew_after_fork(_LOCK)
 _has_warned = False
 
 

@@ -19,11 +19,13 @@ class Program:
     """A compiled program and what is needed to call it.
 
     Attributes:
+        weights: a hash of those of which it was made.
         stored, layouts, has_skipped: of the trace.
         num_bytes: of the memory that it holds, known after its first call; weights, repacked, and tensors inside.
     """
 
-    def __init__(self, trace: Trace, precision: str, threads: int) -> None:
+    def __init__(self, trace: Trace, weights: str, precision: str, threads: int) -> None:
+        self.weights = weights
         self._before = measure_used_memory()
         self._inputs, self._output = trace.inputs, trace.output
         self.stored, self.layouts, self.has_skipped = trace.stored, trace.layouts, trace.has_skipped

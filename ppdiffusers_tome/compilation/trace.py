@@ -1,9 +1,8 @@
 """The program of a call: traced by Paddle, and written with OpenVINO's operators."""
 
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +20,12 @@ from ppdiffusers_tome.compilation.twin import StepCall, make_twin, run_twin
 from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.merging.grid import Layout
+from ppdiffusers_tome.patching.call_stack import renew_after_fork
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 # Paddle writes into one program at a time, whatever the thread.
 _LOCK = threading.Lock()
-if hasattr(os, "register_at_fork"):  # of a thread that is gone in a forked process
-    os.register_at_fork(after_in_child=lambda: globals().update(_LOCK=threading.Lock()))
+renew_after_fork(_LOCK)
 # Operators that hand on a timestep as it is.
 _KEEPING = ("cast", "reshape", "expand", "unsqueeze", "squeeze", "flatten", "assign")
 
@@ -80,8 +79,6 @@ def trace_call(
         step, before = StepCall(predicted, reductions, stores_values), Contents(twin)
         output = take_tensors((run_twin(twin, args, kwargs, call, step), step.values, step.made), outputs)
         _require_unchanged(before, arguments, inputs, given)
-    if call is not None and call.has_moment and not _is_input(step.timestep):
-        raise UncompilableError("it changes the timestep that it gets, by which the step is known")
     arrays = enumerate(share_memory(*contents.tensors))
     known = {f"weight{n}": opset15.constant(x, shared_memory=True) for n, x in arrays}
     parameters = [opset15.parameter(x.shape, find_dtype(x.dtype), f"input{n}") for n, x in enumerate(inputs)]
@@ -90,6 +87,20 @@ def trace_call(
     used = [n for n, each in enumerate(parameters) if each.output(0).get_target_inputs()]
     model = openvino.Model(results, [parameters[n] for n in used])
     return Trace(model, used, output, step.stored, step.layouts, step.has_skipped)
+
+
+def embeds_input(
+    layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor], call: DenoiserCall
+) -> bool:
+    """Return whether a layer embeds the timestep that is among its arguments, as it is."""
+    with _LOCK, _static_mode():
+        weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(contents.tensors)]
+        inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(tensors)]
+        twin = make_twin(layer, {id(x): symbol for x, symbol in zip(contents.tensors, weights, strict=True)})
+        step, (args, kwargs) = StepCall(), put_tensors(arguments, inputs)
+        with suppress(Exception):  # whatever fails will again, where the call is traced
+            run_twin(twin, args, kwargs, call, step)
+        return _is_input(step.timestep)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
-from ppdiffusers_tome.patching.override import list_overrides, walk_overrides
+from ppdiffusers_tome.patching.override import SLOTS, list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
@@ -34,7 +34,10 @@ def make_twin(model: Layer, tensors: Mapping[int, Any]) -> Layer:
         # Its settings, and what was warned of, are the model's.
         states = {id(each.state): each.state for each in walk_overrides(model)}
         compiled = (vars(layer).get(COMPILED) for layer in model.sublayers(include_self=True))
-        memo = {**tensors, **states, **{id(each): None for each in compiled if each is not None}}
+        # What runs around its programs is no part of them.
+        slots = [slot.inside for slot in vars(model).get(SLOTS, {}).get("forward", ())]
+        around = [vars(model).get("forward"), *slots, model._forward_pre_hooks, model._forward_post_hooks]
+        memo = {**tensors, **states, **{id(each): None for each in (*compiled, *around) if each is not None}}
         twin = copy.deepcopy(model, memo)
     for layer in twin.sublayers(include_self=True):
         layer._built = True  # as Paddle marks it at its first call
@@ -118,9 +121,12 @@ def run_twin(
         if denoiser.reads_timestep:
             own.read_timestep()
         CALL_STACK.frames = (Frame(own),)
-        output = run(*args, **kwargs)
+        try:
+            output = run(*args, **kwargs)
+        finally:
+            step.timestep = own.timestep
         step.made = {key: made for key, made in shared.reductions.items() if key not in step.reductions}
-        step.timestep, step.layouts = own.timestep, tuple(own.layouts.values())
+        step.layouts = tuple(own.layouts.values())
         step.has_skipped = own.has_skipped
         return output
     finally:

@@ -1,11 +1,18 @@
 """The running calls of denoisers, blocks, merge points and pipelines, by thread."""
 
+import os
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
 from ppdiffusers_tome.patching.state.point_call import PointCall
+
+
+def renew_after_fork(lock: Any) -> None:
+    """Release a lock in forked processes, where the thread that held it is gone."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)  # as Python does with its own locks
 
 
 class Frame(NamedTuple):
@@ -44,3 +51,4 @@ class CallStack(threading.local):
 CALL_STACK = CallStack()
 # Held while overrides come or go, and while a call begins.
 CHANGE_LOCK = threading.RLock()
+renew_after_fork(CHANGE_LOCK)
