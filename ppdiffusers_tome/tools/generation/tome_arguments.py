@@ -73,12 +73,7 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
 
 
 def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
-    """Refuse options of merging where no settings merge, and settings that cannot be compiled."""
-    if args.compile is not None and any(config.differs_by_step for config in configs):
-        raise UserError(
-            "--compile makes programs that do the same in every step; omit it, or --cache, --reuse-steps, --start, "
-            "--end and ratios that change"
-        )
+    """Refuse options of merging where no settings merge."""
     if all(config.ratio == 0 for config in configs):
         unused = [name_option(name) for name in get_tome_overrides(args) if name != "cache"]
         if unused:

@@ -26,6 +26,7 @@ from ppdiffusers_tome.tools.generation.image_settings import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.tome_arguments import get_tome_overrides
+from ppdiffusers_tome.tools.measure.system import has_only_cpu
 from tools.cli.conftest import PROMPT, SMALL, heard
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}
@@ -42,6 +43,26 @@ def test_parsing_imports_nothing_slow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "SLOW"
+
+
+@pytest.mark.skipif(not has_only_cpu(), reason="only of a Paddle for CPUs it is known before it is imported")
+def test_what_no_cpu_has_is_refused_before_libraries_load(tmp_path):
+    """Which takes many seconds. What loads is said before."""
+    code = (
+        "import sys; from ppdiffusers_tome.tools.cli.program import main; sys.modules['openvino'] = None\n"
+        "for given in ('--dtype float16', '--xformers', '--compile --dtype bfloat16', '--compile'):\n"
+        f"    assert main([*{GENERATE!r}, '--output', {str(tmp_path)!r}, *given.split()]) == 2\n"
+        "assert 'paddle' not in sys.modules\n"
+        f"main([*{GENERATE!r}, '--output', {str(tmp_path)!r}, '--model', 'nobody/nothing'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if not line.startswith("using ")]
+    assert [line.split(": ")[0] for line in lines[:4]] == [
+        "--dtype float16 needs a GPU", "--xformers needs a GPU",
+        "--compile is for --dtype float32 on a CPU, and this is bfloat16 on cpu; omit it",
+        "--compile needs openvino, which is not installed",
+    ]  # fmt: skip
+    assert lines[4:6] == ["loading Paddle and ppdiffusers ...", "loading nobody/nothing ..."]
 
 
 def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
