@@ -124,7 +124,10 @@ def conclude(pipe: Any, target: Target, unmerged: Trial, trials: Sequence[Trial]
     elif best is None:
         scheduler, remedy = type(getattr(pipe, "scheduler", None)).__name__, "give a lower target, or other settings"
         if scheduler in NOISE_HISTORIES:
-            remedy = f"images keep more with DDIMScheduler (--scheduler ddim) than with {scheduler}"
+            remedy = (
+                f"{scheduler} goes on with the noise of earlier steps: images keep more with pipe.scheduler = "
+                "DDIMScheduler.from_config(pipe.scheduler.config), on the command line --scheduler ddim"
+            )
         nearest = min(faster, key=target.compute_shortfall)
         verdict = f"Nothing faster reaches the target. The nearest is {nearest}; {remedy}"
     if any(trial.is_disturbed for trial in trials):

@@ -107,8 +107,8 @@ def test_where_nothing_meets_the_target_the_nearest_is_named_with_what_would_hel
         f"Nothing faster reaches the target. The nearest is {TRIALS[nearest]}; give a lower target, or other settings"
     )
     for scheduler in ("PNDMScheduler", "LMSDiscreteScheduler"):
-        remedy = f"; images keep more with DDIMScheduler (--scheduler ddim) than with {scheduler}"
-        assert find(target, scheduler=scheduler).verdict.endswith(remedy)
+        verdict = find(target, scheduler=scheduler).verdict
+        assert f"; {scheduler} goes on with the noise of earlier steps: images keep more with pipe.scheduler" in verdict
 
 
 def test_where_nothing_is_faster_that_is_said():

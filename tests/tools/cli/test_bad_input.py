@@ -144,6 +144,14 @@ def test_damaged_model_is_refused(file, content, words, tmp_path, capsys):
     assert words in get_error(["generate", "--prompt", PROMPT, *SMALL, *output, "--model", str(model)], capsys)
 
 
+def test_weights_of_a_variant_alone_are_named_with_their_usual_name(tmp_path, capsys):
+    model = Path(shutil.copytree(MODEL, tmp_path / "model"))
+    weights = model / "text_encoder" / "model.fp16.safetensors"
+    weights.with_name("model.safetensors").rename(weights)
+    error = get_error(["generate", "--prompt", PROMPT, "--model", str(model), "--output", str(tmp_path)], capsys)
+    assert f"{weights} is a variant's, without the usual weights beside it; rename it to model.safetensors" in error
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [

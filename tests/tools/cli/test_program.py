@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 
 import ppdiffusers
@@ -138,13 +139,15 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
     with pytest.raises(ZeroDivisionError):
         main(GENERATE)
 
-    def fail(args):
-        raise MemoryError("all is taken")
+    def fail(args, reason="all is taken"):
+        raise MemoryError(reason)
 
-    monkeypatch.setattr(generate, "run", fail)
-    assert main(GENERATE) == 2
-    error = capsys.readouterr().err
-    assert "not enough memory (all is taken); make images smaller, or on a CPU give --cpu-kernels" in error
+    gpu = "Out of memory error on GPU 0"
+    for reason, remedy in ((gpu, "give --xformers"), ("all is taken", "on a CPU give --cpu-kernels")):
+        monkeypatch.setattr(generate, "run", partial(fail, reason=reason))
+        assert main(GENERATE) == 2
+        error = capsys.readouterr().err
+        assert f"not enough memory ({reason}); make images smaller, or {remedy}" in error
     assert main([*GENERATE, "--compile"]) == 2
     assert capsys.readouterr().err.endswith("make images smaller\n"), "one or the other"
     with pytest.raises(MemoryError), pipeline_files._explain_faults("--model", find_model("emoji")):
