@@ -27,7 +27,7 @@ def tune(
     """Find settings by trying them on ``pipe(**call)``.
 
     Unmerged calls and the candidates take turns: it runs the call 4 times with each, once to warm up and in 3 rounds,
-    36 times with the usual 8 candidates; a run of twice the seconds of the first is repeated. Seed 0, on a shared copy
+    32 times with the usual 7 candidates; a run of twice the seconds of the first is repeated. Seed 0, on a shared copy
     of the pipeline, which itself stays as it is, with its ToMe or without; so do the global random generators. A
     function in ``call`` that reaches the pipeline sees the original. On Ctrl-C ``on_trial`` has had what was tried.
 

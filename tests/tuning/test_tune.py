@@ -124,6 +124,14 @@ class TestCandidates:
         assert {ToMeConfig(), *map(ToMeConfig.preset, ("quality", "balanced"))} < {*CANDIDATES}
         assert sum(config.cache > 0 for config in CANDIDATES) == 4
 
+    def test_as_many_calls_are_promised_as_are_made(self):
+        def count(steps: int) -> int:
+            return (1 + ROUNDS) * (1 + len(list_candidates(None, [steps])))
+
+        assert f"{count(20)} times with the usual {len(CANDIDATES)} candidates" in (tune.__doc__ or "")
+        page = (tiny.ROOT / "docs/en/guides/settings.md").read_text()
+        assert f"{count(20)} calls, or {count(8)} with 8 steps or fewer" in page
+
     def test_few_steps_have_no_cache_and_given_ones_are_tried_once_in_their_order(self):
         without_cache = [config for config in CANDIDATES if not config.cache]
         assert list_candidates(None, [20, 8]) == without_cache
