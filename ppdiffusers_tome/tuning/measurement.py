@@ -36,10 +36,10 @@ class Clock:
 
 
 def _read_work() -> tuple[float, float, float]:
-    """Return seconds of this process's cores: computing, computing for it, and all; zeros but on Linux."""
+    """Return seconds in which cores computed, did for this process, and existed."""
     try:
         lines = re.findall(r"^cpu(\d+) (.*)", _PROCESSORS.read_text(), re.MULTILINE)
-    except OSError:
+    except OSError:  # not on Linux
         return 0.0, 0.0, 0.0
     usable, tick = os.sched_getaffinity(0), os.sysconf("SC_CLK_TCK")
     cores = [list(map(int, numbers.split()[:8])) for core, numbers in lines if int(core) in usable]

@@ -105,7 +105,7 @@ class Report:
 
     @property
     def has_peaks(self) -> bool:
-        """Whether memory was measured."""
+        """True where memory was measured."""
         return any(peak is not None for row in self.rows for peak in row.peaks.values())
 
     def make_table(self) -> Table:

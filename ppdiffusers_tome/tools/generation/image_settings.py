@@ -111,7 +111,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
 
 
 def check_device(settings: ImageSettings, device: str | None) -> None:
-    """Refuse a dtype and kernels that a device does not have; None is not known yet."""
+    """Refuse what a device does not have; None is not known yet."""
     dtype = settings.dtype
     for option, is_given in (("--cpu-kernels", settings.cpu_kernels), ("--compile", settings.compile is not None)):
         if is_given and (device not in (None, "cpu") or dtype != "float32"):

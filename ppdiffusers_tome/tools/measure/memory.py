@@ -25,7 +25,7 @@ def get_total_memory() -> int:
 
 
 def get_process_peak() -> int | None:
-    """Return the most bytes of memory that this process has had; None but on Linux."""
+    """Return the peak memory of this process in bytes, on Linux."""
     with suppress(OSError):
         if peak := re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text()):
             return int(peak[1]) * 1024

@@ -36,7 +36,7 @@ def get_device_name() -> str:
 
 
 def has_only_cpu() -> bool:
-    """Return whether the installed Paddle is known to have no other device, without importing it."""
+    """Return whether Paddle, not imported yet, is for CPUs alone."""
     is_plain = find_version("paddlepaddle") is not None and find_version("paddlepaddle-gpu") is None
     return is_plain and not os.environ.get("CUSTOM_DEVICE_ROOT") and find_spec("paddle_custom_device") is None
 

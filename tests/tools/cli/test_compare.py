@@ -149,8 +149,8 @@ def test_images_that_are_gone_are_drawn_again(whole, copy, gone, drawn, capsys):
     assert read_similarity(copy) == read_similarity(whole)
 
 
-@pytest.mark.parametrize("given", [[], ["--overwrite"]])
-def test_old_numbers_do_not_stay_beside_new_images(copy, given, monkeypatch):
+@pytest.mark.parametrize("option", [[], ["--overwrite"]])
+def test_old_numbers_do_not_stay_beside_new_images(copy, option, monkeypatch):
     """Killed as soon as the first new image is written."""
     shutil.rmtree(copy / "images")
 
@@ -159,7 +159,7 @@ def test_old_numbers_do_not_stay_beside_new_images(copy, given, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "write_image", write_and_stop)
-    assert compare(copy, *TWO, *BOTH, *given) == 130
+    assert compare(copy, *TWO, *BOTH, *option) == 130
     assert {path.name for path in copy.iterdir()} - {"compare.jsonl"} == {"images"}
     ledger = copy / "compare.jsonl"
     assert not ledger.exists() or not any(json.loads(line)["result"] for line in ledger.read_text().splitlines()[1:])
