@@ -173,7 +173,8 @@ class Studio:
         key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
         # Of programs only some are kept in memory, so that of other settings may be gone.
         if key not in self._warm or loaded.settings.compile is not None:
-            loaded.warm_up(tome, request.prompt, 0, edges, after_step=_count_calls(report, "warm_up", 1))
+            count = _count_calls(report, "warm_up", loaded.count_warm_up_steps(tome))
+            loaded.warm_up(tome, request.prompt, 0, edges, after_step=count)
             self._warm.add(key)
         loaded.apply(tome)
         stage = "unmerged_image" if tome is None else "merged_image"

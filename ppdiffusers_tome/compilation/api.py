@@ -30,8 +30,9 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
     one's own, another package's cache) is computed by Paddle, and so are gradients, training and what OpenVINO cannot
     compute; a warning tells why. Weights, layers, processors and settings may change afterwards: other programs are
     made. Not noticed are functions of Paddle's and ppdiffusers' modules that are replaced, and numbers in weights that
-    change without Paddle counting it (``set_value``, an optimizer) between two steps of one image; outside of a
-    pipeline such a change of a large model may be noticed some calls later.
+    change without Paddle counting it (``set_value``, an optimizer) between two steps of one image. Outside of a
+    pipeline the weights of a model of more than 16 MiB are read in at most 3% of the time, so such a change may be
+    noticed some calls later.
 
     Args:
         model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.

@@ -26,7 +26,9 @@ from ppdiffusers_tome.patching.override import SLOTS, list_overrides
 
 _KNOWN = {"paddle", "ppdiffusers", "paddlenlp", "ppdiffusers_tome"}
 # Whose classes they inherit from, and whose decorators make functions of their own.
-_HARMLESS = {"abc", "builtins", "collections", "contextlib", "dataclasses", "decorator", "enum", "functools", "typing"}
+_HARMLESS = {
+    "_abc", "abc", "builtins", "collections", "contextlib", "dataclasses", "decorator", "enum", "functools", "typing",
+}  # fmt: skip
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type(...), np.generic, np.dtype)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 # Attributes that Paddle gives every layer and that no ``forward`` reads.
@@ -246,7 +248,7 @@ class Contents:
                     self._require_known(_find_origin(function), f"{base.__name__}.{name}")
                     if not find_module(function).startswith("ppdiffusers_tome."):
                         self._text.append(f"{name} {function.__module__}.{function.__qualname__}")
-                elif callable(value) or not name.startswith("__"):
+                elif not name.startswith("__") or type(value).__module__ != "builtins":
                     self._text.append(name)
                     self._read(value)
         return True

@@ -28,7 +28,6 @@ from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
-from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import find_inner_forward, replace_inner_forward
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
@@ -333,12 +332,6 @@ def uncompile_model(layer: Layer) -> None:
 def is_replaceable(layer: Layer) -> bool:
     """Return whether nothing but ToMe and programs stands in place of a model's ``forward``."""
     return find_inner_forward(layer) in (None, MethodType(_run_compiled, layer))
-
-
-def is_compiled(model_or_pipe: Any) -> bool:
-    """Return whether a denoiser of a pipeline, or a model, is compiled."""
-    layers = (layer for _, model in list_models(model_or_pipe) for layer in model.sublayers(include_self=True))
-    return any(COMPILED in vars(layer) for layer in layers)
 
 
 def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_repr
-from ppdiffusers_tome.tuning.measurement import keep_random_state, read_clock
+from ppdiffusers_tome.tuning.measurement import Clock, keep_random_state
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 from ppdiffusers_tome.tuning.trials import Run, try_candidates
 
@@ -27,8 +26,10 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It runs the call 9 times, seed 0, on a shared copy of the pipeline, which itself stays as it is, with its ToMe or
-    without; so do the global random generators. A function in ``call`` that reaches the pipeline sees the original.
+    Unmerged calls and the candidates take turns: it runs the call 4 times with each, once to warm up and in 3 rounds,
+    32 times with the usual 7 candidates; a run of twice the seconds of the first is repeated. Seed 0, on a shared copy
+    of the pipeline, which itself stays as it is, with its ToMe or without; so do the global random generators. A
+    function in ``call`` that reaches the pipeline sees the original. On Ctrl-C ``on_trial`` has had what was tried.
 
     Args:
         pipe: any ppdiffusers pipeline whose calls return PIL images.
@@ -37,7 +38,8 @@ def tune(
         psnr, speedup: the requirements, see ``Target``. With a PSNR, the fastest settings that meet them are chosen;
             without one, those with the images most similar to the unmerged ones.
         candidates: settings to try in place of ``ratio=0.5``, the presets and fractions of the cache over steps.
-        on_trial: called with the trial of the unmerged calls, and each after it.
+        on_trial: called with each trial as it is measured, in every round: the unmerged calls, then the candidates. The
+            numbers are medians so far.
 
     Raises:
         ToMeTypeError: an argument is of the wrong type, or the pipeline does not take the call, or returns no images.
@@ -52,23 +54,25 @@ def tune(
     target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
     configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
 
-    def run(calls: Sequence[Mapping[str, Any]]) -> Run:
-        seconds, images = 0.0, []
+    def run() -> Run:
+        seconds, images, is_disturbed = 0.0, [], False
         for each in calls:
             with keep_random_state():
                 paddle.seed(0)
                 np.random.seed(0)
-                start = read_clock()
+                clock = Clock()
                 output = copied_pipe(**each)
-                seconds += read_clock() - start
+                seconds += clock.seconds()
+                is_disturbed = is_disturbed or clock.is_disturbed()
             images += read_images(output)
-        return Run(seconds, images)
+        return Run(seconds, images, is_disturbed)
 
-    trials: list[Trial] = []
-    for trial in try_candidates(copied_pipe, configs, partial(run, calls), partial(run, calls[:1])):
-        trials.append(trial)
+    trials: dict[int, Trial] = {}
+    for number, trial in try_candidates(copied_pipe, configs, run, lambda config: run()):
+        trials[number] = trial
         on_trial(trial)
-    return conclude(pipe, target, trials[0], trials[1:])
+    unmerged, *others = trials.values()
+    return conclude(pipe, target, unmerged, others)
 
 
 def _read_steps(pipe: Any, call: Any) -> int | None:

@@ -1,8 +1,13 @@
-"""Seconds and random state."""
+"""Seconds, what else the machine computed meanwhile, and random state."""
 
+import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+_PROCESSORS = Path("/proc/stat")
 
 
 def read_clock() -> float:
@@ -12,6 +17,34 @@ def read_clock() -> float:
     if paddle.get_device().startswith("gpu"):
         paddle.device.cuda.synchronize()
     return time.perf_counter()
+
+
+class Clock:
+    """A clock that starts when it is created, and sees what other programs compute."""
+
+    def __init__(self) -> None:
+        self._work, self._start = _read_work(), read_clock()
+
+    def seconds(self) -> float:
+        """Return the seconds since the start."""
+        return read_clock() - self._start
+
+    def is_disturbed(self) -> bool:
+        """Return whether other programs computed meanwhile, and hardly a core was idle."""
+        busy, own, total = (now - then for now, then in zip(_read_work(), self._work, strict=True))
+        return busy - own > max(0.1, 0.1 * total) and busy > 0.9 * total
+
+
+def _read_work() -> tuple[float, float, float]:
+    """Return seconds in which cores computed, did for this process, and existed."""
+    try:
+        lines = re.findall(r"^cpu(\d+) (.*)", _PROCESSORS.read_text(), re.MULTILINE)
+    except OSError:  # not on Linux
+        return 0.0, 0.0, 0.0
+    usable, tick = os.sched_getaffinity(0), os.sysconf("SC_CLK_TCK")
+    cores = [list(map(int, numbers.split()[:8])) for core, numbers in lines if int(core) in usable]
+    total, idle = sum(map(sum, cores)), sum(core[3] + core[4] for core in cores)  # waiting for a disk is idle, too
+    return (total - idle) / tick, time.process_time(), total / tick
 
 
 @contextmanager

@@ -69,14 +69,17 @@ class Trial:
 
     Attributes:
         config: the settings.
-        seconds, speed_up: of all calls; the seconds of the unmerged calls divided by these.
+        seconds, speed_up: of all calls, and how many times as fast as the unmerged ones of the same round they are;
+            medians over the rounds.
         psnr: the least over all images, in dB; infinite where all are identical.
+        is_disturbed: True where other programs took cores in most rounds, so that seconds and speed-up mislead.
     """
 
     config: ToMeConfig
     seconds: float
     speed_up: float
     psnr: float
+    is_disturbed: bool = False
 
     @property
     def name(self) -> str:
@@ -85,7 +88,8 @@ class Trial:
 
     def __str__(self) -> str:
         similarity = f"{self.psnr:.1f} dB" if math.isfinite(self.psnr) else "identical"
-        return f"{self.name}: {self.seconds:.1f} s, {self.speed_up:.2f}x the speed, {similarity}"
+        disturbed = ", while the machine was busy" if self.is_disturbed else ""
+        return f"{self.name}: {self.seconds:.1f} s, {self.speed_up:.2f}x the speed, {similarity}{disturbed}"
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,12 @@ def conclude(pipe: Any, target: Target, unmerged: Trial, trials: Sequence[Trial]
     elif best is None:
         scheduler, remedy = type(getattr(pipe, "scheduler", None)).__name__, "give a lower target, or other settings"
         if scheduler in NOISE_HISTORIES:
-            remedy = f"images keep more with DDIMScheduler (--scheduler ddim) than with {scheduler}"
+            remedy = (
+                f"{scheduler} goes on with the noise of earlier steps: images keep more with pipe.scheduler = "
+                "DDIMScheduler.from_config(pipe.scheduler.config), on the command line --scheduler ddim"
+            )
         nearest = min(faster, key=target.compute_shortfall)
         verdict = f"Nothing faster reaches the target. The nearest is {nearest}; {remedy}"
+    if any(trial.is_disturbed for trial in trials):
+        verdict += "; the machine was busy meanwhile, so measure again when it is idle"
     return Tuned(best, tuple(trials), unmerged, verdict)

@@ -1,6 +1,7 @@
-"""The same calls with one candidate after another, beside unmerged ones."""
+"""The same calls with every setting in turns, unmerged ones among them."""
 
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,47 +13,62 @@ from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tuning.results import UNMERGED, Trial
 
+ROUNDS = 3  # so that one in which the machine was busy does not count
+
 
 class Run(NamedTuple):
     """All calls: their seconds, and their images, uint8 ``[height, width, 3]``."""
 
     seconds: float
     images: Sequence[np.ndarray]
+    is_disturbed: bool = False  # by other programs
 
 
 def try_candidates(
-    pipe: Any, candidates: Sequence[ToMeConfig], run_calls: Callable[[], Run], warm_up: Callable[[], object]
-) -> Iterator[Trial]:
-    """Yield the trial of the unmerged calls, then of each candidate.
+    pipe: Any, candidates: Sequence[ToMeConfig], run_calls: Callable[[], Run], warm_up: Callable[[ToMeConfig], object]
+) -> Iterator[tuple[int, Trial]]:
+    """Yield trials with their number, 0 of the unmerged calls, in ``ROUNDS`` rounds.
 
-    ``run_calls`` runs the pipeline from the same noise each time, after ``warm_up``, as a first call is slower, if
-    compiled much slower.
+    A trial that comes again has the medians of the rounds so far; speeds are compared within a round. ``run_calls``
+    runs the pipeline from the same noise each time. In the first round ``warm_up`` runs before, as first calls are
+    slower, if compiled much slower.
 
     Raises:
         NothingToMergeError: nothing merges with any of them. Some with which nothing merges are left out.
     """
+    runs: dict[int, list[Run]] = {number: [] for number in range(len(candidates) + 1)}
     refusals: list[NothingToMergeError] = []
     try:
-        remove_tome(pipe)
-        warm_up()
-        unmerged = run_calls()
-        yield Trial(UNMERGED, unmerged.seconds, 1.0, math.inf)
-        for config in candidates:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="ToMe")  # advice about settings that nobody chose
-                try:
-                    apply_config(pipe, config)
-                except NothingToMergeError as error:
-                    refusals.append(error)
-                    continue
-                warm_up()
-                run = run_calls()
-            psnr = min(map(compute_psnr, unmerged.images, run.images))
-            yield Trial(config, run.seconds, unmerged.seconds / run.seconds, psnr)
+        for _ in range(ROUNDS):
+            for number in [*runs]:
+                config = candidates[number - 1] if number else UNMERGED
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="ToMe")  # advice about settings that nobody chose
+                    try:
+                        apply_config(pipe, config) if number else remove_tome(pipe)
+                    except NothingToMergeError as error:
+                        refusals.append(error)
+                        del runs[number]
+                        continue
+                    if not runs[number]:
+                        warm_up(config)
+                    run = run_calls()
+                    if runs[number] and run.seconds > 2 * runs[number][0].seconds:
+                        run = run_calls()  # of many compiled programs the oldest are dropped, and were made again
+                runs[number].append(run._replace(images=()) if runs[number] else run)
+                yield number, _summarize(config, runs[0], runs[number])
     finally:
         remove_tome(pipe)
     if len(refusals) == len(candidates):
         raise refusals[0]
+
+
+def _summarize(config: ToMeConfig, unmerged: Sequence[Run], runs: Sequence[Run]) -> Trial:
+    speed_up = statistics.median(first.seconds / run.seconds for first, run in zip(unmerged, runs, strict=False))
+    psnr = min(map(compute_psnr, unmerged[0].images, runs[0].images))
+    num_disturbed = sum(first.is_disturbed or run.is_disturbed for first, run in zip(unmerged, runs, strict=False))
+    is_disturbed = 2 * num_disturbed > len(runs)
+    return Trial(config, statistics.median(run.seconds for run in runs), speed_up, psnr, is_disturbed)
 
 
 def compute_psnr(reference: np.ndarray, pixels: np.ndarray) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -221,9 +223,21 @@ def _put_layer(model: Any) -> None:
     _first_block(model).attn1.to_v = _Half(_first_block(model).attn1.to_v)
 
 
+def _put_mask_function(model: Any) -> None:
+    """On the method that ToMe overrides for masks."""
+    attention = _first_block(model).attn1
+    inner = attention.prepare_attention_mask
+
+    def masked(mask: Any, length: int, batch: int, *args: Any, **kwargs: Any) -> Any:
+        mask = inner(mask, length, batch, *args, **kwargs)
+        return paddle.linspace(-9, 0, length) if mask is None else mask
+
+    attention.prepare_attention_mask = masked
+
+
 FOREIGN: list[Callable[[Any], None]] = [
     _set_processor, _put_function, _put_function_on_a_convolution, _put_function_on_attention, _put_method, _put_hook,
-    _put_hook_before, _put_layer,
+    _put_hook_before, _put_layer, _put_mask_function,
 ]  # fmt: skip
 
 
@@ -258,6 +272,86 @@ def test_a_method_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     forward = BasicTransformerBlock.forward
     monkeypatch.setattr(BasicTransformerBlock, "forward", lambda self, x, **kwargs: forward(self, 2 * x, **kwargs))
     check_by_paddle(model, tiny.small_unet(), "BasicTransformerBlock.forward of compilation.test_changes")
+
+
+@pytest.mark.parametrize("name", ["forward", "get_attention_scores", "__call__"])
+def test_what_is_no_function_on_a_class(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partial is called as a method is, without the layer."""
+    model, count = compiled(), [0]
+    tiny.run_unet(model)
+    cls: Any = AttnProcessor if name == "__call__" else BasicTransformerBlock if name == "forward" else Attention
+    method = getattr(cls, name)
+
+    def run(kept: Any, *args: Any, **kwargs: Any) -> Any:
+        count[0] += 1
+        return method(*args, **kwargs) * 0.5
+
+    class Method(functools.partialmethod):  # type: ignore[type-arg]
+        pass
+
+    monkeypatch.setattr(cls, name, Method(lambda *args, **kwargs: run(None, *args, **kwargs)))
+    check_by_paddle(model, tiny.small_unet(), "of which a program would know nothing")
+    assert count[0] % 2 == 0
+    assert count[0]
+
+
+def test_the_order_of_sublayers() -> None:
+    model, plain = compiled(), tiny.small_unet()
+    first = check_same(model, plain)
+    for each in (model, plain):
+        each.down_blocks[0].resnets._sub_layers.move_to_end("0")
+        each.up_blocks[0].attentions._sub_layers.move_to_end("0")
+    assert np.abs(check_same(model, plain) - first).max() > 1e-3
+
+
+def test_code_made_by_exec() -> None:
+    found: dict[str, Any] = {"AttnProcessor": AttnProcessor}
+    exec("class Made(AttnProcessor):\n    def __call__(self, *a, **k): return super().__call__(*a, **k) * 2", found)
+    models = compiled(), tiny.small_unet()
+    for each in models:
+        _first_block(each).attn1.set_processor(found["Made"]())
+    check_by_paddle(*models, "of which a program would know nothing")
+
+
+def test_hooks_and_their_owners_are_not_copied() -> None:
+    class Owner:
+        lock = threading.Lock()
+
+        def note(self, *_: Any) -> None:
+            with self.lock:
+                pass
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise AssertionError("the owner of a hook was copied")
+
+    model, owner = compiled(), Owner()
+    model.register_forward_post_hook(owner.note)
+    model.register_forward_pre_hook(owner.note)
+    check_same(model, tiny.small_unet())
+
+
+def test_tensors_of_other_code_are_not_the_models() -> None:
+    model = tiny.small_unet()
+    processor = _Scaled()
+    processor.kept = paddle.ones([2], "float16")
+    nested: list[Any] = []
+    for _ in range(5000):
+        nested = [nested]
+    processor.nested = nested
+    _first_block(model).attn1.set_processor(processor)
+    plain = copy.copy(model)
+    assert plain is not model
+    compile_cpu(model)
+    with pytest.warns(UserWarning, match=BY_PADDLE):
+        tiny.run_unet(model)
+
+
+def test_programs_of_weights_that_are_gone_go_too() -> None:
+    model = compiled()
+    for factor in (1.0, 2.0, 3.0, 4.0):
+        model.conv_out.weight.set_value(model.conv_out.weight * factor)
+        tiny.run_unet(model)
+    assert len(vars(model)[COMPILED]._programs) == 2, "the present ones and those before"
 
 
 class _Controlled(AttnProcessor):

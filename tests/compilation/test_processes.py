@@ -22,11 +22,12 @@ import pytest
 
 import tiny
 from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
-from ppdiffusers_tome import apply_tome, compile_cpu, enable_cpu_kernels, shared_copy, uncompile_cpu
-from ppdiffusers_tome.compilation import api, trace
+from ppdiffusers_tome import apply_tome, compile_cpu, enable_cpu_kernels, remove_tome, shared_copy, uncompile_cpu
+from ppdiffusers_tome.compilation import api, mapped_weights, trace
 from ppdiffusers_tome.compilation.twin import COMPILED, run_twin
 from ppdiffusers_tome.cpu.attention import has_kernels
 from ppdiffusers_tome.cpu.process import count_usable_cores
+from ppdiffusers_tome.patching.call_stack import CHANGE_LOCK
 
 pytestmark = needs_openvino
 
@@ -235,6 +236,29 @@ def test_a_model_is_itself_while_it_is_traced(name: str, monkeypatch: pytest.Mon
     else:
         expected = apply_tome(plain, 0.5) if name == "merging of another" else plain
         assert difference(tiny.run_unet(found), tiny.run_unet(expected)) <= 1e-4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_forked_while_another_thread_holds_the_locks() -> None:
+    model, expected = apply_tome(tiny.small_unet(), 0.5), tiny.run_unet(apply_tome(tiny.small_unet(), 0.5))
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with CHANGE_LOCK, trace._LOCK, mapped_weights._LOCK:
+            held.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        with trace._LOCK, mapped_weights._LOCK:
+            os._exit(0 if difference(tiny.run_unet(remove_tome(model)), expected) > 0 else 1)
+    release.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_uncompiling_while_another_thread_traces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from compilation.compiled import BY_PADDLE, Counted, difference, needs_openvino,
 from pipelines.test_images import CASES
 from pipelines.whole import Draw, start
 from ppdiffusers_tome import apply_tome, compile_cpu, get_tome, remove_tome
+from ppdiffusers_tome.compilation import contents
 from ppdiffusers_tome.compilation.twin import COMPILED
 
 pytestmark = needs_openvino
@@ -134,6 +135,31 @@ def test_settings_without_a_pipeline() -> None:
     with pytest.warns(UserWarning, match="no effect here"):
         found = tiny.run_unet(model)
     assert difference(found, tiny.run_unet(apply_tome(remove_tome(plain), 0.5))) <= 1e-4
+
+
+class _Scaling(ppdiffusers.UNet2DConditionModel):
+    """Gets its timestep as FLUX does, a thousandth."""
+
+    def forward(self, sample: paddle.Tensor, timestep: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(sample, timestep * 1000, *args, **kwargs)
+
+
+@pytest.mark.parametrize("settings", [dict(ratio=0, cache=0.3), dict(ratio=0.5, end=0.5)], ids=str)
+def test_a_model_that_changes_its_timestep(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paddle goes by the timestep that it embeds, as without compiling."""
+    monkeypatch.setattr(contents, "_KNOWN", {*contents._KNOWN, __name__.partition(".")[0]})
+    models = [tiny.small_unet() for _ in range(2)]
+    for model in models:
+        model.__class__ = _Scaling
+    pipes = [tiny.Sampler(apply_tome(model, **settings), tiny.scheduler()) for model in models]
+    compile_cpu(pipes[1])
+
+    def call(unet: Any, number: int, timestep: float) -> np.ndarray:
+        return tiny.run_unet(unet, timestep=paddle.to_tensor([timestep / 1000]))
+
+    with pytest.warns(UserWarning, match="it embeds another timestep than it gets"):
+        expected, found = (np.array(pipe(call, steps=STEPS)) for pipe in pipes)
+    assert difference(found, expected) <= 1e-6
 
 
 def test_several_calls_a_step() -> None:

@@ -74,7 +74,7 @@ def test_compiling_again_is_not_timed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("ppdiffusers_tome.compilation.model._MOST_BYTES", 0)
     monkeypatch.setattr(CompiledModel, "_make_program", take_longer)
-    monkeypatch.setattr("ppdiffusers_tome.tools.measure.meter.read_clock", lambda: time.perf_counter() + lost[0])
+    monkeypatch.setattr("ppdiffusers_tome.tuning.measurement.read_clock", lambda: time.perf_counter() + lost[0])
     studio = make_studio("--model", "emoji", "--compile", "--steps", "1")
     for ratio in (0.3, 0.5, 0.3):
         comparison = compare(studio, ratio=ratio)

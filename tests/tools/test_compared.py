@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,12 @@ def make_row(configuration: Configuration, speed: float, psnrs: list[float] | No
     return Row(configuration, samples)
 
 
+RUN = dict(
+    model="m", width=64, height=64, steps=2, scheduler="s", guidance_scale=1.0, dtype="float32", controlnet=None,
+    xformers=False, cpu_kernels=False, compile=None, prompts=["p"], seeds=[0],
+)  # fmt: skip
+
+
 def test_rows_are_medians_with_intervals_and_the_lowest():
     psnrs = np.random.default_rng(0).normal(30, 5, 8).tolist()
     plain, half = make_row(UNMERGED, 1.0, None, 8), make_row(HALF, 1.5, psnrs, 8)
@@ -86,5 +93,9 @@ def test_rows_are_medians_with_intervals_and_the_lowest():
     (first, *_), (name, _, speed_up, psnr, *_) = Report({}, {}, [plain, half]).make_table().rows
     assert (first, name, speed_up) == ("unmerged", "ratio 0.5", "1.50x")
     assert psnr == f"{values['psnr_db']['median']:.1f} [{low:.1f}, {high:.1f}] ({min(psnrs):.1f})"
+    report = Report(RUN, {"memory": "of tensors"}, [plain, half])
+    assert not any("busy" in note for note in report.notes)
+    half.samples[0] = replace(half.samples[0], is_disturbed=True)
+    assert "the machine was busy while 1 of 16 images were measured" in report.notes[-1]
     identical = make_row(HALF, 1.5, [math.inf] * 3, 3)
     assert (identical.medians["psnr_db"].median, identical.format("psnr_db")) == (math.inf, "identical")

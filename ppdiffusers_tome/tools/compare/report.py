@@ -27,6 +27,7 @@ MEASURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("seconds", format_seconds), "speed_up": ("speed-up", "{:.2f}x".format),
     "psnr_db": ("PSNR (dB)", format_psnr), "ssim": ("SSIM", "{:.3f}".format),
 }  # fmt: skip
+PEAKS = ("peak memory, denoising", "peak memory, all")
 _MAX_ROWS = 8  # of the sheet
 
 
@@ -78,7 +79,6 @@ class Report:
     run: Mapping[str, Any]  # what all images share, and all prompts and seeds
     machine: Mapping[str, Any]
     rows: Sequence[Row]
-    busy: str | None = None  # what else ran as the measuring began, if that disturbs it
 
     @property
     def notes(self) -> list[str]:
@@ -91,18 +91,30 @@ class Report:
             f"{format_count(seeds, 'seed')}); in brackets, from {MIN_VALUES} images on: {METHOD}",
             "seconds: of the whole call, after a warm-up; speed-up: those of the unmerged image / those of this one",
             "PSNR (the lowest), SSIM: to the unmerged image from the same noise",
-            f"peak memory: {self.machine['memory']}, the most over the images",
         ]
-        if self.busy:
-            notes.append(f"{self.busy}: seconds and speed-ups mislead; measure again when it is idle")
+        if self.has_peaks:
+            notes.append(f"peak memory: {self.machine['memory']}, the most over the images")
+        disturbed = [sample.is_disturbed for row in self.rows for sample in row.samples]
+        if any(disturbed):
+            share = f"{sum(disturbed)} of {format_count(len(disturbed), 'image')}"
+            notes.append(
+                f"the machine was busy while {share} were measured, so seconds and speed-ups mislead; measure again "
+                "with --overwrite when it is idle"
+            )
         return notes
+
+    @property
+    def has_peaks(self) -> bool:
+        """True where memory was measured."""
+        return any(peak is not None for row in self.rows for peak in row.peaks.values())
 
     def make_table(self) -> Table:
         """Make a table of the measures of every configuration."""
         headings = [heading for heading, _ in MEASURES.values()]
-        table = Table(["configuration", *headings, "peak memory, denoising", "peak memory, all"])
+        table = Table(["configuration", *headings, *(PEAKS if self.has_peaks else ())])
         for row in self.rows:
-            table.add(row.configuration.name, *map(row.format, MEASURES), *map(format_bytes, row.peaks.values()))
+            peaks = map(format_bytes, row.peaks.values()) if self.has_peaks else ()
+            table.add(row.configuration.name, *map(row.format, MEASURES), *peaks)
         return table
 
     def write(self, paths: Sequence[Path], edges: Image.Image | None) -> None:
@@ -118,13 +130,13 @@ class Report:
 
         columns = [] if edges is None else [Label("edges")]
         for row in self.rows:
-            lines = [f"{row.medians['seconds'].median:.2f} s"]
-            lines.append(f"{format_bytes(row.peaks['denoising_peak_bytes'])} denoising")
+            first = [f"{row.medians['seconds'].median:.2f} s"]
+            second = [f"{format_bytes(row.peaks['denoising_peak_bytes'])} denoising"] if self.has_peaks else []
             if "psnr_db" in row.medians:
                 psnr = format_psnr(row.medians["psnr_db"].median)
-                lines[0] += f" · {row.medians['speed_up'].median:.2f}x the speed"
-                lines[1] += f" · {psnr if psnr == 'identical' else f'PSNR {psnr} dB'}"
-            columns.append(Label(row.configuration.name, tuple(lines)))
+                first.append(f"{row.medians['speed_up'].median:.2f}x the speed")
+                second.append(psnr if psnr == "identical" else f"PSNR {psnr} dB")
+            columns.append(Label(row.configuration.name, tuple(" · ".join(line) for line in (first, second) if line)))
         sheet_rows = []
         for samples in list(zip(*(row.samples for row in self.rows), strict=True))[:_MAX_ROWS]:
             case = Case(samples[0].prompt, samples[0].seed)

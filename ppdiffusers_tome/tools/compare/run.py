@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.compare.configurations import Configuration
+from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
-from ppdiffusers_tome.tools.images import write_image
+from ppdiffusers_tome.tools.images import read_image, write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
-from ppdiffusers_tome.tools.measure.system import describe_load, describe_machine
-from ppdiffusers_tome.tools.measure.units import format_count
+from ppdiffusers_tome.tools.measure.system import describe_machine
+from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_count
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from ppdiffusers_tome.tools.generation.results import GeneratedImage
+
+RESULTS = ("compare.png", "compare.md", "compare.json")  # made of the images and the ledger
 
 
 @dataclass
@@ -54,47 +56,67 @@ class Comparison:
                 check_scheduler(self.loaded.pipe.scheduler, each.steps)
         run = self.loaded.describe_run()
         del run["versions"]  # those of the machine
-        machine = {**describe_machine(), "memory": explain_peak()}
+        is_compiled = self.loaded.settings.compile is not None
+        machine = {**describe_machine(), "memory": NOT_MEASURED if is_compiled else explain_peak()}
         configurations = {each.name: each.to_dict() for each in self.configurations}
         identity = {**run, **machine, "configurations": configurations}
-        ledger, busy = Ledger(self.folder / "compare.jsonl", identity, overwrite=overwrite), describe_load()
+        ledger = Ledger(self.folder / "compare.jsonl", identity, overwrite=overwrite)
         self._measure_missing(cases, ledger)
         rows = [Row(each, [Sample(**ledger[case][each.name]) for case in cases]) for each in self.configurations]
         run["prompts"] = list(dict.fromkeys(case.prompt for case in cases))
         run["seeds"] = list(dict.fromkeys(case.seed for case in cases))
-        return Report(run, machine, rows, busy)
+        return Report(run, machine, rows)
 
     def _measure_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
         from tqdm import tqdm
 
-        missing = [case for case in cases if case not in ledger]
-        if reused := len(cases) - len(missing):
-            images = format_count(reused * len(self.configurations), "image")
-            print_line(f"kept: {images} of {self.folder}; --overwrite generates all again")
-        with tqdm(total=len(self.configurations) * len(missing), desc="images", **choose_bar()) as bar:
-            for case in missing:
-                samples = {}
-                for name, sample in self._measure_case(case):
-                    samples[name] = asdict(sample)
-                    tqdm.write(f"{case.prompt}, {name}: {sample.seconds:.2f} s", file=sys.stderr)
-                    bar.update()
-                ledger.add(case, samples)
+        total, kept = len(self.configurations) * len(cases), {case: self._find_kept(case, ledger) for case in cases}
+        remedy, missing = "--overwrite generates all again", total - sum(map(len, kept.values()))
+        if missing < total:
+            print_line(f"kept: {format_count(total - missing, 'image')} of {self.folder}; {remedy}")
+        if missing:
+            for name in RESULTS:  # of other images
+                (self.folder / name).unlink(missing_ok=True)
+        with tqdm(total=missing, desc="images", **choose_bar()) as bar:
+            try:
+                for case in cases:
+                    for each in self.configurations:
+                        if each.name not in kept[case]:
+                            kept[case][each.name] = sample = self._measure(each, case, kept[case].get(UNMERGED.name))
+                            ledger.add(case, kept[case])
+                            tqdm.write(f"{case.prompt}, {each.name}: {sample['seconds']:.2f} s", file=sys.stderr)
+                            bar.update()
+            except KeyboardInterrupt:
+                count = format_count(sum(map(len, kept.values())), "image")
+                print_line(f"kept: {count} of {total} in {self.folder}; the same command goes on")
+                raise
 
-    def _measure_case(self, case: Case) -> Iterator[tuple[str, Sample]]:
-        """Generate, keep and measure the images of a case."""
-        unmerged: GeneratedImage | None = None
-        for each in self.configurations:
-            generated = self._generate(each, case)
-            similarity = None if unmerged is None else compare_images(unmerged.image, generated.image)
-            unmerged = unmerged or generated
-            path = case.locate(self.folder, each.name)
-            prepare_folder(path.parent, [path.name], overwrite=True)
-            settings = {"configuration": each.name, "prompt": case.prompt, "seed": case.seed}
-            write_image(path, generated.image, settings)
-            yield each.name, Sample(
-                case.prompt, case.seed, generated.seconds, unmerged.seconds, generated.denoising_peak_bytes,
-                generated.peak_bytes, *(similarity or ()),
-            )  # fmt: skip
+    def _find_kept(self, case: Case, ledger: Ledger) -> dict[str, Any]:
+        """Find the results of a case whose images are there; forget others."""
+        found = dict(ledger[case]) if case in ledger else {}
+        kept = {name: found[name] for name in found if case.locate(self.folder, name).is_file()}
+        if UNMERGED.name not in kept:  # with which the others were compared
+            kept = {}
+        if kept != found:
+            ledger.add(case, kept)
+        return kept
+
+    def _measure(self, configuration: Configuration, case: Case, unmerged: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Generate, keep and measure an image, beside the unmerged one."""
+        generated, path = self._generate(configuration, case), case.locate(self.folder, configuration.name)
+        similarity = None
+        if unmerged is not None:
+            similarity = compare_images(read_image(case.locate(self.folder, UNMERGED.name)), generated.image)
+        prepare_folder(path.parent, [path.name], overwrite=True)
+        settings = {"configuration": configuration.name, "prompt": case.prompt, "seed": case.seed}
+        write_image(path, generated.image, settings)
+        unmerged_seconds = generated.seconds if unmerged is None else unmerged["seconds"]
+        psnr, ssim = similarity or (None, None)
+        sample = Sample(
+            case.prompt, case.seed, generated.seconds, unmerged_seconds, generated.denoising_peak_bytes,
+            generated.peak_bytes, psnr, ssim, generated.is_disturbed,
+        )  # fmt: skip
+        return asdict(sample)
 
     def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:
         image = case.prompt, case.seed - self.loaded.settings.seed, self.edges

@@ -35,6 +35,7 @@ class Sample:
     peak_bytes: int | None  # with decoding
     psnr_db: float | None = None
     ssim: float | None = None
+    is_disturbed: bool = False  # by other programs, so that the seconds mislead
 
     @property
     def similarity(self) -> Similarity | None:

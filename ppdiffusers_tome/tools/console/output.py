@@ -30,9 +30,8 @@ def warn(text: str) -> None:
 
 
 def log(text: str) -> None:
-    """Print a line about the progress, on a terminal only."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
+    """Print a line about the progress on standard error, before what takes a while."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def choose_bar(position: int = 0) -> dict[str, Any]:

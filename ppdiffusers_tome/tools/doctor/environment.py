@@ -9,9 +9,11 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 from ppdiffusers_tome.cpu.process import has_bfloat16
+from ppdiffusers_tome.tools.console.extras import MODULES
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
@@ -20,6 +22,12 @@ from ppdiffusers_tome.version import __version__
 TESTED = ("0.24.1", "0.29.0", "0.29.1")  # versions of ppdiffusers
 _PACKAGE = "ppdiffusers-tome"
 _REPORTED = ("paddlepaddle", "paddlepaddle-gpu", "ppdiffusers", "paddlenlp", "numpy")
+# What each package that may be missing is for.
+_OPTIONAL = {
+    **dict.fromkeys(("openvino", "xxhash"), "compile_cpu, --compile"),
+    "onnxruntime": "enable_cpu_kernels, --cpu-kernels", "gradio": "play",
+    **dict.fromkeys(MODULES["cli"], "the commands"),
+}  # fmt: skip
 # Variables that change what Paddle computes, how fast, or how text is read and written.
 _SHOWN = re.compile(
     r"(CUDA|FLAGS|GLOG|KMP|MALLOC|MKL|NVIDIA|OMP)_\w+|PADDLE_(LOCAL_SIZE|TRAINERS_NUM|TRAINER_ID)|HF_HUB_OFFLINE"
@@ -41,6 +49,7 @@ def describe_environment() -> dict[str, Any]:
         "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use, {bfloat16} bfloat16",
         "memory": _describe_memory(),
         "installed": {name: version for name, version in versions.items() if version is not None},
+        "optional": _describe_optional(),
         "variables": {
             name: value if _SHOWN.fullmatch(name) and _HARMLESS_VALUE.fullmatch(value) else "(set)"
             for name, value in sorted(os.environ.items()) if _SHOWN.fullmatch(name) or _HIDDEN.fullmatch(name)
@@ -81,6 +90,15 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
             "with and without it before you rely on it (ppdiffusers-tome compare)"
         )
     return problems or ["all that is needed is installed and can be imported"]
+
+
+def _describe_optional() -> dict[str, str]:
+    """Return versions by module, and for a missing one what it is for."""
+    packages = metadata.packages_distributions()
+    return {
+        name: f"missing (for {use})" if find_spec(name) is None else find_version(packages.get(name, [name])[0]) or ""
+        for name, use in _OPTIONAL.items()
+    }
 
 
 def _describe_memory() -> str:

@@ -5,15 +5,18 @@ import math
 import zlib
 from dataclasses import dataclass, fields
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.cpu.process import has_bfloat16
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.prompts import check_text
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
+from ppdiffusers_tome.tools.measure.system import has_only_cpu
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
@@ -96,13 +99,33 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     controlnet = _parse_controlnet(args, model, provides_edges)
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
-    return ImageSettings(
+    settings = ImageSettings(
         model=model, controlnet=controlnet, photo=args.image, tome=ToMeConfig(0.0), height=args.height,
         width=args.width, steps=steps, guidance_scale=args.guidance_scale, scheduler=args.scheduler, seed=args.seed,
         negative_prompt=args.negative_prompt,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
         dtype=args.dtype, xformers=args.xformers, cpu_kernels=args.cpu_kernels, compile=args.compile,
     )  # fmt: skip
+    check_device(settings, "cpu" if has_only_cpu() else None)
+    return settings
+
+
+def check_device(settings: ImageSettings, device: str | None) -> None:
+    """Refuse what a device does not have; None is not known yet."""
+    dtype = settings.dtype
+    for option, is_given in (("--cpu-kernels", settings.cpu_kernels), ("--compile", settings.compile is not None)):
+        if is_given and (device not in (None, "cpu") or dtype != "float32"):
+            here = "" if device is None else f" on {device}"
+            raise UserError(f"{option} is for --dtype float32 on a CPU, and this is {dtype}{here}; omit it")
+    if device == "cpu" and (settings.xformers or dtype != "float32"):
+        raise UserError(
+            f"{'--xformers' if settings.xformers else f'--dtype {dtype}'} needs a GPU: Paddle's CPU has no kernels for "
+            "it; use --dtype float32 without --xformers, or a GPU with paddlepaddle-gpu"
+        )
+    if settings.compile is not None and find_spec("openvino") is None:
+        raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
+    if settings.compile == "bfloat16" and not has_bfloat16():
+        raise UserError("--compile bfloat16 needs a processor that computes in it (AMX or AVX-512 BF16); give float32")
 
 
 def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edges: bool) -> ModelSource | None:

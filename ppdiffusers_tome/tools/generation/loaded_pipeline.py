@@ -87,19 +87,19 @@ class LoadedPipeline:
         self, tome: ToMeConfig | None, prompt: str, number: int, edges: Image.Image | None, *,
         after_step: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Generate with few steps, as a first image is slower; compiled, with all kinds of steps."""
-        if self.settings.compile is not None and tome is not None and tome.differs_by_step:
-            self.apply(tome)
-            self.generate(prompt, number, edges, after_step=after_step)
-            return
-        single = tome and replace(tome, cache=0.0, start=0.0, end=1.0)  # the others would warn in one step
-        self.apply(None if single is None or single.changes_nothing else single)
-        self.generate(prompt, number, edges, steps=self.count_warm_up_steps(), after_step=after_step)
+        """Generate with few steps, as a first image is slower."""
+        steps = self.count_warm_up_steps(tome)
+        if tome is not None and steps < self.settings.steps:
+            tome = replace(tome, cache=0.0, start=0.0, end=1.0)  # which would warn in one step
+        self.apply(None if tome is None or tome.changes_nothing else tome)
+        self.generate(prompt, number, edges, steps=steps, after_step=after_step)
 
-    def count_warm_up_steps(self) -> int:
-        """Count one step, or those of an image if its scheduler cannot run one."""
+    def count_warm_up_steps(self, tome: ToMeConfig | None) -> int:
+        """Count one step, or those of an image that one does not warm up."""
         from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 
+        if self.settings.compile is not None and tome is not None and tome.differs_by_step:
+            return self.settings.steps  # each kind of step has a program
         with suppress(UserError):
             check_scheduler(self.pipe.scheduler, 1)
             return 1
@@ -119,8 +119,11 @@ class LoadedPipeline:
 
         peaks, meter, settings, (height, width) = [], Meter(), self.settings, self.size
 
+        def read_peak() -> int | None:
+            return meter.peak_bytes() if settings.compile is None else None  # OpenVINO's memory is not Paddle's
+
         def end_step() -> None:
-            peaks.append(meter.peak_bytes())
+            peaks.append(read_peak())
             after_step()
 
         with limit_memory():
@@ -130,7 +133,8 @@ class LoadedPipeline:
                 negative_prompt=settings.negative_prompt, edges=edges, controlnet_scale=settings.controlnet_scale,
                 after_step=end_step,
             )  # fmt: skip
-        return GeneratedImage(image, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
+        seconds, denoising_peak = meter.seconds(), peaks[-1] if peaks else None
+        return GeneratedImage(image, seconds, read_peak(), denoising_peak, meter.is_disturbed())
 
     def load_edges(self) -> Image.Image | None:
         """Load the photo's edges at the images' size, if any."""

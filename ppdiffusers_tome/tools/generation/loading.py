@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, warn
 from ppdiffusers_tome.tools.generation.checks import check_settings, describe_oddities
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
+from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, check_device
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
 
@@ -31,11 +30,16 @@ def load_for_prompts(
 
 
 def _load_pipeline(settings: ImageSettings) -> LoadedPipeline:
+    import paddle
+
+    from ppdiffusers_tome.compilation.api import require_compiler
     from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
-    check_device(settings)
+    check_device(settings, paddle.get_device())
+    if settings.compile is not None:
+        require_compiler(settings.compile)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     labels = get_class_labels(pipe)
     if settings.scheduler is not None:
@@ -44,25 +48,6 @@ def _load_pipeline(settings: ImageSettings) -> LoadedPipeline:
     _choose_kernels(pipe, settings)
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
     return LoadedPipeline(pipe, settings, labels)
-
-
-def check_device(settings: ImageSettings) -> None:
-    """Refuse a dtype and kernels that this device does not have."""
-    import paddle
-
-    from ppdiffusers_tome.compilation.api import require_compiler
-
-    device, dtype = paddle.get_device(), settings.dtype
-    for option, is_given in (("--cpu-kernels", settings.cpu_kernels), ("--compile", settings.compile is not None)):
-        if is_given and (device != "cpu" or dtype != "float32"):
-            raise UserError(f"{option} is for --dtype float32 on a CPU, and this is {dtype} on {device}; omit it")
-    if device == "cpu" and (settings.xformers or dtype != "float32"):
-        raise UserError(
-            f"{'--xformers' if settings.xformers else f'--dtype {dtype}'} needs a GPU: Paddle's CPU has no kernels for "
-            "it; use --dtype float32 without --xformers, or a GPU with paddlepaddle-gpu"
-        )
-    if settings.compile is not None:
-        require_compiler(settings.compile)
 
 
 def _choose_kernels(pipe: Any, settings: ImageSettings) -> None:

@@ -26,6 +26,10 @@ def explain_weights(folder: Path) -> str | None:
                     f"{path} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
                     "'git lfs pull' in it, or download the model again"
                 )
+    for path in (path for path in _list_files(folder) if path.name.count(".") == 2 and path.suffix == ".safetensors"):
+        plain = path.with_name(f"{path.name.split('.')[0]}{path.suffix}")
+        if not plain.exists():
+            return f"{path} is a variant's, without the usual weights beside it; rename it to {plain.name}"
     return None
 
 

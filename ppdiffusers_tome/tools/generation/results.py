@@ -20,6 +20,7 @@ class GeneratedImage:
     seconds: float  # of the whole call, with decoding
     peak_bytes: int | None  # with the weights; None if it could not be measured
     denoising_peak_bytes: int | None  # until the end of the last denoising step
+    is_disturbed: bool = False  # by other programs, so that the seconds mislead
 
 
 def format_run(run: Mapping[str, Any]) -> str:

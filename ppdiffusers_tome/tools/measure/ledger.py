@@ -30,7 +30,9 @@ class Ledger:
     def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False) -> None:
         self.path, self._identity = path, json.loads(json.dumps(identity))
         self._results: dict[str, Any] = {}
-        if overwrite or not path.exists():
+        if overwrite:
+            path.unlink(missing_ok=True)  # at once, as new images may follow and no new result
+        if not path.exists():
             return
         try:
             first, *lines = map(json.loads, path.read_text().splitlines())

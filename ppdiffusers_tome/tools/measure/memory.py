@@ -24,6 +24,14 @@ def get_total_memory() -> int:
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _read_cgroups())])
 
 
+def get_process_peak() -> int | None:
+    """Return the peak memory of this process in bytes, on Linux."""
+    with suppress(OSError):
+        if peak := re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text()):
+            return int(peak[1]) * 1024
+    return None
+
+
 @contextmanager
 def limit_memory() -> Iterator[None]:
     """Raise an error at the memory's end, where Linux would kill the process."""

@@ -3,10 +3,10 @@
 import gc
 from collections.abc import Iterable
 
-from ppdiffusers_tome.tuning.measurement import read_clock
+from ppdiffusers_tome.tuning.measurement import Clock
 
 
-class Meter:
+class Meter(Clock):
     """A clock and a memory counter that start when they are created.
 
     Memory is that of Paddle's tensors. What earlier work left to the garbage collector is collected before, as it would
@@ -17,11 +17,7 @@ class Meter:
         gc.collect()
         if measures_memory():
             _call_counter("reset_peak_value")
-        self._start = read_clock()
-
-    def seconds(self) -> float:
-        """Return the seconds since the start."""
-        return read_clock() - self._start
+        super().__init__()
 
     def peak_bytes(self) -> int | None:
         """Return the most memory since the start, with weights, if measured."""

@@ -3,10 +3,10 @@
 import os
 import platform
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 from ppdiffusers_tome.cpu.process import count_usable_cores, find_processor_name, keeps_freed_memory
-from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.version import __version__
 
 
@@ -35,16 +35,16 @@ def get_device_name() -> str:
     return paddle.device.cuda.get_device_name() if device.startswith("gpu") else device.upper()
 
 
+def has_only_cpu() -> bool:
+    """Return whether Paddle, not imported yet, is for CPUs alone."""
+    is_plain = find_version("paddlepaddle") is not None and find_version("paddlepaddle-gpu") is None
+    return is_plain and not os.environ.get("CUSTOM_DEVICE_ROOT") and find_spec("paddle_custom_device") is None
+
+
 def describe_processor() -> dict[str, Any]:
     """Return the processor's name and the usable number of cores."""
     processor = find_processor_name() or platform.processor() or platform.machine()
     return {"processor": processor, "cores": count_usable_cores()}
-
-
-def describe_load() -> str | None:
-    """Describe the load of a machine that is busy, or return None."""
-    load, cores = os.getloadavg()[0], count_usable_cores()
-    return f"the machine was busy (load {load:.1f} on {format_count(cores, 'core')})" if load > cores else None
 
 
 def find_version(package: str) -> str | None:

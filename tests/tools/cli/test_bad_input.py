@@ -15,7 +15,7 @@ import tiny
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import pipeline_files
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from tools.cli.conftest import PROMPT, SMALL
+from tools.cli.conftest import PROMPT, SMALL, heard
 
 MODEL = find_model("photographs").folder
 
@@ -41,6 +41,7 @@ generate --prompt x --xformers --cpu-kernels | --cpu-kernels: not allowed with a
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --compile --cpu-kernels | --cpu-kernels: not allowed with argument --compile
 generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16')
+generate --prompt x --compile --dtype float16 | --compile is for --dtype float32 on a CPU, and this is float16
 generate --prompt x --model '' | --model has no model_index.json
 generate --prompt x --config '' | cannot be read as settings
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
@@ -79,10 +80,10 @@ def get_error(arguments, capsys):
     """Run the program, expect it to refuse, and return its one line."""
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1, captured.err
-    assert captured.err.startswith("ppdiffusers-tome: error: ")
+    (error,) = heard(captured.err)
+    assert error.startswith("ppdiffusers-tome: error: ")
     assert captured.out == ""
-    return captured.err
+    return error
 
 
 @pytest.mark.parametrize("case", [*filter(None, CASES.splitlines())])
@@ -137,6 +138,14 @@ def test_damaged_model_is_refused(file, content, words, tmp_path, capsys):
     capsys.readouterr()
     output = ["--output", str(tmp_path / "outputs")]
     assert words in get_error(["generate", "--prompt", PROMPT, *SMALL, *output, "--model", str(model)], capsys)
+
+
+def test_weights_of_a_variant_alone_are_named_with_their_usual_name(tmp_path, capsys):
+    model = Path(shutil.copytree(MODEL, tmp_path / "model"))
+    weights = model / "text_encoder" / "model.fp16.safetensors"
+    weights.with_name("model.safetensors").rename(weights)
+    error = get_error(["generate", "--prompt", PROMPT, "--model", str(model), "--output", str(tmp_path)], capsys)
+    assert f"{weights} is a variant's, without the usual weights beside it; rename it to model.safetensors" in error
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paddle
 import pytest
 
 import tiny
+from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.compare import run
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.edges import load_edges
-from ppdiffusers_tome.tools.images import read_settings
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+from ppdiffusers_tome.tools.images import read_settings, write_image
 from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
 
 FILES = ["compare.json", "compare.jsonl", "compare.md", "compare.png", "images"]
@@ -60,8 +64,7 @@ def copy(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monkeypatch):
-    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate):
     folder = tmp_path / "compare"
     arguments = ["--ratios", "0.5", "0.7", "--configs", "balanced", "--steps", "2", "--fewer-steps", "1"]
     assert compare(folder, *arguments, *TWO, "--seeds", "5", "6") == 0
@@ -70,7 +73,6 @@ def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate, monke
     expected = [f"{prompt}, {name}" for prompt in (PROMPT, ROCKET) for _ in range(2) for name in names]
     assert [line.split(":")[0] for line in heard(captured.err)] == expected
     for told in (captured.out, (folder / "compare.md").read_text()):
-        assert told.count("the machine was busy (load 99.0 on ") == 1
         assert "photographs model, 64x64 pixels, 2 steps," in told
     assert sorted(path.name for path in folder.iterdir()) == FILES
     rows = read_rows(folder)
@@ -115,19 +117,52 @@ def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_p
     with monkeypatch.context() as patched:
         patched.setattr(sampling, "generate_image", stop)
         assert compare(tmp_path, *TWO, *BOTH) == 130
-    assert read_keys(tmp_path) == [[PROMPT, 0]]
+    assert read_keys(tmp_path) == [[PROMPT, 0], [ROCKET, 0]]
     assert not (tmp_path / "compare.json").exists()
-    capsys.readouterr()
+    assert capsys.readouterr().out == f"kept: 4 images of 6 in {tmp_path}; the same command goes on\n"
     assert compare(tmp_path, *TWO, *BOTH) == 0
     captured = capsys.readouterr()
-    assert f"kept: 3 images of {tmp_path}; --overwrite generates all again\n" in captured.out
+    assert f"kept: 4 images of {tmp_path}; --overwrite generates all again\n" in captured.out
     said = [line.split(":")[0] for line in heard(captured.err)]
-    assert said == [f"{ROCKET}, {name}" for name in ("unmerged", "ratio 0.5", "quality")]
+    assert said == [f"{ROCKET}, {name}" for name in ("ratio 0.5", "quality")]
     assert read_similarity(tmp_path) == read_similarity(whole)
     assert compare(tmp_path, "--prompt", PROMPT, *BOTH, "--seeds", "0", "3") == 0
     assert read_keys(tmp_path) == [[PROMPT, 0], [ROCKET, 0], [PROMPT, 3]]
     before, after = read_similarity(whole), read_similarity(tmp_path)
     assert after["ratio 0.5", PROMPT, 0] == before["ratio 0.5", PROMPT, 0] != after["ratio 0.5", PROMPT, 3]
+
+
+@pytest.mark.parametrize(
+    ("gone", "drawn"),
+    [
+        ("", ("unmerged", "ratio 0.5", "quality")), ("unmerged-*", ("unmerged", "ratio 0.5", "quality")),
+        ("quality-*", ("quality",)),
+    ],
+)  # fmt: skip
+def test_images_that_are_gone_are_drawn_again(whole, copy, gone, drawn, capsys):
+    for path in [copy / "images"] if not gone else copy.glob(f"images/{gone}"):
+        shutil.rmtree(path)
+    capsys.readouterr()
+    assert compare(copy, *TWO, *BOTH) == 0
+    said = [line.split(":")[0] for line in heard(capsys.readouterr().err)]
+    assert said == [f"{prompt}, {name}" for prompt in (PROMPT, ROCKET) for name in drawn]
+    assert read_similarity(copy) == read_similarity(whole)
+
+
+@pytest.mark.parametrize("option", [[], ["--overwrite"]])
+def test_old_numbers_do_not_stay_beside_new_images(copy, option, monkeypatch):
+    """Killed as soon as the first new image is written."""
+    shutil.rmtree(copy / "images")
+
+    def write_and_stop(*arguments: Any) -> None:
+        write_image(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "write_image", write_and_stop)
+    assert compare(copy, *TWO, *BOTH, *option) == 130
+    assert {path.name for path in copy.iterdir()} - {"compare.jsonl"} == {"images"}
+    ledger = copy / "compare.jsonl"
+    assert not ledger.exists() or not any(json.loads(line)["result"] for line in ledger.read_text().splitlines()[1:])
 
 
 def test_results_of_other_settings_are_refused_in_one_sentence_and_overwritten_on_demand(whole, copy, capsys):
@@ -152,6 +187,30 @@ def test_a_cache_alone_has_no_warning_that_it_does_nothing(tmp_path, capsys):
     given = ["--ratios", "0", "--cache", "0.2", "--prompt", PROMPT, "--steps", "9"]
     assert compare(tmp_path, *given) == 0
     assert "warning" not in "".join(heard(capsys.readouterr().err))
+
+
+@pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
+def test_compiled_settings_are_warm_when_timed_and_have_no_column_of_memory(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("openvino")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    generate, make_program, is_timed = LoadedPipeline.generate, CompiledModel._make_program, []
+
+    def note_what_is_timed(loaded: LoadedPipeline, *given: Any, **settings: Any) -> Any:
+        is_timed[:] = [] if "after_step" in settings else [True]
+        return generate(loaded, *given, **settings)
+
+    def make(*given: Any) -> Any:
+        assert not is_timed
+        return make_program(*given)
+
+    monkeypatch.setattr(LoadedPipeline, "generate", note_what_is_timed)
+    monkeypatch.setattr(CompiledModel, "_make_program", make)
+    given = ["--configs", "balanced", "--cache", "0.2", "--steps", "9", "--compile", "--prompt", PROMPT]
+    assert compare(tmp_path / "a", *given) == 0
+    assert "was compiled in" in (captured := capsys.readouterr()).err
+    assert "computed by Paddle" not in captured.err
+    assert "peak memory" not in captured.out
+    assert {row["denoising_peak_bytes"] for row in read_rows(tmp_path / "a").values()} == {None}
 
 
 def test_a_scheduler_that_cannot_run_one_step(tmp_path, capsys):

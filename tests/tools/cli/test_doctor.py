@@ -17,6 +17,7 @@ from launching import python_path
 from ppdiffusers_tome.cpu.process import count_usable_cores
 from ppdiffusers_tome.tools.doctor import environment
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems
+from ppdiffusers_tome.tools.measure.system import find_version
 
 pytestmark = pytest.mark.once
 
@@ -81,6 +82,16 @@ def test_failed_import_is_explained(package, code, sentence, home, tmp_path):
     lines = report(home, broken=tmp_path / "broken").splitlines()
     assert sentence in lines
     assert lines[-1] == "the documentation (installation.md) says which versions work together"
+
+
+def test_what_can_be_used_is_listed_with_what_a_missing_package_is_for(home):
+    code = "import sys; sys.modules.update(openvino=None, tqdm=None)"  # as find_spec finds packages that are missing
+    text = " ".join(report(home, before=code).split())
+    assert "openvino missing (for compile_cpu, --compile)" in text
+    assert "tqdm missing (for the commands)" in text
+    for name in ("onnxruntime", "gradio", "psutil"):
+        version = find_version(name)
+        assert f"{name} {version}" in text if version else f"{name} missing (for " in text
 
 
 def test_report_needs_none_of_the_packages_of_the_commands(home, tmp_path):

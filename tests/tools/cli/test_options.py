@@ -75,7 +75,8 @@ def plan(tmp_path, photo, monkeypatch):
 
     monkeypatch.setattr(pipeline_files, "load_pipeline", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.try_imports", stop)
-    monkeypatch.setattr("ppdiffusers_tome.tools.generation.loading.check_device", lambda *_, **__: None)
+    for module in ("loading", "image_settings"):
+        monkeypatch.setattr(f"ppdiffusers_tome.tools.generation.{module}.check_device", lambda *_, **__: None)
 
     def run(arguments: list[str]) -> int | str:
         made.clear()

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 
 import ppdiffusers
@@ -26,6 +27,7 @@ from ppdiffusers_tome.tools.generation.image_settings import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.tome_arguments import get_tome_overrides
+from ppdiffusers_tome.tools.measure.system import has_only_cpu
 from tools.cli.conftest import PROMPT, SMALL, heard
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}
@@ -42,6 +44,26 @@ def test_parsing_imports_nothing_slow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "SLOW"
+
+
+@pytest.mark.skipif(not has_only_cpu(), reason="only of a Paddle for CPUs it is known before it is imported")
+def test_what_no_cpu_has_is_refused_before_libraries_load(tmp_path):
+    """Which takes many seconds. What loads is said before."""
+    code = (
+        "import sys; from ppdiffusers_tome.tools.cli.program import main; sys.modules['openvino'] = None\n"
+        "for given in ('--dtype float16', '--xformers', '--compile --dtype bfloat16', '--compile'):\n"
+        f"    assert main([*{GENERATE!r}, '--output', {str(tmp_path)!r}, *given.split()]) == 2\n"
+        "assert 'paddle' not in sys.modules\n"
+        f"main([*{GENERATE!r}, '--output', {str(tmp_path)!r}, '--model', 'nobody/nothing'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if not line.startswith("using ")]
+    assert [line.split(": ")[0] for line in lines[:4]] == [
+        "--dtype float16 needs a GPU", "--xformers needs a GPU",
+        "--compile is for --dtype float32 on a CPU, and this is bfloat16 on cpu; omit it",
+        "--compile needs openvino, which is not installed",
+    ]  # fmt: skip
+    assert lines[4:6] == ["loading Paddle and ppdiffusers ...", "loading nobody/nothing ..."]
 
 
 def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
@@ -116,13 +138,15 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
     with pytest.raises(ZeroDivisionError):
         main(GENERATE)
 
-    def fail(args):
-        raise MemoryError("all is taken")
+    def fail(args, reason="all is taken"):
+        raise MemoryError(reason)
 
-    monkeypatch.setattr(generate, "run", fail)
-    assert main(GENERATE) == 2
-    error = capsys.readouterr().err
-    assert "not enough memory (all is taken); make images smaller, or on a CPU give --cpu-kernels" in error
+    gpu = "Out of memory error on GPU 0"
+    for reason, remedy in ((gpu, "give --xformers"), ("all is taken", "on a CPU give --cpu-kernels")):
+        monkeypatch.setattr(generate, "run", partial(fail, reason=reason))
+        assert main(GENERATE) == 2
+        error = capsys.readouterr().err
+        assert f"not enough memory ({reason}); make images smaller, or {remedy}" in error
     assert main([*GENERATE, "--compile"]) == 2
     assert capsys.readouterr().err.endswith("make images smaller\n"), "one or the other"
     with pytest.raises(MemoryError), pipeline_files._explain_faults("--model", find_model("emoji")):

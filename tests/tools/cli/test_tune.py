@@ -32,10 +32,10 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     assert found["verdict"] in shown.out
     assert (found["unmerged"]["psnr"], found["unmerged"]["speed_up"]) == (None, 1)
     configs = [ToMeConfig(**trial["config"]) for trial in found["trials"]]
-    assert configs == results.list_candidates(None, [1], is_compiled=False)
+    assert configs == results.list_candidates(None, [1])
     lines = shown.err.splitlines()
     told = [line for line in lines if " s, " in line]
-    assert [line.split(": ")[0] for line in told] == ["unmerged", *(config.summary for config in configs)]
+    assert [line.split(": ")[0] for line in told] == ["unmerged", *(config.summary for config in configs)] * 3
     best = max(found["trials"], key=lambda trial: trial["speed_up"])
     assert ToMeConfig.load(folder / "tome.json").to_dict() == best["config"] == found["config"]
     assert shown.out.split()[-3:] == [str(folder / name) for name in ("tome.json", "tune.md", "tune.json")]
@@ -66,7 +66,7 @@ def test_an_interrupt_keeps_what_is_found_by_then(tmp_path, monkeypatch, capsys)
 
     def generate_until_interrupted(*given, **settings):
         images.append(given)
-        if len(images) == 4:  # of the second candidate; before are a warm-up and the unmerged image
+        if len(images) == 5:  # of the second candidate; before are two of the unmerged pipeline and of the first
             raise KeyboardInterrupt
         return generate(*given, **settings)
 
@@ -75,6 +75,8 @@ def test_an_interrupt_keeps_what_is_found_by_then(tmp_path, monkeypatch, capsys)
     assert main(["tune", *GIVEN, *given]) == 130
     assert ToMeConfig.load(tmp_path / "tome.json") == ToMeConfig.preset("balanced")
     assert len(json.loads((tmp_path / "tune.json").read_text())["trials"]) == 1
-    captured = capsys.readouterr()
-    assert "The best is preset balanced" in captured.out
+    captured, name = capsys.readouterr(), ToMeConfig.preset("balanced").summary
+    verdict = f"Stopped with 1 of 2 settings tried ({name}). The best is {name}"
+    assert verdict in captured.out
+    assert verdict in (tmp_path / "tune.md").read_text()
     assert captured.err.endswith("ppdiffusers-tome: interrupted\n")

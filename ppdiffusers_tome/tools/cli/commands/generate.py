@@ -18,6 +18,7 @@ from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET, add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
+from ppdiffusers_tome.tools.measure.memory import get_process_peak
 from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
@@ -87,12 +88,15 @@ def _generate(settings: ImageSettings, images: Mapping[Path, tuple[str, int]]) -
         write_image(path, generated.image, loaded.describe_image(prompt, number))
         print_line(f"{path}  {generated.seconds:.2f} s")
         done.append(generated)
-    denoising = format_bytes(find_highest_peak(each.denoising_peak_bytes for each in done))
-    peak = format_bytes(find_highest_peak(each.peak_bytes for each in done))
+    denoising, peak = (
+        find_highest_peak(getattr(each, name) for each in done) for name in ("denoising_peak_bytes", "peak_bytes")
+    )
+    memory = f"{format_bytes(get_process_peak())} (of the process)"
+    if denoising is not None:
+        memory = f"{format_bytes(denoising)} while denoising, {format_bytes(peak)} with decoding ({explain_peak()})"
     seconds = statistics.median(each.seconds for each in done)
     compiling = "" if settings.compile is None else ", with compiling in the first"
     print_line(
-        f"{seconds:.2f} s per image (median of {len(done)}{compiling}) on {get_device_name()}; peak memory {denoising} "
-        f"while denoising, {peak} with decoding ({explain_peak()})"
+        f"{seconds:.2f} s per image (median of {len(done)}{compiling}) on {get_device_name()}; peak memory {memory}"
     )
     print_line(loaded.describe_merging())

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from ppdiffusers_tome.tools.generation.image_settings import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
-from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
-from ppdiffusers_tome.tools.generation.tome_arguments import refuse_conflicts
+from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 
 HELP = "Try settings of token merging on this machine and model, and save the best."
-EXAMPLES = """It tries ratio=0.5, the presets and the cache over steps on all prompts; the least similar image counts.
+EXAMPLES = """It tries ratio=0.5, the presets and the cache over steps on all prompts, in three rounds with the unmerged
+pipeline among them, of which the medians count; of similarity the least counts.
 Of those that are faster it saves the fastest that reach --target-psnr or, with --target-speedup alone, the most
 similar. It writes tome.json (for --config, and ToMeConfig.load in Python), tune.md and tune.json (all that was tried).
 If none reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it, and keeps what it has found.
@@ -47,50 +48,57 @@ def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args)
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
     given = args.configs and [combine_settings(each, {}) for each in args.configs]
-    refuse_conflicts(args, given or [])
     candidates = list_candidates(given, [settings.steps])
     target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
-    trials: list[Trial] = []
+    trials: dict[int, Trial] = {}
     with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, are_default_prompts=args.prompt is None)
-        is_stopped = False
+        stopped = None
         try:
-            for trial in _try_settings(loaded, prompts, candidates):
-                trials.append(trial)
-        except KeyboardInterrupt:
-            is_stopped = True
+            for number, trial in _try_settings(loaded, prompts, candidates):
+                trials[number] = trial
+        except KeyboardInterrupt as error:
             if len(trials) < 2:
                 raise
+            stopped = error
         run = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
-        _write(paths, run, target, conclude(loaded.pipe, target, trials[0], trials[1:]))
-    if is_stopped:
-        raise KeyboardInterrupt
+        unmerged, *others = trials.values()
+        tuned = conclude(loaded.pipe, target, unmerged, others)
+        if stopped is not None:
+            tried = "; ".join(trial.name for trial in others)
+            verdict = f"Stopped with {len(others)} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
+            tuned = replace(tuned, verdict=verdict)
+        _write(paths, run, target, tuned)
+    if stopped is not None:
+        raise stopped
 
 
-def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig]) -> Iterator[Trial]:
+def _try_settings(
+    loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig]
+) -> Iterator[tuple[int, Trial]]:
     """Try the unmerged pipeline and the candidates, and tell of each."""
     import numpy as np
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tuning.trials import Run, try_candidates
+    from ppdiffusers_tome.tuning.trials import ROUNDS, Run, try_candidates
 
     edges = loaded.load_edges()
     log("Ctrl-C keeps what is found")
 
-    def generate(number: int, steps: int | None = None) -> GeneratedImage:
-        return loaded.generate(prompts[number], number, edges, steps=steps)
-
     def run_calls() -> Run:
-        images = [generate(number) for number in range(len(prompts))]
-        return Run(sum(each.seconds for each in images), [np.asarray(each.image) for each in images])
+        images = [loaded.generate(prompt, number, edges) for number, prompt in enumerate(prompts)]
+        pixels, is_disturbed = [np.asarray(each.image) for each in images], any(each.is_disturbed for each in images)
+        return Run(sum(each.seconds for each in images), pixels, is_disturbed)
 
-    with tqdm(total=len(candidates) + 1, desc="settings", **choose_bar()) as bar:
-        steps = loaded.count_warm_up_steps()
-        for trial in try_candidates(loaded.pipe, candidates, run_calls, lambda: generate(0, steps)):
+    def warm_up(config: ToMeConfig) -> None:
+        loaded.generate(prompts[0], 0, edges, steps=loaded.count_warm_up_steps(config))
+
+    with tqdm(total=ROUNDS * (len(candidates) + 1), desc="settings", **choose_bar()) as bar:
+        for number, trial in try_candidates(loaded.pipe, candidates, run_calls, warm_up):
             tqdm.write(str(trial), file=sys.stderr)
             bar.update()
-            yield trial
+            yield number, trial
 
 
 def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
