@@ -13,7 +13,7 @@ from ppdiffusers_tome import compile_cpu
 from zoo import Specimen, specimens
 
 pytestmark = needs_openvino
-QUICK = ("unet", "controlnet")
+QUICK = ("unet",)
 
 
 def _contract(specimen: Specimen) -> Any:

@@ -515,6 +515,7 @@ def interrupt_at(number: int, model: paddle.nn.Layer) -> bool:
         return True
     finally:
         sys.settrace(None)
+        mapped_weights._LOCK._at_fork_reinit()  # a line may be that on which it is about to be released
     return False
 
 

@@ -14,7 +14,7 @@ from patching.test_other_functions import *  # noqa: F403
 from ppdiffusers_tome import ToMeValueError, apply_tome, compile_cpu, remove_tome, uncompile_cpu
 from ppdiffusers_tome.compilation.model import BOUNDS
 
-pytestmark = needs_openvino
+pytestmark = [*needs_openvino, pytest.mark.sweep]
 
 
 def _apply_and_compile(model: Any, *args: Any, **given: Any) -> Any:

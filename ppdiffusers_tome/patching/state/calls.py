@@ -111,7 +111,8 @@ class DenoiserCall:
                 f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged"
             )
             return None
-        if self.count_merged(layout) == 0:
+        num_merged = self._num_merged[layout] if layout in self._num_merged else self.count_merged(layout)
+        if num_merged == 0:
             return None
         key = (path, layout, tokens.shape[0])
         # What steps do not share is not kept: a block matches once, and memory is short.
@@ -120,7 +121,7 @@ class DenoiserCall:
         if key not in reductions:
             if layout not in self._reducers:
                 self._reducers[layout] = build_reducer(
-                    self.state.config, layout, self._num_merged[layout], timestep=self.timestep
+                    self.state.config, layout, num_merged, timestep=self.timestep
                 )
             reductions[key] = self._reducers[layout](tokens)
         return reductions[key]

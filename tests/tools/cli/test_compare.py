@@ -135,8 +135,9 @@ def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_p
 @pytest.mark.parametrize(
     ("gone", "drawn"),
     [
-        ("", ("unmerged", "ratio 0.5", "quality")), ("unmerged-*", ("unmerged", "ratio 0.5", "quality")),
-        ("quality-*", ("quality",)),
+        ("", ("unmerged", "ratio 0.5", "quality")),
+        pytest.param("unmerged-*", ("unmerged", "ratio 0.5", "quality"), marks=pytest.mark.sweep),
+        pytest.param("quality-*", ("quality",), marks=pytest.mark.sweep),
     ],
 )  # fmt: skip
 def test_images_that_are_gone_are_drawn_again(whole, copy, gone, drawn, capsys):
