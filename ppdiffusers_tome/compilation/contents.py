@@ -1,4 +1,4 @@
-"""What a program is made of: a model's code, its state and its weights, to find later changes.
+"""The code, the state and the weights of a model, to find later changes.
 
 A program holds what known code did once. So a model is compiled only if all of it is code of Paddle, ppdiffusers and
 this package; all that such code may read is compared by value, at any depth.
@@ -205,7 +205,10 @@ class Contents:
         self._owner = owner
 
     def _read_layer(self, layer: Layer) -> None:
-        """Describe a layer; the functions and hooks on the model itself run around its programs."""
+        """Describe a layer.
+
+        The functions and hooks on the model itself run around its programs.
+        """
         owner, self._owner, is_model = self._owner, layer, layer is self._model
         self._read_class(type(layer))
         slots = [slot for each in vars(layer).get(SLOTS, {}).values() for slot in each]
@@ -234,7 +237,7 @@ class Contents:
                 self._read(cell.cell_contents)
 
     def _read_class(self, cls: type) -> bool:
-        """Describe a class, whose methods and attributes may be replaced; return whether it is known."""
+        """Describe a class, and return whether it is known."""
         for base in cls.__mro__[:-1]:
             if id(base) in self._numbers or base in _CONTAINERS:
                 continue
@@ -267,7 +270,7 @@ def put_scales(twin: Layer, scales: Sequence[Any]) -> None:
 
 
 def _find_origin(function: Any) -> str:
-    """Return the module of a function; of one made by ``exec`` there may be none."""
+    """Return the module of a function, "" of one made by ``exec``."""
     return find_module(function) if isinstance(function, FunctionType) else function.__module__ or "builtins"
 
 

@@ -92,7 +92,7 @@ def _list_weights(model: Layer) -> list[paddle.Tensor]:
 
 
 def _find_or_write(arrays: list[np.ndarray], label: str) -> list[np.ndarray]:
-    """Return equal arrays on a mapped file, which is written where it is missing or damaged."""
+    """Return equal arrays on a mapped file; write a missing or damaged one."""
     key = hash_arrays(arrays)
     path = find_cache_folder() / "weights" / f"{key}.weights"
     mapped = _map_file(path, arrays, key)
@@ -147,7 +147,7 @@ def _write_file(path: Path, arrays: list[np.ndarray], label: str) -> None:
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """Delete the files that were not used for longest, so that one more is within the bound."""
+    """Delete the least recently used files, to keep the bound with one more."""
     found = []
     for path in folder.glob("*.weights*"):
         with contextlib.suppress(FileNotFoundError):  # another process renamed or deleted it

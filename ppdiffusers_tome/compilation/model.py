@@ -49,7 +49,7 @@ _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call'
 
 
 class _Step(NamedTuple):
-    """What a call has to do with other steps; nothing without ToMe."""
+    """The relation of a call to other steps; none without ToMe."""
 
     call: DenoiserCall | None = None
     cached: CachedCall | None = None
@@ -58,7 +58,10 @@ class _Step(NamedTuple):
 
     @property
     def stores_values(self) -> bool:
-        """True in every step that a cache computes, also where no later one needs its values: one program for all."""
+        """True in every step that a cache computes.
+
+        Also where no later step needs the values, so that all have one program.
+        """
         return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
 
 
@@ -71,7 +74,7 @@ class CompiledModel:
         self._contents: Contents | None = None
         self._read_in: WeakSet[Any] = WeakSet()  # the pipelines' calls in which the weights were read
         self._weights = ("", "")  # the present ones and those before
-        self._keeps_timestep: dict[str, bool] = {}  # by contents: whether it embeds the timestep that it gets
+        self._keeps_timestep: dict[Any, bool] = {}  # whether it embeds the timestep that it gets
         self._programs: OrderedDict[Any, Any] = OrderedDict()  # the last used last; None: by Paddle
         self._layouts: dict[Any, Any] = {}  # of the tokens in a kind of call
         self._warned: set[str] = set()
@@ -109,9 +112,12 @@ class CompiledModel:
             self._contents = None
             self._programs.clear()
             self._layouts.clear()
+            self._keeps_timestep.clear()
 
     def _compute(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any] | None:
-        """Compute a call by a program; return its output in a tuple, None if Paddle computes it.
+        """Compute a call by a program; its output is in a tuple.
+
+        None where Paddle computes it, as was said before.
 
         Raises:
             UncompilableError: why Paddle computes it.
@@ -154,10 +160,10 @@ class CompiledModel:
         """Refuse a model that embeds another timestep than it gets, by which its step is known."""
         from ppdiffusers_tome.compilation.trace import embeds_input
 
-        if contents.digest not in self._keeps_timestep:
-            arguments = take_tensors((args, kwargs), [])
-            self._keeps_timestep[contents.digest] = embeds_input(layer, contents, arguments, tensors, call)
-        if not self._keeps_timestep[contents.digest]:
+        arguments = take_tensors((args, kwargs), [])  # a number with a fraction is cut off, and a tensor is not
+        if (key := (contents.digest, arguments)) not in self._keeps_timestep:
+            self._keeps_timestep[key] = embeds_input(layer, contents, arguments, tensors, call)
+        if not self._keeps_timestep[key]:
             raise UncompilableError("it embeds another timestep than it gets, and its settings depend on the step")
 
     def _update_contents(self, layer: Layer) -> Contents:

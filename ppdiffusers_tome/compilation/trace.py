@@ -71,9 +71,7 @@ def trace_call(
     """
     outputs: list[Any] = []
     with _LOCK, _static_mode() as program:
-        weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(contents.tensors)]
-        inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(tensors)]
-        twin = make_twin(layer, {id(x): symbol for x, symbol in zip(contents.tensors, weights, strict=True)})
+        twin, inputs = _make_symbolic_twin(layer, contents, tensors)
         args, kwargs, predicted, reductions, scales = given = put_tensors(arguments, inputs)
         put_scales(twin, scales)
         step, before = StepCall(predicted, reductions, stores_values), Contents(twin)
@@ -92,15 +90,20 @@ def trace_call(
 def embeds_input(
     layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor], call: DenoiserCall
 ) -> bool:
-    """Return whether a layer embeds the timestep that is among its arguments, as it is."""
+    """Return whether a layer embeds the timestep that it gets."""
     with _LOCK, _static_mode():
-        weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(contents.tensors)]
-        inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(tensors)]
-        twin = make_twin(layer, {id(x): symbol for x, symbol in zip(contents.tensors, weights, strict=True)})
+        twin, inputs = _make_symbolic_twin(layer, contents, tensors)
         step, (args, kwargs) = StepCall(), put_tensors(arguments, inputs)
         with suppress(Exception):  # whatever fails will again, where the call is traced
             run_twin(twin, args, kwargs, call, step)
         return _is_input(step.timestep)
+
+
+def _make_symbolic_twin(layer: Layer, contents: Contents, tensors: Sequence[paddle.Tensor]) -> tuple[Layer, list[Any]]:
+    """Make a twin with symbols as weights, and symbols for a call's tensors."""
+    weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(contents.tensors)]
+    inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(tensors)]
+    return make_twin(layer, {id(x): symbol for x, symbol in zip(contents.tensors, weights, strict=True)}), inputs
 
 
 @contextmanager
@@ -113,7 +116,7 @@ def _static_mode() -> Iterator[Any]:
 
 
 def _require_unchanged(before: Contents, arguments: Structure, inputs: Sequence[Any], given: Any) -> None:
-    """Refuse a call that sets an attribute or fills an argument, which a program would not."""
+    """Refuse a call that sets an attribute or fills an argument."""
     if change := before.find_change():
         raise UncompilableError(f"{change} in every call")
     found: list[Any] = []

@@ -46,7 +46,7 @@ def make_twin(model: Layer, tensors: Mapping[int, Any]) -> Layer:
 
 @dataclass(eq=False)
 class StepCall:
-    """What a call of a twin gets of earlier steps and leaves for later ones.
+    """The values that a twin's call gets of earlier steps and leaves for later ones.
 
     To the overrides of the cache over steps it is a ``CachedCall``.
 
