@@ -162,6 +162,18 @@ def test_a_model_that_changes_its_timestep(settings: dict[str, Any], monkeypatch
     assert difference(found, expected) <= 1e-6
 
 
+def test_a_number_with_a_fraction_between_tensors() -> None:
+    """Models cut it off, and not that of a tensor; none stands for the other."""
+    model, plain = (apply_tome(tiny.small_unet(), 0.5, end=0.5) for _ in range(2))
+    compile_cpu(model)
+    for timestep in (paddle.to_tensor([700.25]), 700.25, 499.5, paddle.to_tensor([700.25])):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=f"(?s).*{BY_PADDLE}")
+            found = tiny.run_unet(model, timestep=timestep)
+        assert difference(found, tiny.run_unet(plain, timestep=timestep)) <= 1e-4
+    assert set(vars(model)[COMPILED]._keeps_timestep.values()) == {True, False}
+
+
 def test_several_calls_a_step() -> None:
     """Two images in turns, and a call that belongs to no step."""
     text = tiny.text().shape[1:]
