@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.cpu.process import has_bfloat16
+from ppdiffusers_tome.cpu import has_bfloat16
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.edges import read_photo_file
