@@ -45,8 +45,7 @@ class Contents:
     """A model's code, state and weights at one moment.
 
     Attributes:
-        fault: what its user can mend, why no call of the model becomes a program; None without.
-        obstacle: the same, or code in it that is not known.
+        obstacle: why no call of the model becomes a program: a fault, or code in it that is not known; None without.
         tensors: parameters, buffers and other tensors, each once.
         digest: a hash of everything, equal where another process has equal contents; after ``read_weights``.
         weights: a hash of the tensors alone.
@@ -72,8 +71,7 @@ class Contents:
             self._read(model)
         except RecursionError:
             self._refuse("values that are nested too deeply")
-        self.fault = _find_fault(model, self.tensors)
-        self.obstacle = self.fault or self.obstacle
+        self.obstacle = find_fault(model, self.tensors) or self.obstacle
         self.addresses, self._versions = self._locate()
 
     def is_current(self) -> bool:
@@ -264,7 +262,8 @@ def _find_module(function: Any) -> str:
     return getattr(function, "__globals__", {}).get("__name__", "")
 
 
-def _find_fault(model: Layer, tensors: list[paddle.Tensor]) -> str | None:
+def find_fault(model: Layer, tensors: Sequence[paddle.Tensor]) -> str | None:
+    """Return what a user can mend of a model with these tensors, or None."""
     if others := {str(x.dtype) for x in tensors if x.is_floating_point()} - {str(paddle.float32)}:
         return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
     if not all(x.place.is_cpu_place() for x in tensors):
