@@ -23,6 +23,13 @@ _QUOTA_FILES = {"": ["cpu.max"], "cpu": ["cpu.cfs_quota_us", "cpu.cfs_period_us"
 _MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"
 _BLOCKTIME_VARIABLE = "KMP_BLOCKTIME"  # in milliseconds
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
+# The precisions of ``compile_cpu``, and what Linux calls a processor's instructions for them. Without those for 8 bits
+# products would be cut off at 16 bits.
+PRECISIONS = {
+    "float32": ("",),
+    "bfloat16": ("amx_bf16", "avx512_bf16", "bf16"),
+    "int8": ("amx_int8", "avx512_vnni", "avx_vnni"),
+}
 _THREADS = Bounds(Integral, "a whole number, 1 or more, or None for one a core", 1, or_none=True)
 _memory_is_kept = False  # a state of the process, as its memory is
 
@@ -140,9 +147,15 @@ def choose_threads() -> int:
     return _read_threads() or count_usable_cores()
 
 
-def has_bfloat16() -> bool:
-    """Return whether the processor computes in bfloat16: AMX, AVX-512 BF16, or that of ARM."""
-    return bool(re.search(r"\b(amx_bf16|avx512_bf16|bf16)\b", _read_cpu_info()))
+def has_precision(precision: str) -> bool:
+    """Return whether the processor computes in a precision of ``compile_cpu``."""
+    return re.search(rf"\b({'|'.join(PRECISIONS[precision])})\b", _read_cpu_info()) is not None
+
+
+def explain_lack(precision: str) -> str:
+    """Say that the processor does not compute in a precision, and what to do."""
+    sets = "AMX or AVX-512 BF16" if precision == "bfloat16" else "AMX, AVX-512 VNNI or AVX-VNNI"
+    return f"{precision} needs a processor that computes in it ({sets}), and this one does not; give float32"
 
 
 def find_processor_name() -> str | None:

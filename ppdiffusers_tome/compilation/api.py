@@ -9,7 +9,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.compilation.contents import find_fault
 from ppdiffusers_tome.compilation.mapped_weights import map_weights
 from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
-from ppdiffusers_tome.cpu import has_bfloat16, prepare_cpu
+from ppdiffusers_tome.cpu import explain_lack, has_precision, prepare_cpu
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
@@ -94,8 +94,8 @@ def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
 
 def require_compiler(precision: str) -> None:
     """Refuse an environment without OpenVINO, Paddle 3 or the precision."""
-    if precision not in tuple(BOUNDS):
-        known = " or ".join(map(repr, BOUNDS))
+    if precision not in tuple(PRECISIONS):
+        known = " or ".join(map(repr, PRECISIONS))
         raise ToMeValueError(f"precision must be {known}; got {shorten_repr(precision)}")
     if paddle.__version__.startswith("2."):
         raise ToMeValueError(
@@ -107,7 +107,5 @@ def require_compiler(precision: str) -> None:
         raise ToMeValueError(
             f"compile_cpu needs openvino ({type(error).__name__}: {error}); pip install 'openvino>=2026.4,<2027'"
         ) from error
-    if precision == "bfloat16" and not has_bfloat16():
-        raise ToMeValueError(
-            "bfloat16 needs a processor that computes in it (AMX or AVX-512 BF16), and this one does not; give float32"
-        )
+    if not has_precision(precision):
+        raise ToMeValueError(explain_lack(precision))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
 # mean square of the difference over that of the result.
-BOUNDS = {"float32": 0.001, "bfloat16": 0.1}
+BOUNDS = {"float32": 0.001, "bfloat16": 0.1, "int8": 0.1}
 # What is kept for later steps differs more where tokens are as near to one destination as to another.
 _KEPT_BOUND = 0.1
 _MOST_BYTES = 12 * 2**30  # that programs of a model hold; two are kept at least

@@ -7,12 +7,12 @@ import openvino
 import paddle
 
 from ppdiffusers_tome.compilation.precision import keep_precise
+from ppdiffusers_tome.compilation.quantization import quantize_layers
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
-from ppdiffusers_tome.cpu import count_usable_cores, measure_used_memory
+from ppdiffusers_tome.cpu import count_usable_cores, has_precision, measure_used_memory
+from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.merging.arrays import share_memory
-
-_HINTS = {"float32": "f32", "bfloat16": "bf16"}
 
 
 class Program:
@@ -30,9 +30,13 @@ class Program:
         self._inputs, self._output = trace.inputs, trace.output
         self.stored, self.layouts, self.has_skipped = trace.stored, trace.layouts, trace.has_skipped
         self._num_outputs = len(trace.model.outputs)
-        if precision == "bfloat16":
+        if precision == "int8" and not quantize_layers(trace.model):
+            raise UncompilableError("it has no layers to compute in 8 bits; give float32")
+        # The rest of a model in 8 bits, too.
+        is_rounded = precision != "float32" and has_precision("bfloat16")
+        if is_rounded:
             keep_precise(trace.model)
-        settings = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "INFERENCE_NUM_THREADS": threads}
+        settings = {"INFERENCE_PRECISION_HINT": "bf16" if is_rounded else "f32", "INFERENCE_NUM_THREADS": threads}
         # Pinned threads of several processes would all be on the first cores.
         settings["ENABLE_CPU_PINNING"] = threads >= count_usable_cores()
         # A request is for one call at a time.
