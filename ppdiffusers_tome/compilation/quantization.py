@@ -1,0 +1,105 @@
+"""Layers of a program in 8 bits, without calibration.
+
+A layer's weights are rounded to whole numbers from -127 to 127, with a scale for each channel of its output. What it
+gets is divided by its own largest number (of each token, or of each image where a convolution mixes tokens), rounded,
+and the result is multiplied by that number again. It is found in every call, so no calls need to be watched before, and
+nothing is cut off: ZeroQuant (Yao et al. 2022, section 4.2).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from openvino import opset15
+from openvino.utils.node_factory import NodeFactory
+
+_FEW_CHANNELS = 8  # of latents and images
+# What swish returns begins at -0.2785, so few of the 256 numbers are below zero.
+_LOWEST_SWISH, _BELOW_ZERO = 0.2785, 30
+
+
+def quantize_layers(model: Any) -> int:
+    """Let a program compute layers with weights in 8 bits.
+
+    In float stay layers that read or write latents or images, those of one row (timesteps), and products of two
+    activations, such as attention and similarities.
+
+    Returns:
+        How many layers are in 8 bits.
+    """
+    layers, rounded = list(filter(_is_quantizable, model.get_ordered_ops())), dict[Any, tuple[Any, Any]]()
+    for node in layers:
+        users = node.output(0).get_target_inputs()
+        results = [_write_layer(node, part, weight, rounded) for part, weight in _list_parts(node)]
+        result = results[0] if len(results) == 1 else opset15.add(*results)
+        for user in users:
+            user.replace_source_output(result.output(0))
+    return len(layers)
+
+
+def _is_quantizable(node: Any) -> bool:
+    name = node.get_type_name()
+    if name not in ("Convolution", "MatMul") or node.input_value(1).get_node().get_type_name() != "Constant":
+        return False
+    channels, shape = node.input_value(1).get_shape()[:2], node.input_value(0).get_shape()
+    if name == "Convolution":
+        return min(channels) > _FEW_CHANNELS
+    return len(shape) > 2 and len(node.input_value(1).get_shape()) == 2 and not node.get_attributes()["transpose_a"]
+
+
+def _list_parts(node: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield a layer's input and weights.
+
+    Of two that are joined, the shortcut and what is below it, each has a scale of its own: Q-Diffusion (Li et al. 2023,
+    section 4.2).
+    """
+    data, weight = node.input_value(0), node.input_value(1).get_node().data
+    joined = data.get_node()
+    if node.get_type_name() != "Convolution" or joined.get_type_name() != "Concat" or joined.get_input_size() != 2:
+        yield data, weight
+        return
+    border = joined.input_value(0).get_shape()[1]
+    yield joined.input_value(0), weight[:, :border]
+    yield joined.input_value(1), weight[:, border:]
+
+
+def _write_layer(node: Any, data: Any, weight: np.ndarray, rounded: dict[Any, tuple[Any, Any]]) -> Any:
+    """Return the result of a layer for a part of its input."""
+    is_convolution = node.get_type_name() == "Convolution"
+    if is_convolution and max(weight.shape[2:]) > 1:
+        axes = list(range(1, weight.ndim))
+    else:
+        axes = [1 if is_convolution else len(data.get_shape()) - 1]
+    key = data.get_node().get_name(), data.get_index(), *axes
+    if key not in rounded:  # query, key and value get the same
+        rounded[key] = _round_input(data, axes)
+    whole, scale = rounded[key]
+    made = 0 if is_convolution or node.get_attributes()["transpose_b"] else 1
+    weight = _round_weight(weight, tuple(axis for axis in range(weight.ndim) if axis != made))
+    layer = NodeFactory("opset15").create(node.get_type_name(), [whole, weight], node.get_attributes())
+    return opset15.multiply(layer, scale)
+
+
+def _round_input(data: Any, axes: list[int]) -> tuple[Any, Any]:
+    """Round what a layer gets.
+
+    Returns:
+        256 numbers of which the largest is 1, and what to multiply the layer's result by.
+    """
+    if data.get_node().get_type_name() == "Swish":
+        above, below = 255 - _BELOW_ZERO, _BELOW_ZERO
+        found, least = opset15.reduce_max(data, np.array(axes), keep_dims=True), _LOWEST_SWISH * above / below
+    else:
+        above, below = 127, 128
+        found, least = opset15.reduce_max(opset15.abs(data), np.array(axes), keep_dims=True), 1e-12
+    scale = opset15.maximum(found, np.float32(least))
+    ends = np.float32(-below / above), np.float32(1)
+    whole = opset15.fake_quantize(opset15.divide(data, scale), *ends, *ends, levels=256)
+    return whole, scale
+
+
+def _round_weight(weight: np.ndarray, axes: tuple[int, ...]) -> Any:
+    """Round weights, with a scale for all but some axes."""
+    scale = np.maximum(np.abs(weight).max(axis=axes, keepdims=True) / 127, np.float32(1e-20))
+    whole = np.rint(weight / scale).astype(np.int8)
+    return opset15.multiply(opset15.convert(opset15.constant(whole), "f32"), opset15.constant(scale))
