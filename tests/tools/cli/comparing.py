@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.tools.cli.program import main
-from tools.cli.conftest import PROMPT, ROCKET, SMALL
+from tools.cli.conftest import SMALL
 
 FILES = ["compare.json", "compare.jsonl", "compare.md", "compare.png", "images"]
 
