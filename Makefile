@@ -37,7 +37,7 @@ endef
 
 COMPARE := $(BIN)/ppdiffusers-tome compare --overwrite --output outputs
 ASTRONAUT := --prompt "a photo of an astronaut"
-COMPILE := $(if $(filter 2.6.%,$(PADDLE)),--cpu-kernels,--compile)
+COMPILE := $(if $(filter 2.6.%,$(PADDLE)),,--compile)
 CACHE := outputs/demo-all/cache=0.2.json
 MOTORCYCLE := --image examples/motorcycle.jpg --prompt "a photo of a motorcycle"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import paddle
 from ppdiffusers import ControlNetModel, DDIMScheduler, StableDiffusionControlNetPipeline
 
-from ppdiffusers_tome import compile_cpu, enable_cpu_kernels, prepare_cpu
+from ppdiffusers_tome import compile_cpu, prepare_cpu
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.images import read_image
 
@@ -60,9 +60,8 @@ else:
 
 pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)  # with PNDM, as it loads, merged images are worse
 pipe.apply_tome("balanced")  # in the UNet and the ControlNet
-if not on_gpu:
-    speed_up = compile_cpu if paddle.__version__ >= "3" else enable_cpu_kernels
-    speed_up(pipe)  # the first image waits for the compiling
+if not on_gpu and paddle.__version__ >= "3":
+    compile_cpu(pipe)  # the first image waits for the compiling
 paddle.seed(0)
 image = pipe(args.prompt, edges, num_inference_steps=args.steps, guidance_scale=guidance_scale).images[0]
 image.save(args.output)

@@ -11,7 +11,7 @@ from pathlib import Path
 import paddle
 from ppdiffusers import DDIMScheduler, StableDiffusionPipeline
 
-from ppdiffusers_tome import compile_cpu, enable_cpu_kernels, prepare_cpu
+from ppdiffusers_tome import compile_cpu, prepare_cpu
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the small model instead of Stable Diffusion 1.5")
@@ -46,9 +46,8 @@ else:
 
 pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)  # with PNDM, as it loads, merged images are worse
 pipe.apply_tome("balanced")
-if not on_gpu:
-    speed_up = compile_cpu if paddle.__version__ >= "3" else enable_cpu_kernels
-    speed_up(pipe)  # the first image waits for the compiling
+if not on_gpu and paddle.__version__ >= "3":
+    compile_cpu(pipe)  # the first image waits for the compiling
 paddle.seed(0)
 image = pipe(
     prompt, height=args.size, width=args.size, num_inference_steps=args.steps, guidance_scale=guidance_scale

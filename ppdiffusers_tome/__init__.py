@@ -13,8 +13,6 @@ from ppdiffusers_tome.version import __version__
 if TYPE_CHECKING:
     from ppdiffusers_tome.api import ToMeMixin, apply_tome, use_tome
     from ppdiffusers_tome.compilation.api import compile_cpu, uncompile_cpu
-    from ppdiffusers_tome.cpu.api import disable_cpu_kernels, enable_cpu_kernels
-    from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
     from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, get_tome, remove_tome
     from ppdiffusers_tome.patching.shared_copy import shared_copy
     from ppdiffusers_tome.tuning.api import tune
@@ -24,8 +22,6 @@ _LAZY = {
     "patching.apply": ("AppliedBlocks", "AppliedToMe", "get_tome", "remove_tome"),
     "patching.shared_copy": ("shared_copy",),
     "compilation.api": ("compile_cpu", "uncompile_cpu"),
-    "cpu.api": ("disable_cpu_kernels", "enable_cpu_kernels"),
-    "cpu.attention": ("CPUAttnProcessor",),
     "api": ("ToMeMixin", "apply_tome", "use_tome"),
     "tuning.results": ("Target", "Trial", "Tuned"),
     "tuning.api": ("tune",),
@@ -34,7 +30,6 @@ _LAZY = {
 __all__ = [
     "AppliedBlocks",
     "AppliedToMe",
-    "CPUAttnProcessor",
     "NothingToMergeError",
     "Target",
     "ToMeConfig",
@@ -47,8 +42,6 @@ __all__ = [
     "__version__",
     "apply_tome",
     "compile_cpu",
-    "disable_cpu_kernels",
-    "enable_cpu_kernels",
     "get_tome",
     "install",
     "keep_freed_memory",

@@ -20,8 +20,9 @@ import paddle
 from paddle.nn import functional as F
 from tqdm import tqdm
 
-from ppdiffusers_tome.cpu.api import enable_cpu_kernels
+from ppdiffusers_tome.compilation.kernels import use_kernels
 from ppdiffusers_tome.cpu.process import prepare_cpu
+from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
@@ -293,7 +294,8 @@ def main() -> None:
     labels = sampling.get_class_labels(pipe)
     prompts = list(find_model(args.model).default_prompts) if labels is None else labels.list_names()
     height, width = sampling.get_native_size(pipe)
-    enable_cpu_kernels(pipe)
+    for _, model in list_models(pipe, denoisers_only=False):
+        use_kernels(model)
     layers = find_finest_self_attention(pipe)
 
     def generate(prompt: str, seed: int, steps: int) -> np.ndarray:

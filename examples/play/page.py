@@ -33,7 +33,7 @@ def render_page(studio: Studio, language: str) -> str:
     is_given = not settings.tome.changes_nothing
     facts = [model.label, get_device_name(), settings.dtype]
     facts += [words("compiled", precision=settings.compile)] if settings.compile else []
-    facts += [words("cpu_kernels")] if settings.cpu_kernels else ["xformers"] if settings.xformers else []
+    facts += ["xformers"] if settings.xformers else []
     # On a transformer of classes the cache keeps more than merging.
     preset = GIVEN if is_given else NONE if labels is not None else DEFAULT_PRESET
     presets = [GIVEN] * is_given + [*PRESETS, OWN, NONE]

@@ -8,7 +8,6 @@ WORDS = {
     "subtitle": ("The same image and noise, unmerged and with your settings.",
                  "同一噪声、同一张图，对比不合并与所选设置的结果。"),
     "compiled": ("compiled in {precision}", "以 {precision} 编译"),
-    "cpu_kernels": ("CPU kernels", "CPU 算子"),
     "prompt": ("Prompt", "提示词"),
     "class": ("Class", "类别"),
     "merging": ("Token merging", "Token 合并"),

@@ -24,6 +24,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import paddle
 from photographs import SUBJECTS, Subject, prompt_of
 from PIL import Image
 from recognition import nearest_subject
@@ -31,7 +32,7 @@ from tqdm import tqdm
 from views import WIDTH, make_held_out_views, render_view
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
-from ppdiffusers_tome.cpu.api import enable_cpu_kernels
+from ppdiffusers_tome.compilation.api import compile_cpu
 from ppdiffusers_tome.tools.generation.model_sources import PHOTOGRAPHS, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
@@ -107,7 +108,8 @@ def main() -> None:
     controlnet = find_controlnet("controlnet") if args.controlnet else None
     pipe = load_pipeline(find_model(args.model), controlnet)
     pipe.set_progress_bar_config(disable=True)
-    enable_cpu_kernels(pipe)  # the same images except for rounding, in half the time on a CPU
+    if paddle.get_device() == "cpu":
+        compile_cpu(pipe)  # the same images except for rounding, in half the time
     height, width = get_native_size(pipe)
     kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "images"
     rows = []

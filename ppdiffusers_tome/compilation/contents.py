@@ -19,8 +19,6 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.mapped_weights import hash_arrays
 from ppdiffusers_tome.compilation.twin import COMPILED
-from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
-from ppdiffusers_tome.cpu.kernel import find_module
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.patching.override import SLOTS, list_overrides
 
@@ -144,8 +142,6 @@ class Contents:
 
     def _read(self, value: Any) -> None:
         """Describe a value in the text, and all that is in it."""
-        if type(value) is CPUAttnProcessor:  # which computes the same
-            value = value.replaced
         if isinstance(value, _PLAIN):
             self._text.append(repr(value))
         elif id(value) in self._numbers:
@@ -216,7 +212,7 @@ class Contents:
         replaced = {"forward", *(each.method_name for each in list_overrides(layer))}
         functions = [vars(layer).get(name) for name in replaced] + [slot.inside for slot in slots]
         for function in functions if not is_model else ():
-            if function is not None and not find_module(function).startswith("ppdiffusers_tome."):
+            if function is not None and not _find_module(function).startswith("ppdiffusers_tome."):
                 self._refuse(f"a function in place of a method ({getattr(function, '__qualname__', function)})")
         for name in _HOOKS if not is_model else ():
             if vars(layer)[name]:
@@ -249,7 +245,7 @@ class Contents:
                 function = getattr(value, "__func__", getattr(value, "fget", value))
                 if isinstance(function, FunctionType):
                     self._require_known(_find_origin(function), f"{base.__name__}.{name}")
-                    if not find_module(function).startswith("ppdiffusers_tome."):
+                    if not _find_module(function).startswith("ppdiffusers_tome."):
                         self._text.append(f"{name} {function.__module__}.{function.__qualname__}")
                 elif not name.startswith("__") or type(value).__module__ != "builtins":
                     self._text.append(name)
@@ -271,7 +267,13 @@ def put_scales(twin: Layer, scales: Sequence[Any]) -> None:
 
 def _find_origin(function: Any) -> str:
     """Return the module of a function, "" of one made by ``exec``."""
-    return find_module(function) if isinstance(function, FunctionType) else function.__module__ or "builtins"
+    return _find_module(function) if isinstance(function, FunctionType) else function.__module__ or "builtins"
+
+
+def _find_module(function: Any) -> str:
+    """Return the module in which a function was written, or ""."""
+    # Its ``__module__`` may be copied from the function that it replaced.
+    return getattr(function, "__globals__", {}).get("__name__", "")
 
 
 def _find_fault(model: Layer, tensors: list[paddle.Tensor]) -> str | None:

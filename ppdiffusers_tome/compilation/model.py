@@ -20,10 +20,9 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import Contents, put_scales
+from ppdiffusers_tome.compilation.kernels import use_kernels
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.compilation.twin import COMPILED, StepCall, make_twin, run_twin
-from ppdiffusers_tome.cpu.attention import replace_processors
-from ppdiffusers_tome.cpu.convolution import replace_convolutions
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
@@ -234,11 +233,9 @@ class CompiledModel:
         if note is not None and os.path.isfile(note):  # False too where Path raises, as in a folder without permission
             return None
         twin = make_twin(layer, {id(x): x for x in contents.tensors})
-        # Paddle's own attention takes gigabytes for a large image.
-        replace_processors(twin)
-        replace_convolutions(twin)
         args, kwargs, predicted, reductions, scales = put_tensors(arguments, tensors)
         put_scales(twin, scales)
+        use_kernels(twin)
         computed = StepCall(predicted, reductions, step.stores_values)
         expected = run_twin(twin, args, kwargs, step.call, computed)
         result = program.run(tensors)

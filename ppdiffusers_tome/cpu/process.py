@@ -134,7 +134,7 @@ def let_threads_sleep() -> None:
     """Let Paddle's threads sleep after an operator instead of spinning."""
     if _BLOCKTIME_VARIABLE in os.environ:
         return
-    # They spin for 200 ms, on the cores that onnxruntime's threads need for the next operator.
+    # They spin for 200 ms, on the cores that OpenVINO's threads need next.
     os.environ[_BLOCKTIME_VARIABLE] = "1"
     with suppress(OSError, AttributeError):  # Paddle is not loaded yet and will read it, or has another OpenMP
         ctypes.CDLL("libiomp5.so", mode=os.RTLD_NOLOAD).kmp_set_blocktime(1)

@@ -23,8 +23,6 @@ from ppdiffusers_tome import (
     ToMeTypeError,
     ToMeValueError,
     apply_tome,
-    disable_cpu_kernels,
-    enable_cpu_kernels,
     get_tome,
     remove_tome,
     shared_copy,
@@ -193,9 +191,7 @@ def test_flags_without_their_sublayer_are_named() -> None:
 
 
 NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusionPipeline, [1]]
-FUNCTIONS = [
-    apply_tome, remove_tome, get_tome, shared_copy, enable_cpu_kernels, disable_cpu_kernels
-]  # fmt: skip
+FUNCTIONS = [apply_tome, remove_tome, get_tome, shared_copy]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -1,9 +1,10 @@
-"""Measure images of pipelines that OpenVINO compiled, beside Paddle's with ``enable_cpu_kernels``.
+"""Measure images of pipelines that OpenVINO compiled, beside Paddle's.
 
     PYTHONPATH=tests python -m benchmarks.compiled_images images photographs --precisions float32 bfloat16
     PYTHONPATH=tests python -m benchmarks.compiled_images first photographs --precisions float32 bfloat16
 
-``images``: similarity to Paddle's image of the same prompt, seed and setting, and seconds of an image, in turns.
+``images``: similarity to Paddle's image of the same prompt, seed and setting, and seconds of an image, in turns. Paddle
+has onnxruntime's kernels for attention and convolutions, as where programs are compared.
 ``first``: seconds of a fresh process's first image, compiling included, with an empty folder of notes, so that programs
 are compared with Paddle, and with a filled one. DDIM; each command writes compiled_COMMAND_MODEL.md and .json.
 """
@@ -66,11 +67,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 def load_model(name: str, engine: str) -> Any:
     """Load a model that Paddle computes, or programs of a precision."""
     from ppdiffusers_tome.compilation.api import compile_cpu
-    from ppdiffusers_tome.cpu.api import disable_cpu_kernels
 
-    model = Model(name, SCHEDULER)
+    model = Model(name, SCHEDULER, uses_kernels=engine == PADDLE)
     if engine != PADDLE:
-        compile_cpu(disable_cpu_kernels(model.pipe), engine)
+        compile_cpu(model.pipe, engine)
     return model
 
 

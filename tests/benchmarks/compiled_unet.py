@@ -1,14 +1,13 @@
-"""Measure a call of a UNet that OpenVINO compiled, beside today's kernels and OpenVINO from PyTorch.
+"""Measure a call of a UNet that OpenVINO compiled, beside OpenVINO from PyTorch.
 
     PYTHONPATH=tests python -m benchmarks.compiled_unet --peer-python venv-with-openvino/bin/python
     PYTHONPATH=tests python -m benchmarks.compiled_unet --precisions float32 bfloat16 --sizes 512 --rounds 1
 
 Stable Diffusion 1.5's shape with random weights. A program holds the weights once more, so each row has a process of
-its own, and the processes take turns: unmerged, ``ratio=0.5`` and the presets by ``compile_cpu``, some of them with
-``enable_cpu_kernels`` alone, and with --peer-python the rows of ``openvino_peer.py``. In the first round a row's folder
-of notes is empty, so its program is compared with Paddle; in later rounds it is filled. Writes compiled_unet.md and
-compiled_unet.json, and compiled_unet.jsonl line by line: stopped, the same command resumes, and with more --rounds it
-adds some.
+its own, and the processes take turns: unmerged, ``ratio=0.5`` and the presets by ``compile_cpu``, and with
+--peer-python the rows of ``openvino_peer.py``. In the first round a row's folder of notes is empty, so its program is
+compared with Paddle; in later rounds it is filled. Writes compiled_unet.md and compiled_unet.json, and
+compiled_unet.jsonl line by line: stopped, the same command resumes, and with more --rounds it adds some.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from benchmarks.random_models import RANDOM_UNETS
 from benchmarks.results import parse_count, parse_size, run_jobs
 from benchmarks.timing import Spread, measure_seconds, rotate
 from benchmarks.variants import NONE, OURS, VARIANTS, apply_variant
-from benchmarks.workloads import CPU, Case, load_workload
+from benchmarks.workloads import PLAIN, Case, load_workload
 from ppdiffusers_tome.cpu.process import choose_threads, has_bfloat16
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
@@ -43,9 +42,8 @@ from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 from ppdiffusers_tome.tools.measure.system import describe_machine
 
-COMPILED, KERNELS, PEER = "compiled", "kernels", "from PyTorch"
+COMPILED, PEER = "compiled", "from PyTorch"
 COMPILED_VARIANTS = (NONE, OURS, "preset-balanced", "preset-quality")
-KERNEL_VARIANTS = COMPILED_VARIANTS[:3]
 PEER_SCRIPT = Path(__file__).with_name("openvino_peer.py")
 PEER_VARIANTS = ("torch", "torch-tomesd", "openvino", "openvino-tomesd")
 RATIO, FLOAT32, BFLOAT16 = 0.5, "float32", "bfloat16"
@@ -59,7 +57,7 @@ class Row:
     Attributes:
         model, size, batch: of the call.
         precision: of the computation.
-        engine: ``COMPILED``, ``KERNELS`` or ``PEER``.
+        engine: ``COMPILED`` or ``PEER``.
         variant: of ``VARIANTS``; of a peer, one of its own.
     """
 
@@ -129,8 +127,6 @@ def list_rows(args: argparse.Namespace, size: int, precision: str) -> list[Row]:
     """List what takes turns at a size and precision."""
     row = Row(args.model, size, args.batch, precision, COMPILED, NONE)
     rows = [replace(row, variant=name) for name in args.variants]
-    if precision == FLOAT32:
-        rows += [replace(row, engine=KERNELS, variant=name) for name in args.variants if name in KERNEL_VARIANTS]
     if args.peer_python is not None:
         rows += [replace(row, engine=PEER, variant=name) for name in PEER_VARIANTS]
     return rows
@@ -164,26 +160,27 @@ def measure(row: Row, repeats: int, folder: Path, compares: bool) -> dict[str, A
     """
     from ppdiffusers_tome.compilation.api import compile_cpu, uncompile_cpu
     from ppdiffusers_tome.compilation.comparison import measure_difference
+    from ppdiffusers_tome.compilation.kernels import use_kernels
 
     if compares:
         shutil.rmtree(folder, ignore_errors=True)
     os.environ["XDG_CACHE_HOME"] = str(folder.absolute())
     warnings.filterwarnings("error", "ToMe: ")  # such as of a call that Paddle computes instead
-    model, run = load_workload(Case(row.model, FLOAT32, CPU, row.size, row.batch, steps=1))
+    model, run = load_workload(Case(row.model, FLOAT32, PLAIN, row.size, row.batch, steps=1))
     outputs: list[Any] = []
     model.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output))
     with apply_variant(model, VARIANTS[row.variant], RATIO):
-        begin = measure_seconds(lambda: compile_cpu(model, row.precision) if row.engine == COMPILED else None)
+        begin = measure_seconds(lambda: compile_cpu(model, row.precision))
         first, *seconds = (measure_seconds(lambda: run(1)) for _ in range(repeats + 1))
         found = {
-            "compared": compares and row.engine == COMPILED,
+            "compared": compares,
             "making": begin + first - statistics.median(seconds),
             "seconds": seconds,
             "peak_mib": read_mebibytes("VmHWM"),
             "own_mib": read_mebibytes("RssAnon"),
         }
         if found["compared"]:
-            uncompile_cpu(model)
+            use_kernels(uncompile_cpu(model))
             run(1)
             found["difference"] = measure_difference(outputs[0], outputs[-1])
     return found
@@ -211,10 +208,9 @@ def make_table(results: dict[Row, list[dict[str, Any]]]) -> Table:
     seconds = {row: values for row, values in seconds.items() if values}
     bases: list[Callable[[Row], Row]] = [
         lambda row: replace(row, variant=row.variant.removesuffix("-tomesd") if row.engine == PEER else NONE),
-        lambda row: replace(row, engine=KERNELS, precision=FLOAT32),
         lambda row: replace(row, engine=PEER, variant="openvino"),
     ]
-    headings = ["size", "precision", "engine", "variant", "seconds", "times as fast as unmerged", "as kernels",
+    headings = ["size", "precision", "engine", "variant", "seconds", "times as fast as unmerged",
                 "as OpenVINO from PyTorch", "made in s, compared", "made in s", "peak MiB, compared", "peak MiB",
                 "own MiB, compared", "own MiB", "difference"]  # fmt: skip
     table = Table(headings, left=4)

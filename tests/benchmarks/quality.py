@@ -73,14 +73,13 @@ def load_model(args: argparse.Namespace) -> Any:
 
     from benchmarks.step_caches import Model
     from ppdiffusers_tome.compilation.api import compile_cpu
-    from ppdiffusers_tome.cpu.api import disable_cpu_kernels
 
-    model = Model(args.model, args.scheduler)
+    model = Model(args.model, args.scheduler, uses_kernels=args.compile is None)
     if args.enlarge is not None:
         model.pipe = StableDiffusionImg2ImgPipeline(**model.pipe.components, requires_safety_checker=False)
         model.pipe.set_progress_bar_config(disable=True)
     if args.compile is not None:
-        compile_cpu(disable_cpu_kernels(model.pipe), args.compile)
+        compile_cpu(model.pipe, args.compile)
     return model
 
 

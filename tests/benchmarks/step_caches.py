@@ -116,10 +116,11 @@ def list_variants(model: str, steps: int) -> list[Variant]:
 
 
 class Model:
-    """A model, ready to generate."""
+    """A model, ready to generate; by Paddle with onnxruntime's kernels, or to be compiled."""
 
-    def __init__(self, name: str, scheduler: str) -> None:
-        from ppdiffusers_tome.cpu.api import enable_cpu_kernels
+    def __init__(self, name: str, scheduler: str, *, uses_kernels: bool = True) -> None:
+        from ppdiffusers_tome.compilation.kernels import use_kernels
+        from ppdiffusers_tome.patching.models import list_models
         from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
         from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
@@ -127,7 +128,8 @@ class Model:
         self.pipe = load_pipeline(_find_source(name))
         self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
         self.pipe.set_progress_bar_config(disable=True)
-        enable_cpu_kernels(self.pipe)
+        for _, model in list_models(self.pipe, denoisers_only=False) if uses_kernels else ():
+            use_kernels(model)
         self.denoiser = getattr(self.pipe, "unet", None) or self.pipe.transformer
 
     def apply(self, variant: Variant) -> None:

@@ -59,9 +59,9 @@ class WindowProcessor:
     """Attention processor that runs a layer of self-attention in windows."""
 
     def __init__(self, division: int, *, moves: bool) -> None:
-        from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
+        from ppdiffusers_tome.compilation.kernels import AttnProcessor
 
-        self.division, self.moves, self.num_calls, self.attend = division, moves, 0, CPUAttnProcessor()
+        self.division, self.moves, self.num_calls, self.attend = division, moves, 0, AttnProcessor()
 
     def __call__(self, attn: Any, hidden_states: Any, *_: Any, **__: Any) -> Any:
         size = round(hidden_states.shape[1] ** 0.5) // self.division
@@ -150,13 +150,13 @@ def measure_layers(sides: Sequence[int], channels: int, num_heads: int, repeats:
     import paddle
     from ppdiffusers.models.attention_processor import Attention
 
-    from ppdiffusers_tome.cpu.attention import CPUAttnProcessor
+    from ppdiffusers_tome.compilation.kernels import AttnProcessor
     from ppdiffusers_tome.merging.grid import Grid
     from ppdiffusers_tome.merging.matchers import match_tokens
     from ppdiffusers_tome.merging.partition import random_partition
 
     attn = Attention(channels, heads=num_heads, dim_head=channels // num_heads)
-    attend, timestep, rows = CPUAttnProcessor(), paddle.to_tensor([500]), []
+    attend, timestep, rows = AttnProcessor(), paddle.to_tensor([500]), []
     for side in sides:
         grid = Grid(side, side)
         x = paddle.randn([2, grid.num_tokens, channels])

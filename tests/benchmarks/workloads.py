@@ -54,7 +54,7 @@ def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
     """
     import paddle
 
-    from ppdiffusers_tome.cpu.api import enable_cpu_kernels
+    from ppdiffusers_tome.compilation.kernels import use_kernels
 
     if case.dtype != "float32" and paddle.get_device() == "cpu":
         raise UserError(f"--dtype {case.dtype} needs a GPU with paddlepaddle-gpu")
@@ -64,7 +64,7 @@ def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
     if case.model != RANDOM_SD3:  # which computes attention in its own way: in half precision, flash attention
         denoiser.set_default_attn_processor()
         if case.attention == CPU:
-            enable_cpu_kernels(denoiser)
+            use_kernels(denoiser)
         elif case.attention in _PADDLE_NAMES:
             denoiser.enable_xformers_memory_efficient_attention(attention_op=_PADDLE_NAMES[case.attention])
     return denoiser, run

@@ -34,8 +34,6 @@ from ppdiffusers_tome import (
     ToMeTypeError,
     apply_tome,
     compile_cpu,
-    disable_cpu_kernels,
-    enable_cpu_kernels,
     remove_tome,
     shared_copy,
     uncompile_cpu,
@@ -593,14 +591,3 @@ def test_merging_that_is_recorded_is_paddles() -> None:
     with pytest.warns(UserWarning, match="is being recorded"), record_merging(model) as records:
         tiny.run_unet(model)
     assert records
-
-
-def test_kernels_of_the_cpu_beside_it() -> None:
-    model, plain = compiled(), tiny.small_unet()
-    for switch in (enable_cpu_kernels, disable_cpu_kernels):
-        switch(model)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            found = tiny.run_unet(model)
-        assert np.abs(found - tiny.run_unet(plain)).max() <= 1e-4
-    assert not [each for each in caught if BY_PADDLE in str(each.message)]

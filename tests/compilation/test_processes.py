@@ -22,10 +22,9 @@ import pytest
 
 import tiny
 from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
-from ppdiffusers_tome import apply_tome, compile_cpu, enable_cpu_kernels, remove_tome, shared_copy, uncompile_cpu
+from ppdiffusers_tome import apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu
 from ppdiffusers_tome.compilation import api, mapped_weights, trace
 from ppdiffusers_tome.compilation.twin import COMPILED, run_twin
-from ppdiffusers_tome.cpu.attention import has_kernels
 from ppdiffusers_tome.cpu.process import count_usable_cores
 from ppdiffusers_tome.patching.call_stack import CHANGE_LOCK
 
@@ -284,21 +283,6 @@ def test_uncompiling_frees_programs_at_once() -> None:
         assert program() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("order", ["before", "between", "own"])
-def test_uncompiling_leaves_the_kernels_of_the_user(order: str) -> None:
-    def list_kernels(unet: Any) -> tuple[bool, bool]:
-        return has_kernels(unet), "forward" in vars(unet.conv_in)
-
-    model = tiny.small_unet()
-    if order == "before":
-        enable_cpu_kernels(model)
-    compile_cpu(model)
-    if order == "between":
-        enable_cpu_kernels(model)
-    tiny.run_unet(model)
-    assert list_kernels(uncompile_cpu(model)) == (order != "own", order != "own")
 
 
 def test_nothing_is_left_of_a_model() -> None:

@@ -142,8 +142,7 @@ def test_a_page_says_how_images_are_computed(tmp_path: Path, monkeypatch: pytest
     studio = make_studio("--model", str(tmp_path))
     plain = studio.plain
     for changed, language, words in (
-        ({}, "en", "float32"), ({"cpu_kernels": True}, "en", "float32 · CPU kernels"),
-        ({"cpu_kernels": True}, "zh", "CPU 算子"),
+        ({}, "en", "float32"),
         ({"compile": "bfloat16"}, "en", "float32 · compiled in bfloat16"),
         ({"compile": "bfloat16"}, "zh", "float32 · 以 bfloat16 编译"),
     ):  # fmt: skip

@@ -12,7 +12,8 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome.cpu.api import enable_cpu_kernels
+from ppdiffusers_tome.compilation.kernels import use_kernels
+from ppdiffusers_tome.patching.models import list_models
 from repository.pages import DOCS, README, ROOT, sections
 
 NAMES = ("DiT", "StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img")
@@ -48,7 +49,9 @@ def offline(monkeypatch, tmp_path):
         pipe = load_pipeline.__func__(cls, str(tiny.PHOTOGRAPHS), **parts)
         pipe.unet.register_to_config(sample_size=8)  # what a pipeline takes its default size from
         pipe.set_progress_bar_config(disable=True)
-        return enable_cpu_kernels(pipe)  # 768x768 in 8 GiB
+        for _, model in list_models(pipe, denoisers_only=False):
+            use_kernels(model)  # 768x768 in 8 GiB
+        return pipe
 
     monkeypatch.setattr(ppdiffusers.DiffusionPipeline, "from_pretrained", classmethod(load))
     monkeypatch.setattr(ppdiffusers.ControlNetModel, "from_pretrained", classmethod(load))

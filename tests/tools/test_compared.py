@@ -76,7 +76,7 @@ def make_row(configuration: Configuration, speed: float, psnrs: list[float] | No
 
 RUN = dict(
     model="m", width=64, height=64, steps=2, scheduler="s", guidance_scale=1.0, dtype="float32", controlnet=None,
-    xformers=False, cpu_kernels=False, compile=None, prompts=["p"], seeds=[0],
+    xformers=False, compile=None, prompts=["p"], seeds=[0],
 )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from PIL import Image
 from ppdiffusers import DiTPipeline, StableDiffusionPipeline
 
 import tiny
-from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model, list_small_models
@@ -77,7 +76,6 @@ def test_edges_alone_tell_the_controlnet_what_to_generate(subject):
     pipe = load_pipeline(find_model("photographs"), find_controlnet("controlnet"))
     pipe.set_progress_bar_config(disable=True)
     pipe.apply_tome(0.5)
-    enable_cpu_kernels(pipe)
     edges = detect_edges(square_image(subject, 512))
     image = generate_image(pipe, "", height=512, width=512, seed=0, steps=6, guidance_scale=1.5, edges=edges)
     assert recognition.nearest_subject(np.asarray(image)) == subject

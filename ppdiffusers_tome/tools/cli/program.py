@@ -76,8 +76,8 @@ def _explain(error: Exception, args: Any) -> str | None:
     if isinstance(error, ToMeError):
         return str(error)
     if shortage := explain_shortage(error):
-        is_plain = not any(getattr(args, name, True) for name in ("cpu_kernels", "compile", "xformers"))
-        device_remedy = ", or give --xformers" if " on GPU" in shortage else ", or on a CPU give --cpu-kernels"
+        is_plain = not any(getattr(args, name, True) for name in ("compile", "xformers"))
+        device_remedy = ", or give --xformers" if " on GPU" in shortage else ", or on a CPU give --compile"
         remedy = device_remedy if is_plain else ""
         return f"there is not enough memory ({shortage}); make images smaller{remedy}"
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:

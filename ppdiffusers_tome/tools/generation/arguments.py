@@ -45,7 +45,6 @@ def add_image_arguments(
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
-    either.add_argument("--cpu-kernels", action="store_true", help="faster, in less memory; for a CPU with onnxruntime")
     either.add_argument("--compile", nargs="?", const="float32", choices=["float32", "bfloat16"], metavar="PRECISION",
                         help="fastest; for a CPU with openvino: float32 (default), or bfloat16 if it has that")
     group = parser.add_argument_group("ControlNet")

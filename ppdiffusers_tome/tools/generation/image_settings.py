@@ -40,7 +40,6 @@ class ImageSettings:
     controlnet_scale: float
     dtype: str
     xformers: bool
-    cpu_kernels: bool
     compile: str | None  # the precision, or None for models that are not compiled
 
     @property
@@ -104,7 +103,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         width=args.width, steps=steps, guidance_scale=args.guidance_scale, scheduler=args.scheduler, seed=args.seed,
         negative_prompt=args.negative_prompt,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
-        dtype=args.dtype, xformers=args.xformers, cpu_kernels=args.cpu_kernels, compile=args.compile,
+        dtype=args.dtype, xformers=args.xformers, compile=args.compile,
     )  # fmt: skip
     check_device(settings, "cpu" if has_only_cpu() else None)
     return settings
@@ -113,10 +112,9 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
 def check_device(settings: ImageSettings, device: str | None) -> None:
     """Refuse what a device does not have; None is not known yet."""
     dtype = settings.dtype
-    for option, is_given in (("--cpu-kernels", settings.cpu_kernels), ("--compile", settings.compile is not None)):
-        if is_given and (device not in (None, "cpu") or dtype != "float32"):
-            here = "" if device is None else f" on {device}"
-            raise UserError(f"{option} is for --dtype float32 on a CPU, and this is {dtype}{here}; omit it")
+    if settings.compile is not None and (device not in (None, "cpu") or dtype != "float32"):
+        here = "" if device is None else f" on {device}"
+        raise UserError(f"--compile is for --dtype float32 on a CPU, and this is {dtype}{here}; omit it")
     if device == "cpu" and (settings.xformers or dtype != "float32"):
         raise UserError(
             f"{'--xformers' if settings.xformers else f'--dtype {dtype}'} needs a GPU: Paddle's CPU has no kernels for "

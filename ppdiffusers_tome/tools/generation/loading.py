@@ -53,11 +53,8 @@ def _load_pipeline(settings: ImageSettings) -> LoadedPipeline:
 def _choose_kernels(pipe: Any, settings: ImageSettings) -> None:
     """Choose what computes attention, and on a CPU convolutions or whole models."""
     from ppdiffusers_tome.compilation.api import compile_cpu
-    from ppdiffusers_tome.cpu.api import enable_cpu_kernels
 
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
-    if settings.cpu_kernels:
-        enable_cpu_kernels(pipe)
     if settings.compile is not None:
         compile_cpu(pipe, settings.compile)

@@ -27,7 +27,7 @@ def format_run(run: Mapping[str, Any]) -> str:
     """Format what ``LoadedPipeline.describe_run`` returns as one line."""
     ways = {
         f"ControlNet {(run['controlnet'] or {}).get('model')}": run["controlnet"], "xformers": run["xformers"],
-        "CPU kernels": run["cpu_kernels"], f"compiled in {run['compile']}": run["compile"],
+        f"compiled in {run['compile']}": run["compile"],
     }  # fmt: skip
     return (
         f"{run['model']} model, {run['width']}x{run['height']} pixels, {format_count(run['steps'], 'step')}, "

@@ -37,9 +37,8 @@ generate --prompt x --cache x | cache='x' must be the fraction of steps
 generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
 visualize --config tome.json --ratio 0.5 | --ratio 0.5 and --config tome.json both hold the ratio; give one
-generate --prompt x --xformers --cpu-kernels | --cpu-kernels: not allowed with argument --xformers
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
-generate --prompt x --compile --cpu-kernels | --cpu-kernels: not allowed with argument --compile
+generate --prompt x --xformers --compile | --compile: not allowed with argument --xformers
 generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16')
 generate --prompt x --compile --dtype float16 | --compile is for --dtype float32 on a CPU, and this is float16
 generate --prompt x --model '' | --model has no model_index.json

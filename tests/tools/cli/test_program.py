@@ -142,7 +142,7 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
         raise MemoryError(reason)
 
     gpu = "Out of memory error on GPU 0"
-    for reason, remedy in ((gpu, "give --xformers"), ("all is taken", "on a CPU give --cpu-kernels")):
+    for reason, remedy in ((gpu, "give --xformers"), ("all is taken", "on a CPU give --compile")):
         monkeypatch.setattr(generate, "run", partial(fail, reason=reason))
         assert main(GENERATE) == 2
         error = capsys.readouterr().err
@@ -155,9 +155,8 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
 
 def test_options_of_another_device_are_refused(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")
-    for given in (["--cpu-kernels"], ["--compile", "float32"]):
-        assert main([*GENERATE, *given, "--output", str(tmp_path)]) == 2
-        assert f"{given[0]} is for --dtype float32 on a CPU, and this is float32 on gpu:0" in capsys.readouterr().err
+    assert main([*GENERATE, "--compile", "float32", "--output", str(tmp_path)]) == 2
+    assert "--compile is for --dtype float32 on a CPU, and this is float32 on gpu:0" in capsys.readouterr().err
 
 
 def test_table_in_markdown_and_aligned(capsys):

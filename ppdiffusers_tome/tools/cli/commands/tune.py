@@ -29,7 +29,7 @@ similar. It writes tome.json (for --config, and ToMeConfig.load in Python), tune
 If none reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it, and keeps what it has found.
 
   ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket" --prompt "a photo of a cat"
-  ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --scheduler ddim --prompt "a cat" --cpu-kernels
+  ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --scheduler ddim --prompt "a cat" --compile
   ppdiffusers-tome generate --config outputs/tome.json --prompt "a photo of a cat"
 """
 
