@@ -12,9 +12,9 @@ from ppdiffusers_tome.tools.cli.program import run_command
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, parse_settings
+from ppdiffusers_tome.tools.generation.checks import parse_settings, refuse_conflicts
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
-from ppdiffusers_tome.tools.generation.tome_arguments import refuse_conflicts
+from ppdiffusers_tome.tools.generation.settings import ImageSettings
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
 EXAMPLES = """It prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.

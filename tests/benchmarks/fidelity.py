@@ -24,7 +24,7 @@ from ppdiffusers_tome.tools.cli.commands import compare
 from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.generation.image_settings import parse_settings
+from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.measure.stats import Median

@@ -11,7 +11,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome.tools.compare import run
-from ppdiffusers_tome.tools.generation import sampling
+from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.images import write_image
 from tools.cli.comparing import compare, read_rows
 from tools.cli.conftest import PROMPT, ROCKET, heard, pixels_of
@@ -48,7 +48,7 @@ def copy(whole, tmp_path):
 
 
 def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_path, capsys, monkeypatch):
-    generate_image, left = sampling.generate_image, [None] * 7  # three warm-ups, and four images of two prompts
+    generate_image, left = loaded_pipeline.generate_image, [None] * 7  # three warm-ups, and four images of two prompts
 
     def stop(*given: Any, **settings: Any) -> Any:
         if not left:
@@ -57,7 +57,7 @@ def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_p
         return generate_image(*given, **settings)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sampling, "generate_image", stop)
+        patched.setattr(loaded_pipeline, "generate_image", stop)
         assert compare(tmp_path, *TWO, *BOTH) == 130
     assert read_keys(tmp_path) == [[PROMPT, 0], [ROCKET, 0]]
     assert not (tmp_path / "compare.json").exists()

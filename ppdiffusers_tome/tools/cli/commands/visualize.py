@@ -7,11 +7,9 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
-from ppdiffusers_tome.tools.generation.image_settings import parse_settings
-from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
+from ppdiffusers_tome.tools.generation.checks import parse_settings, parse_tome_config
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
-from ppdiffusers_tome.tools.generation.tome_arguments import add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.images import write_image
 
 HELP = "Generate an image and show which of its tokens merged, by step and level."
@@ -45,6 +43,7 @@ def run(args: argparse.Namespace) -> None:
     (path,) = prepare_folder(args.output, ["visualize.png"], overwrite=args.overwrite)
     with quiet_libraries():
         from ppdiffusers_tome.tools.figures.merged_sheets import make_groups_sheet
+        from ppdiffusers_tome.tools.generation.loading import load_for_prompts
         from ppdiffusers_tome.tools.recorder import MergingBlock, record_merging
 
         loaded, (prompt,) = load_for_prompts(settings, prompts, are_default_prompts=args.prompt is None)
