@@ -15,8 +15,8 @@ from PIL import Image
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
+from ppdiffusers_tome.tools.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.checks import check_loaded, describe_oddities
-from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.prompts import check_text
 from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE, ImageSettings
 from ppdiffusers_tome.tools.images import read_image
@@ -75,10 +75,10 @@ class Studio:
     With a ControlNet, images are generated with edges (``guided``) and without (``plain``).
     """
 
-    def __init__(self, settings: ImageSettings, prompts: list[str], **options: Any) -> None:
+    def __init__(self, settings: ImageSettings, prompt: str) -> None:
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
-        self.plain, (self.prompt,) = load_for_prompts(settings, prompts, **options)
+        self.plain, self.prompt = load_for_prompts(settings, [prompt]), prompt
         self.guided = None
         if settings.controlnet is not None:
             self.guided, pipe = self.plain, drop_controlnet(self.plain.pipe)

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     path = args.output / "compare.json"
     found = json.loads(path.read_text())
     with quiet_libraries():
-        loaded, _ = load_for_prompts(settings, found["run"]["prompts"])
+        loaded = load_for_prompts(settings, found["run"]["prompts"])
         add_block_seconds(loaded, {each.name: each for each in configurations}, found)
     path.write_text(json.dumps(found, indent=2) + "\n")
 

@@ -30,7 +30,7 @@ from words import LANGUAGES, WORDS, translate
 from examples.playing import FOLDER, encode_image, load_program, make_form
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.program import run_command
-from ppdiffusers_tome.tools.generation.arguments import DEFAULT_PRESET
+from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET
 from tools.cli.conftest import SMALL, draw_square
 
 pytestmark = pytest.mark.once

@@ -15,7 +15,7 @@ from ppdiffusers import DiTPipeline, StableDiffusionPipeline
 
 import tiny
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.generation.edges import detect_edges
+from ppdiffusers_tome.tools.edges import detect_edges
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model, list_small_models
 from ppdiffusers_tome.tools.generation.sampling import generate_image

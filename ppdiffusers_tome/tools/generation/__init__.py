@@ -1,6 +1,6 @@
 """From the name of a model and a prompt to an image.
 
 In the order of a command: ``arguments`` and ``prompts`` are asked for, ``models`` finds the model's files, ``checks``
-makes ``settings`` of it all, ``loading`` loads a ``LoadedPipeline``, and ``sampling`` draws, maybe guided by ``edges``.
-All before ``loading`` import no Paddle, which takes seconds: what is mistyped is refused at once.
+makes ``settings`` of it all, ``loading`` loads a ``loaded_pipeline``, and ``sampling`` draws its images. All before
+``loading`` import no Paddle, which takes seconds: what is mistyped is refused at once.
 """

@@ -4,27 +4,10 @@ A command's help has at most 60 lines, so a text here takes one, and rarely used
 """
 
 import argparse
-import textwrap
-from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.combine import UNSET
-from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.generation.models import PHOTOGRAPHS
 from ppdiffusers_tome.tools.generation.settings import DTYPES, PRECISIONS, SCHEDULERS
-
-DEFAULT_PRESET = "balanced"  # the preset where no setting of merging is given
-# Options that are not called like their setting: `--seed` is the image's.
-_OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
-_ATTRIBUTES = {each.name: each.name for each in fields(ToMeConfig)} | {"seed": "tome_seed"}
-_HELP = {  # of the settings that are not only listed
-    "method": f"{', '.join(METHODS)} (default: tome)",
-    "cache": "fraction of the steps to predict",
-}
 
 
 def add_image_arguments(
@@ -70,56 +53,7 @@ def add_image_arguments(
         group.add_argument("--controlnet-scale", type=float, metavar="X", help="strength (default: 1)")
 
 
-def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add the settings of ``ToMeConfig``.
-
-    Of those but the ratio and ``--config``, options that the user omits set no attribute.
-
-    Args:
-        parser: of the command.
-        default: what its help says stands for the ratio, or preset or file, which are added; None to add neither.
-    """
-    group = parser.add_argument_group("token merging")
-    if default is not None:
-        group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
-        group.add_argument("--ratio", type=float, metavar="X", help=f"fraction to merge (default: {default})")
-    listed = []
-    for field in fields(ToMeConfig)[1:]:  # all but the ratio
-        option = name_option(field.name)
-        settings: dict[str, Any] = {"type": _parse_value, "metavar": "X"}
-        if field.name == "method":
-            settings = {"metavar": "NAME"}
-        elif field.type == "bool":
-            settings = {"action": argparse.BooleanOptionalAction}
-        if field.name not in _HELP:
-            listed.append(option.replace("--", "--[no-]") if field.type == "bool" else option)
-        group.add_argument(
-            option, dest=_ATTRIBUTES[field.name], default=argparse.SUPPRESS,
-            help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
-        )  # fmt: skip
-    group.title = textwrap.fill(f"token merging, also {' '.join(listed)}", 76, break_on_hyphens=False)
-
-
-def name_option(setting: str) -> str:
-    """Return the option of a setting of ``ToMeConfig``."""
-    return "--" + _OPTION_NAMES.get(setting, setting).replace("_", "-")
-
-
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     """Add where the results go."""
     parser.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER", help="default: outputs")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
-
-
-def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of token merging that are options, without the ratio."""
-    given = {name: getattr(args, attribute, UNSET) for name, attribute in _ATTRIBUTES.items() if name != "ratio"}
-    return {name: value for name, value in given.items() if value is not UNSET}
-
-
-def _parse_value(text: str) -> Any:
-    """Return the value of a text, which ``ToMeConfig`` checks."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return None if text == "none" else text

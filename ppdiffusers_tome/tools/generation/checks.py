@@ -9,17 +9,14 @@ import argparse
 import inspect
 import math
 import re
-from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.cpu.process import has_bfloat16
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import shorten_repr
-from ppdiffusers_tome.tools.generation.arguments import DEFAULT_PRESET, get_tome_overrides, name_option
-from ppdiffusers_tome.tools.generation.edges import read_photo_file
+from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE, check_text
 from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE, ImageSettings
@@ -62,9 +59,8 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     settings = ImageSettings(
         model=model, controlnet=controlnet, photo=args.image, tome=ToMeConfig(0.0), height=args.height,
         width=args.width, steps=steps, guidance_scale=args.guidance_scale, scheduler=args.scheduler, seed=args.seed,
-        negative_prompt=args.negative_prompt,
+        negative_prompt=args.negative_prompt, dtype=args.dtype, xformers=args.xformers, compile=args.compile,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
-        dtype=args.dtype, xformers=args.xformers, compile=args.compile,
     )  # fmt: skip
     check_device(settings, "cpu" if has_only_cpu() else None)
     return settings
@@ -107,28 +103,6 @@ def check_device(settings: ImageSettings, device: str | None) -> None:
         raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
     if settings.compile == "bfloat16" and not has_bfloat16():
         raise UserError("--compile bfloat16 needs a processor that computes in it (AMX or AVX-512 BF16); give float32")
-
-
-def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
-    """Return the settings of a command with ``--ratio`` and ``--config``."""
-    overrides, base = get_tome_overrides(args), args.config
-    if args.ratio is not None:
-        if base is not None:
-            raise UserError(f"--ratio {args.ratio:g} and --config {base} both hold the ratio; give one of them")
-        overrides["ratio"] = args.ratio
-    elif base is None and not overrides:
-        base = DEFAULT_PRESET
-    tome = combine_settings(base, overrides)
-    refuse_conflicts(args, [tome])
-    return tome
-
-
-def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
-    """Refuse options of merging where no settings merge."""
-    if all(config.ratio == 0 for config in configs):
-        unused = [name_option(name) for name in get_tome_overrides(args) if name != "cache"]
-        if unused:
-            raise UserError(f"{unused[0]} has no effect without merging; give a ratio above 0, too, or omit it")
 
 
 def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> None:

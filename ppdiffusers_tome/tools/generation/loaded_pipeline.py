@@ -14,8 +14,8 @@ from PIL import Image
 from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation.checks import check_scheduler
-from ppdiffusers_tome.tools.generation.edges import load_edges
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
 from ppdiffusers_tome.tools.generation.settings import ImageSettings

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,13 +36,8 @@ _ARGUMENTS = {"prompt", "height", "width", "latents", "callback_on_step_end"}
 _PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"
 
 
-def load_for_prompts(
-    settings: ImageSettings, prompts: list[str], *, are_default_prompts: bool = False
-) -> tuple[LoadedPipeline, list[str]]:
-    """Load a pipeline; warn of prompts and sizes that do not suit.
-
-    As many classes replace default prompts where the pipeline has classes.
-    """
+def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedPipeline:
+    """Load a pipeline; refuse or warn of prompts and settings that do not suit."""
     check_device(settings, paddle.get_device())
     if settings.compile is not None:
         require_compiler(settings.compile)
@@ -52,18 +47,19 @@ def load_for_prompts(
     loaded = LoadedPipeline(pipe, settings, get_class_labels(pipe))
     check_scheduler(pipe.scheduler, settings.steps, may_scale=loaded.labels is None)
     check_loaded(loaded)
-    if loaded.labels is not None:
-        prompts = loaded.labels.list_names(len(prompts)) if are_default_prompts else prompts
-        for prompt in prompts:
+    oddities: dict[str, None] = {}  # each once, in their order
+    for prompt in prompts:
+        if loaded.labels is not None:
             loaded.labels.find_class(prompt)
-    for oddity in dict.fromkeys(each for prompt in prompts for each in describe_oddities(loaded, prompt).values()):
+        oddities |= dict.fromkeys(describe_oddities(loaded, prompt).values())
+    for oddity in oddities:
         warn(oddity)
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if settings.compile is not None:
         compile_cpu(pipe, settings.compile)
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
-    return loaded, prompts
+    return loaded
 
 
 def make_scheduler(name: str, config: Any) -> Any:

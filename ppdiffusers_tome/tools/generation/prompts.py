@@ -70,11 +70,10 @@ class ClassLabels:
     class_by_name: Mapping[str, int]  # a class may have several names, or none
     num_classes: int
 
-    def list_names(self, count: int | None = None) -> list[str]:
-        """List the first classes, or with None all that have a name."""
+    def list_names(self) -> list[str]:
+        """List the classes that have a name, each by its first."""
         names = {number: name for name, number in reversed(list(self.class_by_name.items()))}
-        numbers = sorted(names) if count is None else range(min(count, self.num_classes))
-        return [names.get(number, str(number)) for number in numbers]
+        return [names[number] for number in sorted(names)]
 
     def find_class(self, prompt: str) -> int:
         """Find the class that a prompt names, by number or by name.

@@ -14,15 +14,10 @@ from ppdiffusers_tome.tools.measure.units import format_count
 DTYPES = ("float32", "float16", "bfloat16")
 PRECISIONS = ("float32", "bfloat16")  # of compiled models, the default first
 SCHEDULERS = {
-    "ddim": "DDIMScheduler",
-    "dpmsolver++": "DPMSolverMultistepScheduler",
-    "euler": "EulerDiscreteScheduler",
-    "euler-a": "EulerAncestralDiscreteScheduler",
-    "heun": "HeunDiscreteScheduler",
-    "lcm": "LCMScheduler",
-    "lms": "LMSDiscreteScheduler",
-    "pndm": "PNDMScheduler",
-}
+    "ddim": "DDIMScheduler", "dpmsolver++": "DPMSolverMultistepScheduler", "euler": "EulerDiscreteScheduler",
+    "euler-a": "EulerAncestralDiscreteScheduler", "heun": "HeunDiscreteScheduler", "lcm": "LCMScheduler",
+    "lms": "LMSDiscreteScheduler", "pndm": "PNDMScheduler",
+}  # fmt: skip
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
 

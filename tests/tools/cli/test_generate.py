@@ -18,8 +18,8 @@ import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation import loading, sampling
-from ppdiffusers_tome.tools.generation.edges import load_edges
 from ppdiffusers_tome.tools.generation.models import find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.settings import SCHEDULERS
 from ppdiffusers_tome.tools.images import read_settings

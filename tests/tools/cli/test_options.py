@@ -19,8 +19,8 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.tome_arguments import name_option
 from ppdiffusers_tome.tools.generation import loading
-from ppdiffusers_tome.tools.generation.arguments import name_option
 from tools.cli.conftest import PROMPT
 
 # What a command is run with, and the options that a case asks about; all that are not in the case where it has none.

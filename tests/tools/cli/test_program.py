@@ -22,8 +22,8 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.console.tome_arguments import get_tome_overrides
 from ppdiffusers_tome.tools.generation import loading
-from ppdiffusers_tome.tools.generation.arguments import get_tome_overrides
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.models import find_model

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     with quiet_libraries():
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
-        loaded, prompts = load_for_prompts(settings, prompts, are_default_prompts=args.prompt is None)
+        loaded = load_for_prompts(settings, prompts)
         stopped = None
         try:
             for number, trial in _try_settings(loaded, prompts, candidates):
