@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ppdiffusers_tome.cpu.process import let_mkl_use_avx2
+from ppdiffusers_tome.cpu import let_mkl_use_avx2
 
 # Before the first product, as the program does: images that a test draws in its own process and those of programs
 # that it starts are compared byte by byte.

@@ -21,7 +21,7 @@ from paddle.nn import functional as F
 from tqdm import tqdm
 
 from ppdiffusers_tome.compilation.kernels import use_kernels
-from ppdiffusers_tome.cpu.process import prepare_cpu
+from ppdiffusers_tome.cpu import prepare_cpu
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.loading import load_pipeline

@@ -9,7 +9,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.mapped_weights import map_weights
 from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
-from ppdiffusers_tome.cpu.process import has_bfloat16, prepare_cpu
+from ppdiffusers_tome.cpu import has_bfloat16, prepare_cpu
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models

@@ -19,7 +19,7 @@ from ppdiffusers.models.attention_processor import Attention, XFormersAttnProces
 from ppdiffusers.models.lora import LoRACompatibleConv
 from ppdiffusers.utils import USE_PEFT_BACKEND
 
-from ppdiffusers_tome.cpu.process import count_threads
+from ppdiffusers_tome.cpu import count_threads
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.override import replace_inner_forward
 

@@ -9,7 +9,7 @@ import paddle
 from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
-from ppdiffusers_tome.cpu.process import count_usable_cores, measure_used_memory
+from ppdiffusers_tome.cpu import count_usable_cores, measure_used_memory
 from ppdiffusers_tome.merging.arrays import share_memory
 
 _HINTS = {"float32": "f32", "bfloat16": "bf16"}

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import renew_after_fork
+from ppdiffusers_tome.patching.override import replace_inner_forward, walk_overrides
+from ppdiffusers_tome.patching.overrides.denoiser import TimestepOverride
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 # Paddle writes into one program at a time, whatever the thread.
@@ -94,9 +97,16 @@ def embeds_input(
     with _LOCK, _static_mode():
         twin, inputs = _make_symbolic_twin(layer, contents, tensors)
         step, (args, kwargs) = StepCall(), put_tensors(arguments, inputs)
-        with suppress(Exception):  # whatever fails will again, where the call is traced
+        for override in walk_overrides(twin):
+            if isinstance(override, TimestepOverride):  # what comes after it is not needed
+                replace_inner_forward(override.layer, None, MethodType(_stop, override.layer))
+        with suppress(Exception):  # whatever else fails will again, where the call is traced
             run_twin(twin, args, kwargs, call, step)
         return _is_input(step.timestep)
+
+
+def _stop(*_: Any, **__: Any) -> None:
+    raise StopIteration
 
 
 def _make_symbolic_twin(layer: Layer, contents: Contents, tensors: Sequence[paddle.Tensor]) -> tuple[Layer, list[Any]]:

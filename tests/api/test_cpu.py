@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ppdiffusers_tome.cpu import process as cpu
+from ppdiffusers_tome import cpu
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
@@ -29,7 +29,7 @@ def test_freed_memory_is_kept_or_given_back(keep: bool) -> None:
     code = f"""
 import numpy as np
 from ppdiffusers_tome import keep_freed_memory
-from ppdiffusers_tome.cpu.process import keeps_freed_memory
+from ppdiffusers_tome.cpu import keeps_freed_memory
 kept = {keep} and keep_freed_memory()
 assert kept == keeps_freed_memory()
 np.ones(50_000_000)
@@ -165,7 +165,7 @@ def test_one_call_prepares_a_process_before_and_after_paddle_is_imported() -> No
 import os, sys
 {before}
 from ppdiffusers_tome import prepare_cpu
-from ppdiffusers_tome.cpu.process import keeps_freed_memory
+from ppdiffusers_tome.cpu import keeps_freed_memory
 print(prepare_cpu({given}), os.environ["OMP_NUM_THREADS"], keeps_freed_memory(), "paddle" in sys.modules)
 """
     cores = cpu.count_usable_cores()

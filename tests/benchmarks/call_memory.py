@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.variants import VARIANTS, apply_variant
 from benchmarks.workloads import CPU, PLAIN, Case, load_workload
-from ppdiffusers_tome.cpu.process import prepare_cpu
+from ppdiffusers_tome.cpu import prepare_cpu
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from benchmarks import pages
 from benchmarks.block import FAST, MERGE, NAMES, OURS, PORT, STAGES, UNMERGE, BlockCase, stages_of
 from benchmarks.timing import Spread, measure_seconds, pause_garbage_collection
 from benchmarks.turns import take_turns
-from ppdiffusers_tome.cpu.process import keeps_freed_memory
+from ppdiffusers_tome.cpu import keeps_freed_memory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measure.meter import Meter
 from ppdiffusers_tome.tools.measure.units import format_bytes

@@ -9,7 +9,7 @@ import paddle
 import pytest
 
 from benchmarks import compiled_images, compiled_unet
-from ppdiffusers_tome.cpu.process import has_bfloat16
+from ppdiffusers_tome.cpu import has_bfloat16
 
 pytestmark = [
     pytest.mark.once, pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")

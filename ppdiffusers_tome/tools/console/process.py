@@ -3,7 +3,7 @@
 import os
 import sys
 
-from ppdiffusers_tome.cpu.process import count_usable_cores, prepare_cpu
+from ppdiffusers_tome.cpu import count_usable_cores, prepare_cpu
 
 
 def prepare_process(*, keep_memory: bool) -> None:

@@ -12,7 +12,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-from ppdiffusers_tome.cpu.process import has_bfloat16
+from ppdiffusers_tome.cpu import has_bfloat16
 from ppdiffusers_tome.tools.console.extras import MODULES
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version

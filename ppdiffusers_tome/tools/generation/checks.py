@@ -12,7 +12,7 @@ import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.cpu.process import has_bfloat16
+from ppdiffusers_tome.cpu import has_bfloat16
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import shorten_repr

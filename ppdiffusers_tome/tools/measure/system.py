@@ -6,7 +6,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-from ppdiffusers_tome.cpu.process import count_usable_cores, find_processor_name, keeps_freed_memory
+from ppdiffusers_tome.cpu import count_usable_cores, find_processor_name, keeps_freed_memory
 from ppdiffusers_tome.version import __version__
 
 

@@ -14,7 +14,7 @@ import ppdiffusers
 import pytest
 
 import ppdiffusers_tome
-from ppdiffusers_tome.cpu.process import count_usable_cores
+from ppdiffusers_tome.cpu import count_usable_cores
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate
@@ -177,7 +177,7 @@ def test_infinity_is_null_in_json_which_lacks_it(tmp_path):
 # Prints what the environment says and whether memory is kept when a command runs.
 SHOW = """
 import os, sys, warnings
-from ppdiffusers_tome.cpu import process as cpu
+from ppdiffusers_tome import cpu
 from ppdiffusers_tome.tools.cli import program
 from ppdiffusers_tome.tools.cli.commands import generate
 def show(args):

@@ -1,1 +1,0 @@
-"""Faster computation on a CPU, with token merging or without."""
