@@ -112,7 +112,7 @@ def _read_kind(model: ModelSource, *, guided: bool) -> str:
         )
     kind = str(index.get("_class_name"))
     # A part is a library and a class of it; without either, the pipeline lacks it.
-    parts = {name for name, value in index.items() if isinstance(value, list) and any(value)}
+    parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
     if kind != DIT_PIPELINE and not ({"unet", "vae"} <= parts and _generates_from_prompt(kind, guided=guided)):
         remedy = "give a text-to-image pipeline such as Stable Diffusion"
         if not guided and kind in _CONTROLNET_PIPELINES.values():
