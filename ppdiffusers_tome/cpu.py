@@ -90,11 +90,8 @@ def keeps_freed_memory() -> bool:
 class _MallocCounts(ctypes.Structure):
     """``mallinfo2`` of glibc's malloc.h."""
 
-    _fields_: ClassVar = [
-        (name, ctypes.c_size_t) for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _names.split()]
 
 
 def measure_used_memory() -> int:
@@ -123,11 +120,9 @@ def let_mkl_use_avx2() -> bool:
         True if the variable has this value now; False if it has another one, or the processor is not an AMD one with
         AVX2 on Linux.
     """
-    with suppress(OSError):
-        cpu_info = _CPU_INFO.read_text()
-        if "AuthenticAMD" in cpu_info and " avx2" in cpu_info:
-            return os.environ.setdefault(_MKL_VARIABLE, _AVX2) == _AVX2
-    return False
+    cpu_info = _read_cpu_info()
+    is_meant = "AuthenticAMD" in cpu_info and " avx2" in cpu_info
+    return is_meant and os.environ.setdefault(_MKL_VARIABLE, _AVX2) == _AVX2
 
 
 def let_threads_sleep() -> None:
@@ -147,17 +142,20 @@ def choose_threads() -> int:
 
 def has_bfloat16() -> bool:
     """Return whether the processor computes in bfloat16: AMX, AVX-512 BF16, or that of ARM."""
-    with suppress(OSError):
-        return bool(re.search(r"\b(amx_bf16|avx512_bf16|bf16)\b", _CPU_INFO.read_text()))
-    return False
+    return bool(re.search(r"\b(amx_bf16|avx512_bf16|bf16)\b", _read_cpu_info()))
 
 
 def find_processor_name() -> str | None:
     """Return the name of the processor; None where the system does not tell it."""
+    name = re.search(r"model name\s*: (.+)", _read_cpu_info())
+    return None if name is None else name[1].strip()
+
+
+def _read_cpu_info() -> str:
+    """Return what Linux tells of the processor, or ""."""
     with suppress(OSError):
-        name = re.search(r"model name\s*: (.+)", _CPU_INFO.read_text())
-        return None if name is None else name[1].strip()
-    return None
+        return _CPU_INFO.read_text()
+    return ""
 
 
 def _read_threads() -> int:

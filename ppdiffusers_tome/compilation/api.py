@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.contents import find_fault
 from ppdiffusers_tome.compilation.mapped_weights import map_weights
 from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu import has_bfloat16, prepare_cpu
@@ -56,7 +56,7 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
     require_compiler(precision)
     for name, layer in layers:
         label = name or type(layer).__name__
-        if fault := Contents(layer).fault:
+        if fault := find_fault(layer, [*layer.parameters(), *layer.buffers()]):
             raise ToMeValueError(f"{label} cannot be compiled: {fault}")
         if not is_replaceable(layer):
             raise ToMeValueError(

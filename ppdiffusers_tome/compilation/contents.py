@@ -7,8 +7,8 @@ this package; all that such code may read is compared by value, at any depth.
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from operator import eq
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -45,8 +45,7 @@ class Contents:
     """A model's code, state and weights at one moment.
 
     Attributes:
-        fault: what its user can mend, why no call of the model becomes a program; None without.
-        obstacle: the same, or code in it that is not known.
+        obstacle: why no call of the model becomes a program: a fault, or code in it that is not known; None without.
         tensors: parameters, buffers and other tensors, each once.
         digest: a hash of everything, equal where another process has equal contents; after ``read_weights``.
         weights: a hash of the tensors alone.
@@ -61,10 +60,8 @@ class Contents:
         self._model, self._owner = model, model
         self._text: list[str] = []
         self._numbers: dict[int, int] = {}  # of the objects read so far, by identity
-        # What can change in place: containers and attributes with copies, and where each tensor and function is.
-        self._containers: list[Any] = []
-        self._copies: list[Any] = []
-        self._owners: list[Any] = []
+        # What can change in place: containers and attributes, with copies and owners; where tensors and functions are.
+        self._watched: list[tuple[Any, Any, Any]] = []
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._held: list[tuple[dict[str, Any], str, Any]] = []
         self._slots: list[tuple[Any, Any, Any]] = []
@@ -74,36 +71,32 @@ class Contents:
             self._read(model)
         except RecursionError:
             self._refuse("values that are nested too deeply")
-        self.fault = _find_fault(model, self.tensors)
-        self.obstacle = self.fault or self.obstacle
-        self.addresses, self._versions = self._list_addresses(), self._list_versions()
+        self.obstacle = find_fault(model, self.tensors) or self.obstacle
+        self.addresses, self._versions = self._locate()
 
     def is_current(self) -> bool:
         """Return whether nothing has changed but maybe numbers in weights."""
         try:
             return (
-                all(map(eq, self._containers, self._copies))
+                all(container == copy for container, copy, _ in self._watched)
                 # By identity, as two scalars may be equal.
                 and all(holder.get(name) is x for holder, name, x in self._held)
                 and all(slot.inside is inside and slot.overrides is found for slot, inside, found in self._slots)
                 and all(np.array_equal(array, copy) for array, copy in self._arrays)
-                and self._list_addresses() == self.addresses
-                and self._list_versions() == self._versions
+                and self._locate() == (self.addresses, self._versions)
             )
         except Exception:  # of values that cannot be compared, such as tensors
             return False
 
     def find_change(self) -> str | None:
         """Return what has changed in a container, as a clause; None if nothing has."""
-        for container, copy, owner in zip(self._containers, self._copies, self._owners, strict=True):
-            try:
-                is_same = container == copy
-            except Exception:
-                is_same = False
-            if not is_same:
-                changed = container.items() if isinstance(copy, dict) else ()
-                names = ", ".join(str(name) for name, value in changed if copy.get(name) is not value)
-                return f"{type(owner).__name__} sets its {names or 'state'}"
+        for container, copy, owner in self._watched:
+            with suppress(Exception):
+                if container == copy:
+                    continue
+            changed = container.items() if isinstance(copy, dict) else ()
+            names = ", ".join(str(name) for name, value in changed if copy.get(name) is not value)
+            return f"{type(owner).__name__} sets its {names or 'state'}"
         return None
 
     def read_weights(self) -> None:
@@ -125,16 +118,9 @@ class Contents:
         """Let the weights be read before the next call."""
         self._next_reading = 0.0
 
-    def _list_addresses(self) -> list[int]:
-        return [x.data_ptr() for x in self.tensors]
-
-    def _list_versions(self) -> list[int]:
-        return [x.inplace_version for x in self.tensors]
-
-    def _watch(self, container: Any, copy: Any) -> None:
-        self._containers.append(container)
-        self._copies.append(copy)
-        self._owners.append(self._owner)
+    def _locate(self) -> tuple[list[int], list[int]]:
+        """Return the address and the version of each tensor."""
+        return [x.data_ptr() for x in self.tensors], [x.inplace_version for x in self.tensors]
 
     def _refuse(self, what: str) -> None:
         if self.obstacle is None:
@@ -176,7 +162,7 @@ class Contents:
         if not isinstance(value, (tuple, frozenset)):
             # The order, in which layers run, is compared of the first kind alone.
             kind = next(each for each in (OrderedDict, dict, list, set) if isinstance(value, each))
-            self._watch(value, kind(value))
+            self._watched.append((value, kind(value), self._owner))
         self._text.append(str(len(value)))
         for item in sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value:
             self._read(item)
@@ -191,7 +177,7 @@ class Contents:
             self._text.append(str(value).partition(" at 0x")[0])
             return
         owner, self._owner = self._owner, value
-        self._watch(attributes, dict(attributes))
+        self._watched.append((attributes, dict(attributes), self._owner))
         for name, each in list(attributes.items()):
             if name == "scale" and isinstance(each, float) and type(value).__name__.startswith("IPAdapterAttn"):
                 self.scales.append(attributes)
@@ -240,7 +226,7 @@ class Contents:
             if not self._require_known(base.__module__, base.__qualname__):
                 return False
             self._numbers[id(base)] = len(self._numbers)
-            self._watch(vars(base), dict(vars(base)))
+            self._watched.append((vars(base), dict(vars(base)), self._owner))
             for name, value in list(vars(base).items()):
                 function = getattr(value, "__func__", getattr(value, "fget", value))
                 if isinstance(function, FunctionType):
@@ -253,15 +239,15 @@ class Contents:
         return True
 
     def _require_known(self, module: str | None, name: str) -> bool:
-        root = str(module).partition(".")[0]
-        if is_other := root not in _KNOWN and root not in _HARMLESS:
+        is_known = str(module).partition(".")[0] in _KNOWN | _HARMLESS
+        if not is_known:
             self._refuse(f"{name} of {module}")
-        return not is_other
+        return is_known
 
 
 def put_scales(twin: Layer, scales: Sequence[Any]) -> None:
     """Put tensors in place of the scales of IP-Adapters."""
-    for attributes, scale in zip(Contents(twin).scales, scales, strict=True):
+    for attributes, scale in zip(Contents(twin).scales if scales else (), scales, strict=True):
         attributes["scale"] = scale
 
 
@@ -276,7 +262,8 @@ def _find_module(function: Any) -> str:
     return getattr(function, "__globals__", {}).get("__name__", "")
 
 
-def _find_fault(model: Layer, tensors: list[paddle.Tensor]) -> str | None:
+def find_fault(model: Layer, tensors: Sequence[paddle.Tensor]) -> str | None:
+    """Return what a user can mend of a model with these tensors, or None."""
     if others := {str(x.dtype) for x in tensors if x.is_floating_point()} - {str(paddle.float32)}:
         return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
     if not all(x.place.is_cpu_place() for x in tensors):

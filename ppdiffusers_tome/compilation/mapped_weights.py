@@ -39,17 +39,12 @@ _has_warned = False
 def map_weights(model: Layer, label: str) -> None:
     """Move a model's float32 weights on the CPU into a mapped file.
 
-    Nothing else of the model changes. The mapping is private: a weight may be trained or replaced as before, which
-    changes neither the file nor other models. The file is in the user's cache folder, named by a hash of what it holds,
-    so equal weights of other models and processes share it. Where that fails, the weights stay where they are, and one
-    line says why.
+    The mapping is private: a weight may be trained or replaced as before, which changes neither the file nor other
+    models. The file is in the user's cache folder, named by a hash of what it holds, so equal weights of other models
+    and processes share it. Where that fails, the weights stay where they are, and one line says why.
 
     Call it while no other thread computes with the model or changes it: the memory of its weights is freed. A view of a
     weight that is not in the model (``weight.T``) keeps its values and follows the weight no more.
-
-    Args:
-        model: its parameters and buffers are moved.
-        label: names the model in messages.
     """
     with _LOCK:  # else one thread might read what another frees
         weights = _list_weights(model)
@@ -95,12 +90,10 @@ def _find_or_write(arrays: list[np.ndarray], label: str) -> list[np.ndarray]:
     """Return equal arrays on a mapped file; write a missing or damaged one."""
     key = hash_arrays(arrays)
     path = find_cache_folder() / "weights" / f"{key}.weights"
-    mapped = _map_file(path, arrays, key)
-    if mapped is None:
+    if (mapped := _map_file(path, arrays, key)) is None:
         _write_file(path, arrays, label)
-        mapped = _map_file(path, arrays, key)
-    if mapped is None:
-        raise OSError(f"{path} is damaged, or a weight changed meanwhile")
+        if (mapped := _map_file(path, arrays, key)) is None:
+            raise OSError(f"{path} is damaged, or a weight changed meanwhile")
     with contextlib.suppress(OSError):  # a folder that is read only, or the file was deleted: the mapping holds
         os.utime(path)  # the last use
     return mapped

@@ -279,27 +279,29 @@ def _check(write: Callable[[Operator], Any]) -> Callable[[Operator], Any]:
     return checked
 
 
-# Those that OpenVINO calls by the same names.
+# Those that OpenVINO has under the same names, and under others.
 _NAMESAKES = (
-    "abs", "add", "ceil", "cos", "divide", "equal", "erf", "floor", "logical_and", "logical_not",
-    "logical_or", "maximum", "minimum", "not_equal", "relu", "sigmoid", "sin", "sqrt", "subtract", "tanh",
+    "abs", "add", "ceil", "cos", "divide", "equal", "erf", "floor", "gather_nd", "logical_and", "logical_not",
+    "logical_or", "maximum", "minimum", "not_equal", "relu", "sigmoid", "sin", "sqrt", "subtract", "swish", "tanh",
 )  # fmt: skip
+_RENAMED = {
+    "elementwise_pow": ov.power, "remainder": ov.floor_mod, "less_than": ov.less, "less_equal": ov.less_equal,
+    "greater_than": ov.greater, "greater_equal": ov.greater_equal, "silu": ov.swish, "where": ov.select,
+}  # fmt: skip
 # By the name without the underscore of those that work in place; each gives a node, an array or a list of these.
 OPERATORS: dict[str, Callable[[Operator], Any]] = {
     **{name: _call(getattr(ov, name)) for name in _NAMESAKES},
+    **{name: _call(function) for name, function in _RENAMED.items()},
+    **{name: _reduce(getattr(ov, f"reduce_{name}")) for name in ("sum", "max", "min", "mean")},
+    **dict.fromkeys(("assign", "share_data"), lambda op: op.x),
+    **dict.fromkeys(("conv2d", "conv3d", "depthwise_conv2d"), _convolution),
+    **dict.fromkeys(("nearest_interp", "bilinear_interp"), _interpolate),
+    **dict.fromkeys(("shape", "shape64"), lambda op: np.array(op.x_shape, op.dtype)),
     # Of whole numbers they are real, but whole in Paddle's program.
     "exp": lambda op: ov.exp(ov.convert(op.x, "f32")),
     "log": lambda op: ov.log(ov.convert(op.x, "f32")),
     "log_softmax": lambda op: ov.log_softmax(op.x, op["axis"]),
     "multiply": _multiply,
-    "elementwise_pow": _call(ov.power),
-    "remainder": _call(ov.floor_mod),
-    "less_than": _call(ov.less),
-    "less_equal": _call(ov.less_equal),
-    "greater_than": _call(ov.greater),
-    "greater_equal": _call(ov.greater_equal),
-    "silu": _call(ov.swish),
-    "swish": _call(ov.swish),
     "leaky_relu": lambda op: ov.prelu(op.x, np.array([op["negative_slope"]], op.dtype)),
     "gelu": lambda op: ov.gelu(op.x, "tanh" if op["approximate"] else "erf"),
     "square": lambda op: ov.multiply(op.x, op.x),
@@ -310,10 +312,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "scale": _scale,
     "clip": _clip,
     "cast": lambda op: ov.convert(op.x, openvino.Type(op.dtype).to_string()),
-    "assign": lambda op: op.x,
-    "share_data": lambda op: op.x,
     "dropout": _dropout,
-    "where": _call(ov.select),
     "softmax": lambda op: ov.softmax(op.x, op["axis"]),
     "matmul": lambda op: ov.matmul(op.x, op.inputs[1], op["transpose_x"], op["transpose_y"]),
     "einsum": lambda op: ov.einsum(op.x, op["equation"]),
@@ -333,25 +332,15 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "slice": _slice,
     "repeat_interleave": _repeat,
     "gather": lambda op: ov.gather(op.x, op.inputs[1], np.array(op.compute(2)[0], np.int64)),
-    "gather_nd": _call(ov.gather_nd),
     "index_select": lambda op: ov.gather(op.x, op.inputs[1], np.array(op["axis"], np.int64)),
     "embedding": lambda op: ov.gather(op.inputs[1], op.x, np.array(0, np.int64)),
     "scatter": _scatter,
     "argsort": _sort,
     "argmax": _argmax,
-    "sum": _reduce(ov.reduce_sum),
-    "max": _reduce(ov.reduce_max),
-    "min": _reduce(ov.reduce_min),
-    "mean": _reduce(ov.reduce_mean),
-    "conv2d": _convolution,
-    "conv3d": _convolution,
-    "depthwise_conv2d": _convolution,
     "pool2d": _pool,
     "pad3d": _pad,
     "group_norm": _group_norm,
     "layer_norm": _layer_norm,
-    "nearest_interp": _interpolate,
-    "bilinear_interp": _interpolate,
     "full": lambda op: np.full(op["shape"], op["value"], op.dtype),
     "full_with_tensor": lambda op: np.full(op.compute(1).astype(np.int64), op.compute(0)[0], op.dtype),
     "full_like": lambda op: np.full(op.x_shape, op.compute(1)[0], op.dtype),
@@ -361,7 +350,5 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
         op.compute(0)[0], op.compute(1)[0], op.compute(2)[0], base=op.compute(3)[0]
     ).astype(op.dtype),
     "arange": lambda op: np.arange(*(op.compute(number)[0] for number in range(3))).astype(op.dtype),
-    "shape": lambda op: np.array(op.x_shape, op.dtype),
-    "shape64": lambda op: np.array(op.x_shape, op.dtype),
 }
 OPERATORS = {name: _check(write) for name, write in OPERATORS.items()}

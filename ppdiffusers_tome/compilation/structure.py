@@ -13,17 +13,11 @@ from ppdiffusers_tome.merging.matching import Matching
 
 @dataclass(frozen=True)
 class Structure:
-    """A nested value without its tensors.
+    """A nested value without its tensors."""
 
-    Attributes:
-        kind: the type of the value, as ``1 == True``; None for a tensor.
-        content: a tensor's number; a constant; or the structures in a list, tuple, mapping or reduction.
-        keys: of a mapping; the names of a reduction's fields.
-    """
-
-    kind: type | None
-    content: Any
-    keys: tuple[Any, ...] = ()
+    kind: type | None  # the type of the value, as ``1 == True``; None for a tensor
+    content: Any  # a tensor's number; a constant; or the structures in a list, tuple, mapping or reduction
+    keys: tuple[Any, ...] = ()  # of a mapping; the names of a reduction's fields
 
 
 def take_tensors(value: Any, tensors: list[Any]) -> Structure:
@@ -42,12 +36,9 @@ def take_tensors(value: Any, tensors: list[Any]) -> Structure:
         return Structure(type(value), value)
     if isinstance(value, (list, tuple)):
         return Structure(type(value), tuple(take_tensors(each, tensors) for each in value))
-    if isinstance(value, (Matching, ChosenKeys)):
-        fields = vars(value)
-    elif isinstance(value, Mapping):
-        fields = dict(value)
-    else:
+    if not isinstance(value, (Mapping, Matching, ChosenKeys)):
         raise UncompilableError(f"it gets or returns a {type(value).__name__}")
+    fields = dict(value if isinstance(value, Mapping) else vars(value))
     return Structure(type(value), tuple(take_tensors(each, tensors) for each in fields.values()), tuple(fields))
 
 

@@ -35,22 +35,12 @@ _KEEPING = ("cast", "reshape", "expand", "unsqueeze", "squeeze", "flatten", "ass
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A traced call.
+    """A traced call."""
 
-    Attributes:
-        model: of OpenVINO; weights are constants on Paddle's memory.
-        inputs: which of the call's tensors are inputs of it, as some are never read.
-        output: the structure of what the call returns, of the values that it keeps for later steps and of the
-            reductions that it makes for them.
-        stored: the path of each value's layer, and whether it has a slope.
-        layouts: of the tokens of blocks that are on a grid.
-        has_skipped: True if layers are skipped.
-    """
-
-    model: Any
-    inputs: list[int]
-    output: Structure
-    stored: list[tuple[str, bool]]
+    model: Any  # of OpenVINO; weights are constants on Paddle's memory
+    inputs: list[int]  # which of the call's tensors are inputs of it, as some are never read
+    output: Structure  # of what the call returns, the values that it keeps and the reductions that it makes
+    stored: list[tuple[str, bool]]  # these and the next two as of ``StepCall``
     layouts: tuple[Layout, ...]
     has_skipped: bool
 
@@ -62,8 +52,7 @@ def trace_call(
     """Trace a call of a layer for tensors of these shapes and types.
 
     Args:
-        layer: in evaluation mode.
-        contents: of the layer.
+        layer, contents: in evaluation mode, and what is in it.
         arguments, tensors: its ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as
             ``take_tensors`` parts them.
         call: of the layer; None without ToMe.
@@ -145,13 +134,9 @@ def _is_input(value: Any) -> bool:
 
 
 def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[Any]) -> list[Any]:
-    """Write a program with OpenVINO's operators.
+    """Write a program with OpenVINO's operators; return the nodes of its outputs.
 
-    Returns:
-        The nodes of ``outputs``, given those of the inputs by name.
-
-    Raises:
-        UncompilableError: an output depends on an operator that is not known.
+    Those of its inputs are given by name. An operator that is not known matters where its result is used.
     """
     nodes: dict[str, Any] = {}
     for operator in program.global_block().ops:
@@ -159,7 +144,7 @@ def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[A
         results = operator.results()
         try:
             written = _write_operator(operator, [nodes.get(each) for each in ids], known)
-        except UncompilableError as error:  # which matters where its result is used
+        except UncompilableError as error:
             if operator.name().endswith("_"):  # it writes into its input, maybe a buffer
                 raise
             written = [error] * len(results)

@@ -49,30 +49,18 @@ class StepCall:
     """The values that a twin's call gets of earlier steps and leaves for later ones.
 
     To the overrides of the cache over steps it is a ``CachedCall``.
-
-    Attributes:
-        predicted: the values of skipped layers, by path.
-        reductions: those of blocks that use one of an earlier step, by path, layout and batch.
-        stores_values: True where values of layers are kept.
-        stacks: as of ``CachedCall``.
-        values: of the layers that ran, kept for later steps.
-        stored: the path of each, and whether it has a slope.
-        made: the reductions that were made.
-        layouts: of the tokens of blocks that are on a grid.
-        timestep: that the model embedded; None where it embeds none.
-        has_skipped: True once a layer was skipped.
     """
 
-    predicted: Mapping[str, Any] = field(default_factory=dict)
-    reductions: Mapping[Any, Any] = field(default_factory=dict)
-    stores_values: bool = False
-    stacks: dict[str, Any] = field(default_factory=dict)
-    values: list[Any] = field(default_factory=list)
-    stored: list[tuple[str, bool]] = field(default_factory=list)
-    made: dict[Any, Any] = field(default_factory=dict)
-    layouts: tuple[Layout, ...] = ()
-    timestep: Any = None
-    has_skipped: bool = False
+    predicted: Mapping[str, Any] = field(default_factory=dict)  # the values of skipped layers, by path
+    reductions: Mapping[Any, Any] = field(default_factory=dict)  # of an earlier step, by path, layout and batch
+    stores_values: bool = False  # for later steps
+    stacks: dict[str, Any] = field(default_factory=dict)  # as of ``CachedCall``
+    values: list[Any] = field(default_factory=list)  # of the layers that ran, kept for later steps
+    stored: list[tuple[str, bool]] = field(default_factory=list)  # the path of each, and whether it has a slope
+    made: dict[Any, Any] = field(default_factory=dict)  # the reductions that were made
+    layouts: tuple[Layout, ...] = ()  # of the tokens of blocks that are on a grid
+    timestep: Any = None  # that the model embedded
+    has_skipped: bool = False  # a layer
 
     def skips(self, path: str) -> bool:
         """Return whether a layer is skipped."""
@@ -93,14 +81,7 @@ def run_twin(
 ) -> Any:
     """Compute a call by a twin, or trace it in static mode.
 
-    Args:
-        twin: of a model.
-        args, kwargs: of the call.
-        call: of the model that the twin stands for; None where it has no ToMe.
-        step: what the call gets of others; gets what it leaves.
-
-    Returns:
-        What the model returns.
+    ``call`` is that of the model for which the twin stands, None without ToMe; ``step`` gets what the call leaves.
     """
     overrides = [each for each in list_overrides(twin) if each.method_name == "forward"]
     denoiser = next((each for each in overrides if isinstance(each, DenoiserOverride)), None)

@@ -16,9 +16,10 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFo
 from ppdiffusers.models.lora import LoRACompatibleConv, LoRAConv2dLayer
 
 import tiny
+from compilation.compiled import programs_alone
 from patching.test_group_sizes import cosine_scores
 from patching.test_processors import CASES, load_ip_adapter, load_lora, set_counting, set_sliced, set_xformers
-from ppdiffusers_tome import apply_tome
+from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation import kernels
 from ppdiffusers_tome.compilation.kernels import use_kernels
 
@@ -304,3 +305,14 @@ def test_without_onnxruntime_a_line_says_so_and_paddle_computes(monkeypatch: pyt
     assert "compared with Paddle's own attention" in line
     assert "pip install 'onnxruntime>=1.20'" in line
     assert np.array_equal(tiny.run_unet(unet), expected)
+
+
+@pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
+def test_a_program_is_compared_by_kernels_and_the_model_stays(computed: list[str]) -> None:
+    model = compile_cpu(plain(tiny.small_unet()))
+    before = tiny.snapshot(model)
+    with programs_alone():
+        tiny.run_unet(model)
+    assert {*computed} == {"MultiHeadAttention", "Conv"}
+    assert tiny.snapshot(model) == before
+    assert {type(each) for each in model.attn_processors.values()} == {AttnProcessor}
