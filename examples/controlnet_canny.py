@@ -13,7 +13,7 @@ import paddle
 from ppdiffusers import ControlNetModel, DDIMScheduler, StableDiffusionControlNetPipeline
 
 from ppdiffusers_tome import compile_cpu, prepare_cpu
-from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
+from ppdiffusers_tome.tools.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.images import read_image
 
 FOLDER = Path(__file__).parent

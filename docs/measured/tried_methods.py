@@ -24,8 +24,8 @@ from ppdiffusers_tome.compilation.kernels import use_kernels
 from ppdiffusers_tome.cpu import prepare_cpu
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.generation import sampling
-from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
+from ppdiffusers_tome.tools.generation.loading import load_pipeline
+from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.measure.stats import Median
 from ppdiffusers_tome.tuning.trials import compute_psnr
 

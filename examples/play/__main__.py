@@ -11,10 +11,11 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.cli.program import run_command
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.tome_arguments import refuse_conflicts
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, parse_settings
+from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
-from ppdiffusers_tome.tools.generation.tome_arguments import refuse_conflicts
+from ppdiffusers_tome.tools.generation.settings import ImageSettings
 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
 EXAMPLES = """It prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
@@ -45,20 +46,20 @@ def make_parser() -> Parser:
 def run(args: argparse.Namespace) -> None:
     """Serve the page until it is interrupted."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where a shell started this with "&"
-    settings, prompts = parse_arguments(args)
+    settings, prompt = parse_arguments(args)
     from server import PageServer
 
     with PageServer(args.host, args.port) as server, quiet_libraries():
         from studio import Studio
 
-        studio = Studio(settings, prompts, are_default_prompts=args.prompt is None)
+        studio = Studio(settings, prompt)
         if not server.is_local:
             warn("every machine that reaches this one can open the page, without a password; omit --host to prevent it")
         print_line(f"{server.url}  (Ctrl-C ends it)")
         server.serve(studio, args.language)
 
 
-def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, list[str]]:
+def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, str]:
     """Return what the page begins with, and the one prompt.
 
     Raises:
@@ -70,8 +71,8 @@ def parse_arguments(args: argparse.Namespace) -> tuple[ImageSettings, list[str]]
         refuse_conflicts(args, [settings.tome])
         if settings.tome.changes_nothing:
             raise UserError(f"--config {args.config} merges nothing and has no cache; omit it, or give other settings")
-    prompts = check_prompts(args.prompt, settings.model.default_prompts[:1], most=1)
-    return settings, prompts
+    (prompt,) = check_prompts(args.prompt, settings.model.default_prompts[:1], most=1)
+    return settings, prompt
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from words import LANGUAGES, WORDS, translate
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET
+from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET
 from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes, format_seconds

@@ -1,5 +1,7 @@
 """The server of the page."""
 
+from __future__ import annotations
+
 import json
 import re
 import select
@@ -10,15 +12,17 @@ from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
 from pathlib import Path
 from socketserver import ThreadingTCPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from page import render_page, render_pair, render_unmerged
 from studio import MAX_BYTES, RefusedError, Studio
 from words import translate
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import GeneratedImage
 
 _MAX_BODY = MAX_BYTES * 4 // 3 + 2**16  # a photo in base64, and the other fields
 _HEADERS = {
@@ -121,13 +125,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _report(self, event: tuple[str, int, int] | GeneratedImage | None) -> None:
         words = self.server.words
-        if isinstance(event, GeneratedImage):
-            self._send(html=render_unmerged(words, event.image))
-        elif event is None:
+        if event is None:
             self._send()
-        else:
+        elif isinstance(event, tuple):
             stage, done, calls = event
             self._send(progress=words("progress", stage=words(stage), done=done, calls=calls), share=done / calls)
+        else:
+            self._send(html=render_unmerged(words, event.image))
 
     def _begin(self, kind: str) -> None:
         self.send_response(200)

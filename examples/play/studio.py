@@ -1,31 +1,34 @@
 """Generation of what the page shows."""
 
+from __future__ import annotations
+
 import base64
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
-from ppdiffusers_tome.tools.generation import checks, image_settings, loading
-from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.pipeline_files import drop_controlnet
+from ppdiffusers_tome.tools.edges import detect_edges, fit_image
+from ppdiffusers_tome.tools.generation.checks import check_loaded, describe_oddities
 from ppdiffusers_tome.tools.generation.prompts import check_text
-from ppdiffusers_tome.tools.generation.results import GeneratedImage
+from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE, ImageSettings
 from ppdiffusers_tome.tools.images import read_image
 
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import GeneratedImage, LoadedPipeline
+
 NONE, OWN, GIVEN = "none", "own", "given"  # a cache alone; method and ratio of the form; the settings of --config
-_SIZE = (image_settings.SIZE_MULTIPLE, 2**16, image_settings.SIZE_MULTIPLE)
+_SIZE = (SIZE_MULTIPLE, 2**16, SIZE_MULTIPLE)
 NUMBERS: dict[str, tuple[float, float, float]] = {  # least, most and step, to which whole numbers keep
     # Browsers represent whole numbers exactly up to this seed; 200 steps, or one user could keep all others waiting.
-    "seed": (0, min(image_settings.MAX_SEED, 2**53 - 1), 1), "steps": (1, 200, 1), "guidance": (0, 100, 0.5),
+    "seed": (0, min(MAX_SEED, 2**53 - 1), 1), "steps": (1, 200, 1), "guidance": (0, 100, 0.5),
     "height": _SIZE, "width": _SIZE, "low": (0, 1000, 1), "high": (0, 1000, 1), "strength": (0, 10, 0.1),
     "ratio": (0.05, 0.7, 0.05), "cache": (0, 0.7, 0.1),
 }  # fmt: skip
@@ -34,7 +37,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pill
 Notes = list[tuple[str, dict[str, Any]]]  # keys of ``WORDS`` and their values
 # Takes a key of ``WORDS`` and how many of how many calls of the denoiser are done, the unmerged image, or None at times
 # while nothing happens. What it raises ends the request.
-Report = Callable[[tuple[str, int, int] | GeneratedImage | None], None]
+Report = Callable[["tuple[str, int, int] | GeneratedImage | None"], None]
 
 
 class RefusedError(Exception):
@@ -72,8 +75,10 @@ class Studio:
     With a ControlNet, images are generated with edges (``guided``) and without (``plain``).
     """
 
-    def __init__(self, settings: image_settings.ImageSettings, prompts: list[str], **options: Any) -> None:
-        self.plain, (self.prompt,) = loading.load_for_prompts(settings, prompts, **options)
+    def __init__(self, settings: ImageSettings, prompt: str) -> None:
+        from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+
+        self.plain, self.prompt = load_for_prompts(settings, [prompt]), prompt
         self.guided = None
         if settings.controlnet is not None:
             self.guided, pipe = self.plain, drop_controlnet(self.plain.pipe)
@@ -115,13 +120,13 @@ class Studio:
             raise RefusedError("no_change", steps=own.steps, least=MIN_STEPS)
         reason, values = "bad_negative" if negative_prompt else "bad_guidance", {}
         try:
-            checks.check_settings(loaded)
+            check_loaded(loaded)
             if loaded.labels is not None:
                 reason, values = "unknown_class", {"last": loaded.labels.num_classes - 1}
                 loaded.labels.find_class(prompt)
         except UserError:
             raise RefusedError(reason, **values) from None
-        keys = [*checks.describe_oddities(loaded, prompt)]
+        keys = [*describe_oddities(loaded, prompt)]
         if edges is not None and edges.getbbox() is None:
             keys.append("no_edges")
         subjects = ", ".join(own.model.subjects)
@@ -179,6 +184,23 @@ class Studio:
         loaded.apply(tome)
         stage = "unmerged_image" if tome is None else "merged_image"
         return loaded.generate(request.prompt, 0, edges, after_step=_count_calls(report, stage, loaded.count_calls()))
+
+
+def drop_controlnet(pipe: Any) -> Any:
+    """Make a pipeline without the ControlNet from one with it.
+
+    All other parts are shared, so ToMe is applied to both or neither; the progress bar is not.
+    """
+    import ppdiffusers
+
+    kind = type(pipe).__name__.replace("ControlNet", "")
+    parts = {name: part for name, part in pipe.components.items() if name != "controlnet"}
+    own: dict[str, Any] = {}
+    if "force_zeros_for_empty_prompt" in pipe.config:
+        own["force_zeros_for_empty_prompt"] = pipe.config["force_zeros_for_empty_prompt"]
+    if "safety_checker" in parts:
+        own["requires_safety_checker"] = parts["safety_checker"] is not None
+    return getattr(ppdiffusers, kind)(**parts, **own)
 
 
 def read_photo(data: str) -> Image.Image:

@@ -33,8 +33,8 @@ from views import WIDTH, make_held_out_views, render_view
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.compilation.api import compile_cpu
-from ppdiffusers_tome.tools.generation.model_sources import PHOTOGRAPHS, find_controlnet, find_model
-from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
+from ppdiffusers_tome.tools.generation.loading import load_pipeline
+from ppdiffusers_tome.tools.generation.models import PHOTOGRAPHS, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
 
 EDGE_TOLERANCE = 6  # pixels of 512

@@ -89,14 +89,16 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     blocks = [block for _, chosen in plan for block in chosen]
     if not blocks:
         raise NothingToMergeError(checks.explain_no_block(model_or_pipe, denoisers, config))
-    for block in blocks:
-        checks.require_whole(block.denoiser)
+    for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
+        checks.require_whole(denoiser)
+        checks.require_computable(denoiser)
     for _, denoiser in denoisers:
         for layer in denoiser.sublayers(include_self=True):
             require_untraced(layer)
     checks.require_no_foreign_cache(blocks, config)
     checks.require_frames(blocks, config)
     checks.warn_of_settings(blocks, config)
+    checks.warn_of_schedulers(model_or_pipe, config)
     with CHANGE_LOCK:
         remove_tome(model_or_pipe)  # which refuses before it changes anything; nothing can fail after it
         for _, chosen in plan:

@@ -2,16 +2,17 @@
 
 from typing import Any
 
+import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_part
-from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.layers import find_layer, is_a
 from ppdiffusers_tome.patching.refusals import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
+from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, NOISE_HISTORIES, UNET, explain_noise_history
 
 
 def require_whole(layer: Layer) -> None:
@@ -21,6 +22,16 @@ def require_whole(layer: Layer) -> None:
             f"{type(layer).__name__} is a part of a model, and ToMe has the same settings in all of a model: give the "
             "model or its pipeline, and max_downsample=1, 2, 4 or 8 to choose its finest levels"
         )
+
+
+def require_computable(denoiser: Layer) -> None:
+    """Refuse half precision on a CPU, where Paddle computes nothing in it."""
+    for weights in denoiser.parameters():
+        if weights.dtype in (paddle.float16, paddle.bfloat16) and weights.place.is_cpu_place():
+            raise ToMeValueError(
+                f"{type(denoiser).__name__} has weights in {str(weights.dtype).removeprefix('paddle.')} on a CPU, on "
+                "which Paddle computes in float32; load it with paddle_dtype=paddle.float32, or move it to a GPU before"
+            )
 
 
 def require_frames(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
@@ -61,6 +72,13 @@ def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
                 f"cache={config.cache:g} skips more than {HIGHEST_SHARE:g} of the steps of {name}, a {family}, where "
                 "some images keep less than with fewer steps; give less, or see by ppdiffusers_tome.tune what they keep"
             )
+
+
+def warn_of_schedulers(model_or_pipe: Any, config: ToMeConfig) -> None:
+    """Warn where a pipeline's scheduler carries changes into later steps."""
+    for scheduler in vars(model_or_pipe).values():
+        if is_a(scheduler, *NOISE_HISTORIES) and not config.changes_nothing:
+            warn_user(explain_noise_history(type(scheduler).__name__))
 
 
 def explain_no_block(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToMeConfig) -> str:

@@ -27,6 +27,15 @@ _DENSITIES: dict[str, tuple[tuple[float, float], ...]] = {
 _NOISE_UNET_DENSITY = ((0.0, 1.0), (0.3, 0.6), (0.6, 0.25), (1.0, 0.2))
 
 
+def explain_noise_history(scheduler: str) -> str:
+    """Say what one of ``NOISE_HISTORIES`` does, and what to write instead."""
+    return (
+        f"{scheduler} goes on with the noise of earlier steps, and so with what merging or a cache changes in it: "
+        "images keep more with pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config), on the command line "
+        "--scheduler ddim"
+    )
+
+
 @lru_cache(maxsize=64)
 def choose_computed_steps(
     num_steps: int, cache: float, family: str = UNET, *, predicts_noise: bool = False

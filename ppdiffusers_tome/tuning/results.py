@@ -12,7 +12,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.bounds import check_type, setting
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, NOISE_HISTORIES
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, NOISE_HISTORIES, explain_noise_history
 
 UNMERGED = ToMeConfig(0.0)
 # The most advised first, as a run may be stopped.
@@ -124,10 +124,7 @@ def conclude(pipe: Any, target: Target, unmerged: Trial, trials: Sequence[Trial]
     elif best is None:
         scheduler, remedy = type(getattr(pipe, "scheduler", None)).__name__, "give a lower target, or other settings"
         if scheduler in NOISE_HISTORIES:
-            remedy = (
-                f"{scheduler} goes on with the noise of earlier steps: images keep more with pipe.scheduler = "
-                "DDIMScheduler.from_config(pipe.scheduler.config), on the command line --scheduler ddim"
-            )
+            remedy = explain_noise_history(scheduler)
         nearest = min(faster, key=target.compute_shortfall)
         verdict = f"Nothing faster reaches the target. The nearest is {nearest}; {remedy}"
     if any(trial.is_disturbed for trial in trials):

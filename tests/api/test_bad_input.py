@@ -267,6 +267,32 @@ def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(shown: list[s
     assert len(shown) == 2
 
 
+@pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(ratio=0, cache=0.2)], ids=["merging", "a cache"])
+def test_a_scheduler_that_keeps_a_history_of_noise_is_told_once_with_the_line_to_write(
+    settings: dict[str, Any], shown: list[str]
+) -> None:
+    for name in ("DDIMScheduler", "PNDMScheduler", "PNDMScheduler", "LMSDiscreteScheduler"):
+        pipe = apply_tome(tiny.pipeline(scheduler=getattr(ppdiffusers, name)()), **settings)
+        apply_tome(pipe.unet, **settings)
+    line = "pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)"
+    told = [each.split(" goes on with the noise of earlier steps, ") for each in shown if each.startswith("ToMe")]
+    assert [words[0] for words in told] == ["ToMe: PNDMScheduler", "ToMe: LMSDiscreteScheduler"]
+    assert all(line in words[1] for words in told)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU computes in it")
+def test_half_precision_on_a_cpu_is_refused_by_its_name(dtype: str) -> None:
+    """There Paddle's own error says only that no kernel is registered."""
+    pipe = tiny.pipeline()
+    pipe.unet.to(dtype=dtype)
+    with pytest.raises(ToMeValueError, match=f"UNet2DConditionModel has weights in {dtype} on a CPU, .*; load it with"):
+        apply_tome(pipe)
+    assert get_tome(pipe) is None
+    pipe.unet.to(dtype="float32")
+    tiny.run_pipeline(apply_tome(pipe))
+
+
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
 def test_share_of_skipped_steps_that_loses_to_fewer_is_told_once(make: Any, shown: list[str]) -> None:
     for cache in (0.2, 0.5, 0.5):

@@ -24,7 +24,7 @@ from ppdiffusers_tome.tools.cli.commands import compare
 from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.generation.image_settings import parse_settings
+from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 from ppdiffusers_tome.tools.measure.stats import Median
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     path = args.output / "compare.json"
     found = json.loads(path.read_text())
     with quiet_libraries():
-        loaded, _ = load_for_prompts(settings, found["run"]["prompts"])
+        loaded = load_for_prompts(settings, found["run"]["prompts"])
         add_block_seconds(loaded, {each.name: each for each in configurations}, found)
     path.write_text(json.dumps(found, indent=2) + "\n")
 

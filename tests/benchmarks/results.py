@@ -32,7 +32,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
-from ppdiffusers_tome.tools.generation.pipeline_files import DTYPES
+from ppdiffusers_tome.tools.generation.settings import DTYPES
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import describe_machine

@@ -121,8 +121,7 @@ class Model:
     def __init__(self, name: str, scheduler: str, *, uses_kernels: bool = True) -> None:
         from ppdiffusers_tome.compilation.kernels import use_kernels
         from ppdiffusers_tome.patching.models import list_models
-        from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
-        from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
+        from ppdiffusers_tome.tools.generation.loading import load_pipeline, make_scheduler
 
         self.name = name
         self.pipe = load_pipeline(_find_source(name))
@@ -161,7 +160,7 @@ def apply_variant(pipe: Any, variant: Variant) -> None:
 
 
 def _find_source(name: str) -> Any:
-    from ppdiffusers_tome.tools.generation.model_sources import find_model
+    from ppdiffusers_tome.tools.generation.models import find_model
 
     return find_model(str(EMOJI_DIT) if name == "emoji-dit" else name)
 

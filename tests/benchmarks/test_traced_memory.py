@@ -14,8 +14,8 @@ import pytest
 from benchmarks.pipeline_memory import CLIP_G, CLIP_L, FAMILIES, PRESET, T5_XXL, compute
 from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data, read_tensor_bytes
 from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
+from ppdiffusers_tome.tools.generation.loading import load_pipeline
+from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.measure.meter import Meter
 
 ROOT = Path(__file__).parents[2]

@@ -41,8 +41,7 @@ def load_program() -> ModuleType:
 def make_studio(*arguments: str) -> Studio:
     """Load what the program with these arguments loads."""
     program = load_program()
-    settings, prompts = program.parse_arguments(program.make_parser().parse_args(arguments))
-    return Studio(settings, prompts, are_default_prompts=True)
+    return Studio(*program.parse_arguments(program.make_parser().parse_args(arguments)))
 
 
 def make_form(studio: Studio, **fields: Any) -> dict[str, Any]:

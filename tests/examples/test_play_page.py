@@ -30,7 +30,7 @@ from words import LANGUAGES, WORDS, translate
 from examples.playing import FOLDER, encode_image, load_program, make_form
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.program import run_command
-from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET
+from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET
 from tools.cli.conftest import SMALL, draw_square
 
 pytestmark = pytest.mark.once
@@ -278,7 +278,7 @@ def test_names_of_other_sites_lead_nowhere_and_files_are_not_served_or_read(addr
 def test_bad_arguments_are_one_line(
     line: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("studio.loading.load_for_prompts", lambda *_, **__: pytest.fail("work was started"))
+    monkeypatch.setattr("studio.Studio.__init__", lambda *_, **__: pytest.fail("work was started"))
     assert run_command(load_program().make_parser(), line.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("examples/play: error: ")

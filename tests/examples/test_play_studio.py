@@ -116,7 +116,7 @@ def test_the_edges_of_a_photo_guide(studio: Studio) -> None:
 
 def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None:
     write_dit(tmp_path, {"0": "cat", "1": "coffee"})
-    studio = make_studio("--model", str(tmp_path), "--steps", "2")
+    studio = make_studio("--model", str(tmp_path), "--steps", "2", "--prompt", "cat")
     assert (studio.guided, studio.prompt) == (None, "cat")
     page = read_page(studio, "zh")
     assert page["fields"]["prompt"]["value"] == "cat"
@@ -139,7 +139,7 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
 
 def test_a_page_says_how_images_are_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dit(tmp_path, {"0": "cat"})
-    studio = make_studio("--model", str(tmp_path))
+    studio = make_studio("--model", str(tmp_path), "--prompt", "cat")
     plain = studio.plain
     for changed, language, words in (
         ({}, "en", "float32"),

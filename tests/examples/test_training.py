@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 
 import tiny
 from launching import python_path
-from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
+from ppdiffusers_tome.tools.generation.loading import load_pipeline
+from ppdiffusers_tome.tools.generation.models import find_model
 
 SCRIPTS = tiny.ROOT / "examples" / "train_demo_models"
 

@@ -22,7 +22,7 @@ from patching.contract import count_queries
 from ppdiffusers_tome import ToMeConfig, ToMeError, ToMeTypeError, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.presets import PRESETS
-from ppdiffusers_tome.tools.generation.tome_arguments import parse_tome_config
+from ppdiffusers_tome.tools.console.tome_arguments import parse_tome_config
 
 RAMP = ToMeConfig([0.6, 0.2, 0.4])
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
-import warnings
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -411,18 +409,6 @@ class TestOnPipelines:
         with pytest.warns(UserWarning, match=words):
             assert np.array_equal(tiny.run_pipeline(pipe, steps=steps), plain)
         assert pipe.tome.entries[0].last_image.cache_bytes == 0
-
-    @pytest.mark.parametrize("name", ["PNDMScheduler", "LMSDiscreteScheduler", "DDIMScheduler"])
-    def test_a_scheduler_that_keeps_a_history_of_noise_has_one_warning_with_the_line_to_write(self, name: str) -> None:
-        pipe = apply_tome(sampler(scheduler=getattr(ppdiffusers, name)()), ratio=0, cache=0.2)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for steps in (STEPS, STEPS + 1):
-                pipe(call, steps)
-        line = "pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)"
-        found = [str(each.message) for each in caught if line in str(each.message)]
-        assert len(found) == (name in ("PNDMScheduler", "LMSDiscreteScheduler"))
-        assert all(re.search(f"{name} goes on with the noise .* another image than without", each) for each in found)
 
     def test_a_layer_that_runs_several_times_in_a_call_is_computed(self) -> None:
         dit = tiny.dit(num_layers=1)

@@ -14,6 +14,7 @@ import paddle
 import ppdiffusers
 import pytest
 from PIL import Image
+from studio import drop_controlnet
 
 import tiny
 from patching.contract import count_queries
@@ -28,7 +29,6 @@ from pipelines.whole import (
     start,
     text_parts,
 )  # fmt: skip
-from ppdiffusers_tome.tools.generation.pipeline_files import drop_controlnet
 from zoo import added_kv, controlnet_sdxl, gligen, sdxl, unet_consistency, upscaler
 from zoo import unet_unconditional as unconditional
 from zoo.specimen import create, normal, smooth_image

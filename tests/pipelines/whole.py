@@ -17,6 +17,7 @@ from ppdiffusers_tome import get_tome, shared_copy
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.settings.step_schedule import NOISE_HISTORIES, explain_noise_history
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import attention_anywhere, keep_random_state
 
@@ -85,8 +86,9 @@ def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) 
     """Check a pipeline before, with and after ToMe.
 
     Half of the image's tokens merge where ToMe is said to be, nothing else changes, and removing it restores all. None
-    of that warns of anything that the unmerged image does not. The first and the second half of the steps are told
-    apart; of two steps an image that ``begins_in_the_middle`` has the second alone.
+    of that warns of anything that the unmerged image does not, but of a scheduler with a history of noise. The first
+    and the second half of the steps are told apart; of two steps an image that ``begins_in_the_middle`` has the second
+    alone.
     """
     with count_queries(pipe) as unmerged, record_warnings() as known:
         plain = draw()
@@ -101,7 +103,8 @@ def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) 
     with record_warnings() as caused:
         assert pipe.apply_tome(ratio=0.5) is pipe
         assert pipe.tome == get_tome(shared_copy(pipe).apply_tome(ratio=0.5))
-    assert caused == set()
+    histories = {type(part).__name__ for part in vars(pipe).values()} & {*NOISE_HISTORIES}
+    assert caused == {f"ToMe: {explain_noise_history(name)}" for name in histories}
     assert [tiny.snapshot(model) for model in beside] == before
     attached = {id(block) for _, model in list_models(pipe) for _, block, _ in list_attached_blocks(model)}
     assert attached <= {id(blocks[path].block) for path in unmerged}

@@ -5,10 +5,9 @@ from typing import Any
 
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import find_family
-from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, NOISE_HISTORIES, UNET, choose_computed_steps
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps
 from ppdiffusers_tome.settings.text import format_count, format_setting
 
 
@@ -29,12 +28,6 @@ def choose_skipped_steps(call: DenoiserCall, scheduler: Any, num_steps: int) -> 
         call.state.warn_once(
             f"cache={format_setting(cache)} leaves nothing to skip in a denoising of "
             f"{format_count(num_steps, 'step')}, so all are computed; {remedy}"
-        )
-    elif is_a(scheduler, *NOISE_HISTORIES):
-        call.state.warn_once(
-            f"{type(scheduler).__name__} goes on with the noise of earlier steps, so with a cache this pipeline draws "
-            "another image than without; for nearly the same one write pipe.scheduler = "
-            "DDIMScheduler.from_config(pipe.scheduler.config)"
         )
     return skipped
 

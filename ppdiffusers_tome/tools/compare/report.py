@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.tools.compare.configurations import Configuration
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.generation.results import format_run
+from ppdiffusers_tome.tools.generation.settings import format_run
 from ppdiffusers_tome.tools.images import read_image, write_image
 from ppdiffusers_tome.tools.measure.meter import find_highest_peak
 from ppdiffusers_tome.tools.measure.similarity import format_psnr

@@ -13,8 +13,8 @@ from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
+from ppdiffusers_tome.tools.generation.checks import check_scheduler
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
 from ppdiffusers_tome.tools.images import read_image, write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
@@ -25,7 +25,7 @@ from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_count
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.tools.generation.results import GeneratedImage
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import GeneratedImage
 
 RESULTS = ("compare.png", "compare.md", "compare.json")  # made of the images and the ledger
 

@@ -6,9 +6,8 @@ A command's help has at most 60 lines, so a text here takes one, and rarely used
 import argparse
 from pathlib import Path
 
-from ppdiffusers_tome.tools.generation.model_sources import PHOTOGRAPHS
-from ppdiffusers_tome.tools.generation.pipeline_files import DTYPES
-from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
+from ppdiffusers_tome.tools.generation.models import PHOTOGRAPHS
+from ppdiffusers_tome.tools.generation.settings import DTYPES, PRECISIONS, SCHEDULERS
 
 
 def add_image_arguments(
@@ -45,7 +44,7 @@ def add_image_arguments(
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
-    either.add_argument("--compile", nargs="?", const="float32", choices=["float32", "bfloat16"], metavar="PRECISION",
+    either.add_argument("--compile", nargs="?", const=PRECISIONS[0], choices=PRECISIONS, metavar="PRECISION",
                         help="fastest; for a CPU with openvino: float32 (default), or bfloat16 if it has that")
     group = parser.add_argument_group("ControlNet")
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")

@@ -1,31 +1,160 @@
-"""Checks of settings for a loaded pipeline, and oddities of its images."""
+"""All checks of settings: of arguments, of the device, and of what a loaded pipeline takes.
 
+Imports no Paddle, so that what is mistyped is refused before the seconds that it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
 import inspect
+import math
 import re
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.cpu import has_bfloat16
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import shorten_repr
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+from ppdiffusers_tome.tools.edges import read_photo_file
+from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE, check_text
+from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE, ImageSettings
+from ppdiffusers_tome.tools.measure.system import has_only_cpu
+from ppdiffusers_tome.tools.measure.units import format_count
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+
+_NO_CLASS = 1000  # with guidance a DiTPipeline asks for this class as that of no image, however many its model has
 
 
-def check_settings(loaded: LoadedPipeline) -> None:
-    """Refuse settings that this pipeline does not take."""
+def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:
+    """Check the arguments, alone and together, and return settings without merging.
+
+    Args:
+        args: of ``add_image_arguments``.
+        provides_edges: True if edges for a ControlNet may come later.
+    """
+    for name in ("height", "width"):
+        pixels = getattr(args, name)
+        if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
+            nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
+            raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
+    model = find_model(args.model)
+    steps = args.steps if args.steps is not None else model.steps
+    if steps < 1:
+        raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
+    check_seed("--seed", args.seed)
+    if args.negative_prompt is not None:
+        check_text("--negative-prompt", args.negative_prompt)
+    for name, scale, usual in (
+        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", args.guidance_scale, "7.5"),
+    ):  # fmt: skip
+        if scale is not None and not (math.isfinite(scale) and scale >= 0):
+            raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
+    controlnet = _parse_controlnet(args, model, provides_edges)
+    if args.image is not None:
+        read_photo_file(args.image)  # or it would fail after the model was loaded
+    settings = ImageSettings(
+        model=model, controlnet=controlnet, photo=args.image, tome=ToMeConfig(0.0), height=args.height,
+        width=args.width, steps=steps, guidance_scale=args.guidance_scale, scheduler=args.scheduler, seed=args.seed,
+        negative_prompt=args.negative_prompt, dtype=args.dtype, xformers=args.xformers, compile=args.compile,
+        controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
+    )  # fmt: skip
+    check_device(settings, "cpu" if has_only_cpu() else None)
+    return settings
+
+
+def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edges: bool) -> ModelSource | None:
+    """Return the ControlNet that was named, or the model's own where edges guide."""
+    if args.image is None and not provides_edges:
+        for option, value in (("--controlnet", args.controlnet), ("--controlnet-scale", args.controlnet_scale)):
+            if value is not None:
+                raise UserError(f"{option} needs the edges of a photo; give one with --image")
+        return None
+    name = model.controlnet if args.controlnet is None else args.controlnet
+    if name is None and args.image is not None:
+        raise UserError(
+            "--image needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of "
+            "Stable Diffusion or SDXL and no other, such as a DiTPipeline"
+        )
+    return None if name is None else find_controlnet(name)
+
+
+def check_seed(name: str, seed: int) -> None:
+    """Check that Paddle and numpy take a seed; errors call it ``name``."""
+    if not 0 <= seed <= MAX_SEED:
+        raise UserError(f"{name} {seed} must be from 0 to 2**62")
+
+
+def check_device(settings: ImageSettings, device: str | None) -> None:
+    """Refuse what a device does not have; None is not known yet."""
+    dtype = settings.dtype
+    if settings.compile is not None and (device not in (None, "cpu") or dtype != "float32"):
+        here = "" if device is None else f" on {device}"
+        raise UserError(f"--compile is for --dtype float32 on a CPU, and this is {dtype}{here}; omit it")
+    if device == "cpu" and (settings.xformers or dtype != "float32"):
+        raise UserError(
+            f"{'--xformers' if settings.xformers else f'--dtype {dtype}'} needs a GPU: Paddle's CPU has no kernels for "
+            "it; use --dtype float32 without --xformers, or a GPU with paddlepaddle-gpu"
+        )
+    if settings.compile is not None and find_spec("openvino") is None:
+        raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
+    if settings.compile == "bfloat16" and not has_bfloat16():
+        raise UserError("--compile bfloat16 needs a processor that computes in it (AMX or AVX-512 BF16); give float32")
+
+
+def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> None:
+    """Check on a tiny latent that a scheduler, which stays as it is, can run.
+
+    ppdiffusers 0.29's UniPC, for example, fails on Paddle 3, and PNDM in a single step. With ``may_scale=False`` it is
+    for a DiTPipeline, which continues with the latent that was scaled for the model.
+    """
+    import paddle
+
+    name, trial = type(scheduler).__name__, type(scheduler).from_config(scheduler.config)
+    latent = paddle.ones([1, 4, 2, 2])
+    try:
+        trial.set_timesteps(steps)
+        scaled = trial.scale_model_input(latent, trial.timesteps[0])
+        if not may_scale and (scaled != latent).any():
+            raise ValueError("it scales the latents, and a DiTPipeline would continue with the scaled ones")
+        for timestep in trial.timesteps:
+            latent = trial.step(trial.scale_model_input(latent, timestep) * 0, timestep, latent).prev_sample
+    except Exception as error:  # of ppdiffusers or Paddle
+        reason, many = " ".join(str(error).split())[:120], format_count(steps, "step")
+        raise UserError(
+            f"the model's {name} cannot run {many} here ({type(error).__name__}: {reason}); give another --scheduler, "
+            "such as ddim or dpmsolver++, or other --steps"
+        ) from error
+
+
+def check_loaded(loaded: LoadedPipeline) -> None:
+    """Refuse settings that a loaded pipeline does not take."""
+    kind, guidance = type(loaded.pipe).__name__, loaded.guidance_scale
     if loaded.settings.negative_prompt is not None:
         if "negative_prompt" not in inspect.signature(loaded.pipe.__call__).parameters:
-            raise UserError(f"--negative-prompt has no effect in a {type(loaded.pipe).__name__}; omit it")
-        if loaded.guidance_scale <= 1:
+            raise UserError(f"--negative-prompt has no effect in a {kind}; omit it")
+        if guidance <= 1:
             raise UserError(
-                f"--negative-prompt has no effect at guidance scale {loaded.guidance_scale:g}; give a "
-                "--guidance-scale above 1, or omit it"
+                f"--negative-prompt has no effect at guidance scale {guidance:g}; give a --guidance-scale above 1, or "
+                "omit it"
             )
-    if loaded.labels is not None:
-        loaded.labels.check_arguments(loaded.settings.height, loaded.settings.width, loaded.guidance_scale)
+    if loaded.labels is None:
+        return
+    for name, pixels, only in zip(("height", "width"), loaded.size, loaded.native_size, strict=True):
+        if pixels != only:
+            raise UserError(f"{name} {pixels} is not the size of this {kind}, {only}x{only} pixels; omit it")
+    if guidance > 1 and loaded.labels.num_classes != _NO_CLASS:
+        raise UserError(
+            f"guidance scale {guidance:g}: a {DIT_PIPELINE} guides with class {_NO_CLASS} as none, which is so with "
+            f"{_NO_CLASS} classes alone, and this model has {loaded.labels.num_classes}; give 1 (no guidance)"
+        )
 
 
 def describe_oddities(loaded: LoadedPipeline, prompt: str) -> dict[str, str]:
     """Describe what is odd about an image of a prompt, by names."""
-    from ppdiffusers_tome.tools.generation.sampling import get_native_size
-
     if loaded.labels is not None:
         return {}
     settings, found = loaded.settings, dict[str, str]()
@@ -41,7 +170,7 @@ def describe_oddities(loaded: LoadedPipeline, prompt: str) -> dict[str, str]:
             f"prompt {shorten_repr(prompt)} names nothing that the model {settings.model.label} knows: "
             f"{', '.join(settings.model.subjects)}; write for example '{settings.model.prompts[0]}'"
         )
-    (height, width), (native_height, native_width) = loaded.size, get_native_size(loaded.pipe)
+    (height, width), (native_height, native_width) = loaded.size, loaded.native_size
     if not (0.5 < height / native_height <= 2 and 0.5 < width / native_width <= 2):
         found["unusual_size"] = (
             f"at {width}x{height} images may be smears or repeat what they show: the model was made for "

@@ -1,25 +1,39 @@
 """A loaded pipeline, from which all commands get their images."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import paddle
+import ppdiffusers
+from PIL import Image
+
+from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings
-from ppdiffusers_tome.tools.generation.results import GeneratedImage
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.edges import load_edges
+from ppdiffusers_tome.tools.generation.checks import check_scheduler
+from ppdiffusers_tome.tools.generation.prompts import ClassLabels
+from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
+from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.measure.memory import limit_memory
+from ppdiffusers_tome.tools.measure.meter import Meter
 from ppdiffusers_tome.tools.measure.units import format_count
+from ppdiffusers_tome.version import __version__
 
-if TYPE_CHECKING:
-    from PIL import Image
 
-    from ppdiffusers_tome.settings.config import ToMeConfig
-    from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
+@dataclass(frozen=True)
+class GeneratedImage:
+    """An image and what it took."""
+
+    image: Image.Image
+    seconds: float  # of the whole call, with decoding
+    peak_bytes: int | None  # with the weights; None if it could not be measured
+    denoising_peak_bytes: int | None  # until the end of the last denoising step
+    is_disturbed: bool = False  # by other programs, so that the seconds mislead
 
 
 @dataclass(frozen=True)
@@ -33,10 +47,13 @@ class LoadedPipeline:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of its images in pixels."""
-        from ppdiffusers_tome.tools.generation.sampling import get_native_size
-
-        height, width = get_native_size(self.pipe)
+        height, width = self.native_size
         return self.settings.height or height, self.settings.width or width
+
+    @property
+    def native_size(self) -> tuple[int, int]:
+        """Height and width in pixels that its model was made for."""
+        return get_native_size(self.pipe)
 
     @property
     def guidance_scale(self) -> float:
@@ -49,8 +66,6 @@ class LoadedPipeline:
 
     def apply(self, tome: ToMeConfig | None) -> None:
         """Apply ToMe, which warns of settings that change nothing; None removes it."""
-        from ppdiffusers_tome.api import apply_tome, remove_tome
-
         if tome is None:
             remove_tome(self.pipe)
         else:
@@ -58,8 +73,6 @@ class LoadedPipeline:
 
     def describe_merging(self) -> str:
         """Say what merges now, and what the last image skipped."""
-        from ppdiffusers_tome.api import get_tome
-
         applied = get_tome(self.pipe)
         if applied is None:
             return "no token merging"
@@ -71,8 +84,6 @@ class LoadedPipeline:
 
     def count_skipped_calls(self) -> dict[str, tuple[int, int]]:
         """Count how many of how many calls of each denoiser the last image skipped."""
-        from ppdiffusers_tome.api import get_tome
-
         entries = getattr(get_tome(self.pipe), "entries", ())
         images = {each.denoiser: each.last_image for each in entries if each.last_image is not None}
         return {name: (each.num_skipped, each.num_skipped + each.num_computed) for name, each in images.items()}
@@ -96,8 +107,6 @@ class LoadedPipeline:
 
     def count_warm_up_steps(self, tome: ToMeConfig | None) -> int:
         """Count one step, or those of an image that one does not warm up."""
-        from ppdiffusers_tome.tools.generation.schedulers import check_scheduler
-
         if self.settings.compile is not None and tome is not None and tome.differs_by_step:
             return self.settings.steps  # each kind of step has a program
         with suppress(UserError):
@@ -114,9 +123,6 @@ class LoadedPipeline:
         Its number is added to the seed of the settings. What ``after_step`` raises, which is called after each call of
         the denoiser, ends the image.
         """
-        from ppdiffusers_tome.tools.generation.sampling import generate_image
-        from ppdiffusers_tome.tools.measure.meter import Meter
-
         peaks, meter, settings, (height, width) = [], Meter(), self.settings, self.size
 
         def read_peak() -> int | None:
@@ -138,8 +144,6 @@ class LoadedPipeline:
 
     def load_edges(self) -> Image.Image | None:
         """Load the photo's edges at the images' size, if any."""
-        from ppdiffusers_tome.tools.generation.edges import load_edges
-
         return None if self.settings.photo is None else load_edges(self.settings.photo, *self.size)
 
     def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
@@ -148,11 +152,6 @@ class LoadedPipeline:
 
     def describe_run(self) -> dict[str, Any]:
         """Return what all images of this pipeline share besides merging."""
-        import paddle
-        import ppdiffusers
-
-        from ppdiffusers_tome.version import __version__
-
         height, width = self.size
         return {
             **self.settings.describe(), "height": height, "width": width, "guidance_scale": self.guidance_scale,

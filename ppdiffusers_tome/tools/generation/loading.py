@@ -1,60 +1,163 @@
-"""Loading of a pipeline from the settings of images, for some prompts."""
+"""Loading of a pipeline from the files that ``models`` found."""
 
+import inspect
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from ppdiffusers_tome.tools.console.output import choose_bar, warn
-from ppdiffusers_tome.tools.generation.checks import check_settings, describe_oddities
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, check_device
+import paddle
+import ppdiffusers
+
+from ppdiffusers_tome.compilation.api import compile_cpu, require_compiler
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.console.output import choose_bar, log, warn
+from ppdiffusers_tome.tools.generation.checks import check_device, check_loaded, check_scheduler, describe_oddities
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+from ppdiffusers_tome.tools.generation.models import (
+    ModelSource,
+    describe_small_models,
+    explain_weights,
+    find_code,
+    is_torch,
+    list_pickles,
+)
+from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE
+from ppdiffusers_tome.tools.generation.sampling import get_class_labels
+from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS, ImageSettings
+from ppdiffusers_tome.tools.measure.memory import explain_shortage
+
+_CONTROLNET_PIPELINES = {
+    "StableDiffusionPipeline": "StableDiffusionControlNetPipeline",
+    "StableDiffusionXLPipeline": "StableDiffusionXLControlNetPipeline",
+}
+# What a call must take: noise of its own for each image, and a function that is called after every step.
+_ARGUMENTS = {"prompt", "height", "width", "latents", "callback_on_step_end"}
+_PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"
 
 
-def load_for_prompts(
-    settings: ImageSettings, prompts: list[str], *, are_default_prompts: bool = False
-) -> tuple[LoadedPipeline, list[str]]:
-    """Load a pipeline; warn of prompts and sizes that do not suit.
-
-    As many classes replace default prompts where the pipeline has classes.
-    """
-    loaded = _load_pipeline(settings)
-    oddities: list[str] = []
-    if are_default_prompts and loaded.labels is not None:
-        prompts = loaded.labels.list_names(len(prompts))
-    check_settings(loaded)
-    for prompt in prompts:
-        if loaded.labels is not None:
-            loaded.labels.find_class(prompt)
-        oddities += describe_oddities(loaded, prompt).values()
-    for oddity in dict.fromkeys(oddities):
-        warn(oddity)
-    return loaded, prompts
-
-
-def _load_pipeline(settings: ImageSettings) -> LoadedPipeline:
-    import paddle
-
-    from ppdiffusers_tome.compilation.api import require_compiler
-    from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
-    from ppdiffusers_tome.tools.generation.sampling import get_class_labels
-    from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
-
+def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedPipeline:
+    """Load a pipeline; refuse or warn of prompts and settings that do not suit."""
     check_device(settings, paddle.get_device())
     if settings.compile is not None:
         require_compiler(settings.compile)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
-    labels = get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
-    check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    _choose_kernels(pipe, settings)
-    pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
-    return LoadedPipeline(pipe, settings, labels)
-
-
-def _choose_kernels(pipe: Any, settings: ImageSettings) -> None:
-    """Choose what computes attention, and on a CPU convolutions or whole models."""
-    from ppdiffusers_tome.compilation.api import compile_cpu
-
+    loaded = LoadedPipeline(pipe, settings, get_class_labels(pipe))
+    check_scheduler(pipe.scheduler, settings.steps, may_scale=loaded.labels is None)
+    check_loaded(loaded)
+    oddities: dict[str, None] = {}  # each once, in their order
+    for prompt in prompts:
+        if loaded.labels is not None:
+            loaded.labels.find_class(prompt)
+        oddities |= dict.fromkeys(describe_oddities(loaded, prompt).values())
+    for oddity in oddities:
+        warn(oddity)
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if settings.compile is not None:
         compile_cpu(pipe, settings.compile)
+    pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
+    return loaded
+
+
+def make_scheduler(name: str, config: Any) -> Any:
+    """Make one of ``SCHEDULERS`` with the noise levels of another's config."""
+    # As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the small
+    # models are distorted.
+    overrides = {"skip_prk_steps": True} if name == "pndm" else {}
+    return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **overrides)
+
+
+def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]) -> Any:
+    """Load a pipeline in evaluation mode.
+
+    Args:
+        model, controlnet: of ``find_model`` and ``find_controlnet``.
+        dtype: one of ``DTYPES``; all but float32 on a GPU only.
+    """
+    log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
+    kind = _read_kind(model, guided=controlnet is not None)
+    if controlnet is None:
+        return _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
+    guide = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+    guided = getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(kind, kind))
+    pipe = _load(guided, "--model", model, dtype, controlnet=guide)
+    for name in ("block_out_channels", "cross_attention_dim"):
+        given, needed = guide.config[name], pipe.unet.config[name]
+        if given != needed:
+            raise UserError(
+                f"--controlnet {controlnet.name} does not fit --model {model.name}: its {name} is {given}, and that of "
+                f"the model {needed}; name one that was made for this model"
+            )
+    return pipe
+
+
+def _read_kind(model: ModelSource, *, guided: bool) -> str:
+    """Read the class of a pipeline; refuse what runs code or cannot be used."""
+    with _explain_faults("--model", model):
+        # Of a folder not with ppdiffusers, which cannot read an index that names a pipeline's own file.
+        index = (
+            ppdiffusers.DiffusionPipeline.load_config(model.name) if model.folder is None
+            else json.loads((model.folder / "model_index.json").read_bytes())
+        )  # fmt: skip
+        if not isinstance(index, dict):
+            raise ValueError("model_index.json holds no object")
+    code = find_code(index, model.folder, ppdiffusers.pipelines)
+    if code is not None:
+        raise UserError(
+            f"--model {model.name}: its model_index.json names Python code, {code}, which would run as you; if you "
+            "trust it, load the model in Python and call apply_tome"
+        )
+    kind = str(index.get("_class_name"))
+    # A part is a library and a class of it; without either, the pipeline lacks it.
+    parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
+    if kind != DIT_PIPELINE and not ({"unet", "vae"} <= parts and _generates_from_prompt(kind, guided=guided)):
+        remedy = "give a text-to-image pipeline such as Stable Diffusion"
+        if not guided and kind in _CONTROLNET_PIPELINES.values():
+            remedy = "name its ControlNet by --controlnet"
+        raise UserError(f"--model {model.name} is a {kind}, which this command cannot use; {remedy}")
+    if guided and kind not in (*_CONTROLNET_PIPELINES, *_CONTROLNET_PIPELINES.values()):
+        raise UserError(
+            f"--model {model.name} is a {kind}; a ControlNet can be added to {' and '.join(_CONTROLNET_PIPELINES)}"
+        )
+    return kind
+
+
+def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
+    """Return whether pipelines need a prompt, and maybe edges, alone."""
+    cls = getattr(ppdiffusers, kind, None)
+    if cls is None:  # unknown, which loading reports
+        return True
+    takes = inspect.signature(cls.__call__).parameters.keys()
+    return takes >= _ARGUMENTS and (guided or "image" not in takes)
+
+
+def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: Any) -> Any:
+    if source.folder is None:
+        warn(f"{option} {source.name}: {_PICKLES} where its files are no safetensors")
+    else:  # of a hub's, FROM_DIFFUSERS decides
+        keywords["from_diffusers"] = is_torch(source.folder)
+        if pickles := list_pickles(source.folder):
+            warn(f"{option} {source.name}: {_PICKLES}: {', '.join(pickles)}")
+    with _explain_faults(option, source):
+        return cls.from_pretrained(str(source.folder or source.name), **keywords, paddle_dtype=getattr(paddle, dtype))
+
+
+@contextmanager
+def _explain_faults(option: str, source: ModelSource) -> Iterator[None]:
+    """Turn faults of loading into a ``UserError`` with the remedy."""
+    try:
+        yield
+    except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
+        if explain_shortage(error):  # of memory, which has a remedy of its own
+            raise
+        reason = " ".join(str(error).split())[:600] or type(error).__name__
+        small = describe_small_models("model_index.json" if option == "--model" else "config.json")
+        remedy = f"check the name and the network, or give {small}; for weights of PyTorch set FROM_DIFFUSERS=1"
+        if source.folder is not None:
+            remedy = explain_weights(source.folder) or "check that its files are complete"
+        raise UserError(
+            f"{option} {source.name} could not be loaded; {remedy} ({type(error).__name__}: {reason})"
+        ) from error

@@ -1,16 +1,20 @@
-"""Prompts, alone and in files. Imports no Paddle."""
+"""Prompts of the command line and of files, and a DiTPipeline's classes, which replace them. Imports no Paddle."""
+
+from __future__ import annotations
 
 import argparse
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.text import shorten_repr
+from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
+DIT_PIPELINE = "DiTPipeline"
 _UNENCODABLE = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another encoding as halves of a character
 
 
@@ -56,4 +60,39 @@ def check_text(name: str, text: Any) -> None:
         raise UserError(
             f"{name} {shorten_repr(text)} must be text, without characters that no text has; bytes in another "
             "encoding than the terminal's become such: save a script as UTF-8"
+        )
+
+
+@dataclass(frozen=True)
+class ClassLabels:
+    """The classes of a DiTPipeline."""
+
+    class_by_name: Mapping[str, int]  # a class may have several names, or none
+    num_classes: int
+
+    def list_names(self) -> list[str]:
+        """List the classes that have a name, each by its first."""
+        names = {number: name for name, number in reversed(list(self.class_by_name.items()))}
+        return [names[number] for number in sorted(names)]
+
+    def find_class(self, prompt: str) -> int:
+        """Find the class that a prompt names, by number or by name.
+
+        Example:
+            >>> ClassLabels({"cat": 0, "coffee": 1}, 10).find_class("Cat")
+            0
+        """
+        text = prompt.strip()
+        if text.isdecimal() and len(text) < 10 and int(text) < self.num_classes:
+            return int(text)
+        # Exact names last: some differ in capitals alone, as a cardigan and a Cardigan Welsh corgi.
+        in_small = {name.lower(): number for name, number in self.class_by_name.items()}
+        by_name = {**in_small, **self.class_by_name}
+        for name in (text, text.lower()):
+            if name in by_name:
+                return by_name[name]
+        names, suggestion = ", ".join(self.list_names()), did_you_mean(text.lower(), in_small)
+        raise UserError(
+            f"prompt {shorten_repr(prompt)} is not a class of this {DIT_PIPELINE}{suggestion}; give a number from 0 to "
+            f"{self.num_classes - 1}, or a name that it knows: {shorten_repr(names) if names else 'none'}"
         )

@@ -12,7 +12,7 @@ import ppdiffusers
 
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.console.output import warn
-from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, compute_vae_scale
+from ppdiffusers_tome.tools.generation.prompts import ClassLabels
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def get_class_labels(pipe: Any) -> ClassLabels | None:
     """Return the classes of a DiTPipeline; None for a pipeline with prompts."""
-    return ClassLabels.from_pipeline(pipe) if isinstance(pipe, ppdiffusers.DiTPipeline) else None
+    if not isinstance(pipe, ppdiffusers.DiTPipeline):
+        return None
+    names = {name: number for name, number in pipe.labels.items() if name}
+    return ClassLabels(names, pipe.transformer.config["num_embeds_ada_norm"])
 
 
 def find_denoiser(pipe: Any) -> Any:
@@ -30,14 +33,19 @@ def find_denoiser(pipe: Any) -> Any:
 
 def get_native_size(pipe: Any) -> tuple[int, int]:
     """Return the height and width in pixels that a pipeline expects."""
-    sample, scale = find_denoiser(pipe).config.sample_size, compute_vae_scale(pipe.vae.config)
+    sample, scale = find_denoiser(pipe).config.sample_size, _compute_vae_scale(pipe)
     height, width = (sample, sample) if isinstance(sample, int) else sample
     return height * scale, width * scale
 
 
+def _compute_vae_scale(pipe: Any) -> int:
+    """Compute how many times smaller than the image its latent is."""
+    return 2 ** (len(pipe.vae.config["block_out_channels"]) - 1)
+
+
 def make_initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tensor:
     """Make noise ``[1, channels, latent height, latent width]`` from a seed."""
-    scale, denoiser = compute_vae_scale(pipe.vae.config), find_denoiser(pipe)
+    scale, denoiser = _compute_vae_scale(pipe), find_denoiser(pipe)
     shape = (1, denoiser.config.in_channels, height // scale, width // scale)
     noise = np.random.default_rng(seed).standard_normal(shape, np.float32)
     return paddle.to_tensor(noise).cast(denoiser.dtype)

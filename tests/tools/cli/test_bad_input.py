@@ -13,8 +13,8 @@ import pytest
 
 import tiny
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.generation import pipeline_files
-from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation import loading
+from ppdiffusers_tome.tools.generation.models import find_model
 from tools.cli.conftest import PROMPT, SMALL, heard
 
 MODEL = find_model("photographs").folder
@@ -87,7 +87,7 @@ def get_error(arguments, capsys):
 
 @pytest.mark.parametrize("case", [*filter(None, CASES.splitlines())])
 def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeypatch):
-    monkeypatch.setattr(pipeline_files, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
+    monkeypatch.setattr(loading, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     line, sentence = case.split(" | ")
     files = {"PHOTO": str(photo), "TAKEN": str(tmp_path / "taken")}
     files["FILE"] = str(tmp_path / "prompts.txt")

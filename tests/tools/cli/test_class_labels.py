@@ -11,10 +11,14 @@ import pytest
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
-from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.pipeline_files import load_pipeline
-from ppdiffusers_tome.tools.generation.sampling import generate_image
+from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
+from ppdiffusers_tome.tools.generation.checks import check_loaded, parse_settings
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+from ppdiffusers_tome.tools.generation.loading import load_pipeline
+from ppdiffusers_tome.tools.generation.models import find_model
+from ppdiffusers_tome.tools.generation.prompts import ClassLabels
+from ppdiffusers_tome.tools.generation.sampling import generate_image, get_class_labels
 from tools.cli.conftest import pixels_of, write_dit
 
 SIDE = 32
@@ -48,20 +52,20 @@ def run(folder, tmp_path):
 
 
 def test_prompts_name_classes_by_name_or_number(pipe):
-    labels = ClassLabels.from_pipeline(pipe)
+    labels = get_class_labels(pipe)
     prompts = ("cat", "CAT ", "cup of coffee", "brick wall", "3", "099")
     assert [labels.find_class(prompt) for prompt in prompts] == [0, 0, 1, 7, 3, 99]
-    assert (labels.list_names(), labels.list_names(3)) == (["cat", "coffee", "brick wall"], ["cat", "coffee", "2"])
-    assert (labels.num_classes, labels.image_size) == (1000, SIDE)
-    named = ClassLabels({"Cardigan": 264, "cardigan": 474}, 1000, 256)
+    assert labels.list_names() == ["cat", "coffee", "brick wall"]
+    assert labels.num_classes == 1000
+    named = ClassLabels({"Cardigan": 264, "cardigan": 474}, 1000)
     assert [named.find_class(name) for name in ("Cardigan", "cardigan")] == [264, 474]
 
 
 def test_prompts_that_name_none_are_refused_with_the_names():
     with pytest.raises(UserError, match=r"'cta' is not a class .*did you mean cat\?; .* a name that it knows: 'cat'"):
-        ClassLabels({"cat": 0}, 10, SIDE).find_class("cta")
+        ClassLabels({"cat": 0}, 10).find_class("cta")
     with pytest.raises(UserError, match="give a number from 0 to 39, or a name that it knows: none"):
-        ClassLabels({}, 40, SIDE).find_class("9" * 5000)
+        ClassLabels({}, 40).find_class("9" * 5000)
 
 
 def test_generate_takes_classes(run, pipe, folder, capsys):
@@ -77,6 +81,7 @@ def test_generate_takes_classes(run, pipe, folder, capsys):
     ("arguments", "words"),
     [
         (["generate", "--prompt", "dog"], "prompt 'dog' is not a class of this DiTPipeline"),
+        (["compare"], "'a photo of an astronaut' is not a class of this DiTPipeline; give a number from 0 to 999"),
         (["compare", "--negative-prompt", "x"], "--negative-prompt has no effect in a DiTPipeline; omit it"),
         (["visualize", "--height", "64"], "height 64 is not the size of this DiTPipeline, 32x32 pixels"),
         (["tune", "--controlnet", "controlnet", "--image", "PHOTO"], "is a DiTPipeline; a ControlNet can be added to"),
@@ -86,12 +91,18 @@ def test_what_a_dit_cannot_do_is_refused(arguments, words, folder, photo, tmp_pa
     given = [str(photo) if argument == "PHOTO" else argument for argument in arguments]
     assert main([*given, "--model", str(folder), "--output", str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
-    for num_classes in (10, 2000):
-        with pytest.raises(UserError, match="guidance scale 4: a DiTPipeline guides with class 1000 as none"):
-            ClassLabels({}, num_classes, SIDE).check_arguments(None, None, 4.0)
 
 
-def test_compare_takes_the_first_classes_by_default(run):
-    found = json.loads((run("compare", "--ratios", "0.5") / "compare.json").read_text())
-    assert [sample["prompt"] for sample in found["configurations"][1]["samples"]] == ["cat", "coffee", "2"]
+@pytest.mark.parametrize("num_classes", [10, 2000])
+def test_guidance_needs_1000_classes(num_classes, pipe, folder):
+    parser = Parser(prog="x")
+    add_image_arguments(parser)
+    settings = parse_settings(parser.parse_args(["--model", str(folder)]))
+    with pytest.raises(UserError, match="guidance scale 4: a DiTPipeline guides with class 1000 as none"):
+        check_loaded(LoadedPipeline(pipe, settings, ClassLabels({}, num_classes)))
+
+
+def test_compare_takes_classes(run):
+    found = json.loads((run("compare", "--ratios", "0.5", "--prompt", "2") / "compare.json").read_text())
+    assert [sample["prompt"] for sample in found["configurations"][1]["samples"]] == ["2"]
     assert (found["run"]["height"], found["run"]["guidance_scale"]) == (SIDE, 4.0)

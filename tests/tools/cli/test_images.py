@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError, UserError
-from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image, load_edges, read_photo_file
+from ppdiffusers_tome.tools.edges import detect_edges, fit_image, load_edges, read_photo_file
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
 
 SQUARE = np.zeros((64, 64), bool)

@@ -19,8 +19,8 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.generation import pipeline_files
-from ppdiffusers_tome.tools.generation.tome_arguments import name_option
+from ppdiffusers_tome.tools.console.tome_arguments import name_option
+from ppdiffusers_tome.tools.generation import loading
 from tools.cli.conftest import PROMPT
 
 # What a command is run with, and the options that a case asks about; all that are not in the case where it has none.
@@ -73,9 +73,9 @@ def plan(tmp_path, photo, monkeypatch):
             frame = frame.f_back
         raise LoadedError
 
-    monkeypatch.setattr(pipeline_files, "load_pipeline", stop)
+    monkeypatch.setattr(loading, "load_pipeline", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.try_imports", stop)
-    for module in ("loading", "image_settings"):
+    for module in ("loading", "checks"):
         monkeypatch.setattr(f"ppdiffusers_tome.tools.generation.{module}.check_device", lambda *_, **__: None)
 
     def run(arguments: list[str]) -> int | str:

@@ -22,11 +22,11 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.generation import pipeline_files
-from ppdiffusers_tome.tools.generation.image_settings import parse_settings
+from ppdiffusers_tome.tools.console.tome_arguments import get_tome_overrides
+from ppdiffusers_tome.tools.generation import loading
+from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.tome_arguments import get_tome_overrides
+from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.measure.system import has_only_cpu
 from tools.cli.conftest import PROMPT, SMALL, heard
 
@@ -149,7 +149,7 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
         assert f"not enough memory ({reason}); make images smaller, or {remedy}" in error
     assert main([*GENERATE, "--compile"]) == 2
     assert capsys.readouterr().err.endswith("make images smaller\n"), "one or the other"
-    with pytest.raises(MemoryError), pipeline_files._explain_faults("--model", find_model("emoji")):
+    with pytest.raises(MemoryError), loading._explain_faults("--model", find_model("emoji")):
         fail(None)  # has no other words while loading
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.figures.merging import draw_groups
-from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.images import read_settings
 from ppdiffusers_tome.tools.recorder import record_merging
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of

@@ -4,11 +4,11 @@ import argparse
 
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.tome_arguments import add_tome_arguments
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, check_seed, parse_settings
-from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+from ppdiffusers_tome.tools.generation.checks import check_seed, parse_settings
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
-from ppdiffusers_tome.tools.generation.tome_arguments import add_tome_arguments
+from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.measure.ledger import prepare_results
 
 HELP = "Generate the same images unmerged and with settings; compare speed, memory and similarity."
@@ -44,9 +44,9 @@ def compare(args: argparse.Namespace, settings: ImageSettings, configurations: l
     with quiet_libraries():
         from ppdiffusers_tome.tools.compare.run import Comparison
         from ppdiffusers_tome.tools.compare.samples import Case
+        from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
-        is_default = args.prompt is None and args.prompts is None
-        loaded, prompts = load_for_prompts(settings, prompts, are_default_prompts=is_default)
+        loaded = load_for_prompts(settings, prompts)
         edges = loaded.load_edges()
         cases = list(dict.fromkeys(Case(prompt, seed) for prompt in prompts for seed in args.seeds))
         report = Comparison(loaded, configurations, args.output, edges).run(cases, overwrite=args.overwrite)

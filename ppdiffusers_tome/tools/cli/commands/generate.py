@@ -11,12 +11,12 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET, add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
-from ppdiffusers_tome.tools.generation.image_settings import ImageSettings, parse_settings
-from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
-from ppdiffusers_tome.tools.generation.tome_arguments import DEFAULT_PRESET, add_tome_arguments, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 from ppdiffusers_tome.tools.measure.memory import get_process_peak
 from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
@@ -80,7 +80,9 @@ def _generate(settings: ImageSettings, images: Mapping[Path, tuple[str, int]]) -
     """Generate and write images; each has a prompt and a number."""
     from tqdm import tqdm
 
-    loaded, _ = load_for_prompts(settings, [prompt for prompt, _ in images.values()])
+    from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+
+    loaded = load_for_prompts(settings, [prompt for prompt, _ in images.values()])
     loaded.apply(None if settings.tome.changes_nothing else settings.tome)
     edges, done = loaded.load_edges(), []
     for path, (prompt, number) in tqdm(images.items(), desc="images", **choose_bar()):

@@ -1,11 +1,13 @@
 """``ppdiffusers-tome tune``: try settings here, and save the best."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -13,13 +15,14 @@ from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_librari
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
-from ppdiffusers_tome.tools.generation.image_settings import parse_settings
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
-from ppdiffusers_tome.tools.generation.results import format_run
+from ppdiffusers_tome.tools.generation.settings import format_run
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
 HELP = "Try settings of token merging on this machine and model, and save the best."
 EXAMPLES = """It tries ratio=0.5, the presets and the cache over steps on all prompts, in three rounds with the unmerged
@@ -53,7 +56,9 @@ def run(args: argparse.Namespace) -> None:
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     trials: dict[int, Trial] = {}
     with quiet_libraries():
-        loaded, prompts = load_for_prompts(settings, prompts, are_default_prompts=args.prompt is None)
+        from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+
+        loaded = load_for_prompts(settings, prompts)
         stopped = None
         try:
             for number, trial in _try_settings(loaded, prompts, candidates):

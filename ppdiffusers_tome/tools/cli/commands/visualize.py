@@ -6,12 +6,11 @@ from dataclasses import replace
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.tome_arguments import add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
-from ppdiffusers_tome.tools.generation.image_settings import parse_settings
-from ppdiffusers_tome.tools.generation.loading import load_for_prompts
+from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
-from ppdiffusers_tome.tools.generation.tome_arguments import add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.images import write_image
 
 HELP = "Generate an image and show which of its tokens merged, by step and level."
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     if args.ratio is None and args.config is None:
         args.ratio = 0.5  # presets make no groups
     settings = replace(parse_settings(args), tome=parse_tome_config(args))
-    prompts = check_prompts(args.prompt, settings.model.default_prompts[:1], most=1)
+    (prompt,) = check_prompts(args.prompt, settings.model.default_prompts[:1], most=1)
     if settings.tome.ratio == 0 or not METHODS[settings.tome.method].compares:
         raise UserError(
             f"{settings.tome.summary} makes no groups of similar tokens, so there is nothing to show; give --method "
@@ -45,9 +44,10 @@ def run(args: argparse.Namespace) -> None:
     (path,) = prepare_folder(args.output, ["visualize.png"], overwrite=args.overwrite)
     with quiet_libraries():
         from ppdiffusers_tome.tools.figures.merged_sheets import make_groups_sheet
+        from ppdiffusers_tome.tools.generation.loading import load_for_prompts
         from ppdiffusers_tome.tools.recorder import MergingBlock, record_merging
 
-        loaded, (prompt,) = load_for_prompts(settings, prompts, are_default_prompts=args.prompt is None)
+        loaded = load_for_prompts(settings, [prompt])
         loaded.apply(settings.tome)
         edges = loaded.load_edges()
         # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.

@@ -1,11 +1,10 @@
-"""Sources of models: folders, hub names, and the small models of a clone.
+"""Where models come from: folders, hub names, a clone's small models; what their files are. Imports no Paddle."""
 
-Imports no Paddle, so that a wrong name is reported at once.
-"""
-
+import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +12,18 @@ from typing import Any
 
 import ppdiffusers_tome
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.model_files import sum_model_files
 
 # Where a clone has small models to try merging with; the name of a folder is enough in commands.
 SMALL_MODELS = Path("examples/models")
 PHOTOGRAPHS = "photographs"  # the commands' default in a clone
 
 _ANY_PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
-_DEMONSTRATED: dict[str, Any] = {"prompts": list, "steps": int, "guidance_scale": int | float, "controlnet": str}
+_DEMONSTRATED = ("prompts", "steps", "guidance_scale", "controlnet")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_LFS_POINTER = b"version https://git-lfs"
+_SUFFIXES = (".safetensors", ".pdparams", ".bin", ".ckpt")
+_PICKLED = (".pdparams", ".bin", ".ckpt", ".pt", ".pth", ".pkl")
+_LIBRARIES = ("ppdiffusers", "paddlenlp", "diffusers", "diffusers_paddle", "transformers")
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,10 @@ class ModelSource:
 
 def find_model(name: str | None) -> ModelSource:
     """Find a pipeline; in a clone None is the model of photographs."""
-    owner, index = "a pipeline's", "model_index.json"
+    index = "model_index.json"
     if name is None and not list_small_models():
-        raise UserError(f"--model is missing; give {owner} folder, a hub name or {describe_small_models(index)}")
-    return _find(PHOTOGRAPHS if name is None else name, "--model", owner, index)
+        raise UserError(f"--model is missing; give a pipeline's folder, a hub name or {describe_small_models(index)}")
+    return _find(PHOTOGRAPHS if name is None else name, "--model", "a pipeline's", index)
 
 
 def find_controlnet(name: str) -> ModelSource:
@@ -112,15 +114,87 @@ def describe_small_models(index: str) -> str:
 
 def _read_demonstration(folder: Path) -> dict[str, Any]:
     """Read the fields of ``ModelSource`` that a folder's ``demonstration.json`` has."""
-    path, found = folder / "demonstration.json", dict[str, Any]()
+    path = folder / "demonstration.json"
     if not path.is_file():
         return {}
-    with suppress(ValueError, AttributeError):  # of a file that is no object
-        content = json.loads(path.read_bytes())
-        found = {name: content[name] for name, kind in _DEMONSTRATED.items() if isinstance(content.get(name), kind)}
-    if not all(isinstance(prompt, str) and prompt.strip() for prompt in found.get("prompts", ())):
-        del found["prompts"]
+    content = json.loads(path.read_bytes())
+    found = {name: content[name] for name in _DEMONSTRATED if name in content}
     controlnet = folder / found.pop("controlnet", "")
     if controlnet != folder and controlnet.is_dir():  # the model may have been copied without it
         found["controlnet"] = str(controlnet)
     return found | {"prompts": tuple(found.get("prompts", ()))}
+
+
+def is_torch(folder: Path) -> bool:
+    """Return True where weights are diffusers' (PyTorch's); ppdiffusers' safetensors are preferred."""
+    names = " ".join(path.name for path in _list_files(folder))
+    return "diffusion_pytorch_model" in names and "diffusion_paddle_model" not in names
+
+
+def explain_weights(folder: Path) -> str | None:
+    """Explain weights in a model's folder that cannot be loaded."""
+    for path in (path for path in _list_files(folder) if path.suffix in _SUFFIXES):
+        with path.open("rb") as file:
+            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                return (
+                    f"{path} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
+                    "'git lfs pull' in it, or download the model again"
+                )
+    for path in (path for path in _list_files(folder) if path.name.count(".") == 2 and path.suffix == ".safetensors"):
+        plain = path.with_name(f"{path.name.split('.')[0]}{path.suffix}")
+        if not plain.exists():
+            return f"{path} is a variant's, without the usual weights beside it; rename it to {plain.name}"
+    return None
+
+
+def list_pickles(folder: Path) -> list[str]:
+    """List the pickled weights that ppdiffusers reads."""
+    safe = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
+    files = _list_files(folder)
+    own = {path.parent for path in files if path.name == "config.json" and b'"_class_name"' in path.read_bytes()}
+
+    def has_safe(part: Path) -> bool:
+        stem = safe if part in own else "model"  # of a text encoder
+        # A pickle comes before a variant such as fp16.
+        return any((part / f"{stem}.safetensors{end}").is_file() for end in ("", ".index.json"))
+
+    pickles = [path for path in files if path.suffix in _PICKLED and not has_safe(path.parent)]
+    return [str(path.relative_to(folder)) for path in pickles]
+
+
+def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> str | None:
+    """Find Python code that loading a pipeline would run.
+
+    It is a file of the folder, which a hub's has not, or a module of none of the ``pipelines`` of ppdiffusers.
+    """
+    if folder is not None and (folder / "None.py").is_file():
+        return "None.py"  # which ppdiffusers 0.29 takes for a pipeline's code
+    for part, value in index.items():
+        if not isinstance(value, list | tuple) or not value or not isinstance(value[0], str):
+            continue
+        library = value[0]
+        if part == "_class_name":
+            return f"{library}.py"
+        # By these names ppdiffusers knows them, and in a part's folder a file of that name comes first.
+        for name in (library, "ppdiffusers", "ppdiffusers.transformers"):
+            if folder is not None and (folder / part / f"{name}.py").is_file():
+                return f"{part}/{name}.py"
+        if library.split(".")[0] not in _LIBRARIES and not hasattr(pipelines, library):
+            return f"the module {library}"
+    return None
+
+
+def sum_model_files(folder: Path) -> str:
+    """Return a checksum of the sizes and dates of a model's configs and weights."""
+    suffixes, found = {*_SUFFIXES, *_PICKLED}, hashlib.sha256()
+    for path in _list_files(folder):
+        if path.suffix in suffixes or path.stem.endswith(("config", "index")):
+            stat = path.stat()
+            found.update(f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return found.hexdigest()
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """List the files of a model; of a pipeline its index and the files of its parts."""
+    is_pipeline = (folder / "model_index.json").is_file()
+    return sorted([*folder.glob("model_index.json" if is_pipeline else "*"), *folder.glob("*/*")])

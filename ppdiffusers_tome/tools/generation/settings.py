@@ -1,0 +1,82 @@
+"""The settings of images. Imports no Paddle."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.generation.models import ModelSource
+from ppdiffusers_tome.tools.measure.units import format_count
+
+DTYPES = ("float32", "float16", "bfloat16")
+PRECISIONS = ("float32", "bfloat16")  # of compiled models, the default first
+SCHEDULERS = {
+    "ddim": "DDIMScheduler", "dpmsolver++": "DPMSolverMultistepScheduler", "euler": "EulerDiscreteScheduler",
+    "euler-a": "EulerAncestralDiscreteScheduler", "heun": "HeunDiscreteScheduler", "lcm": "LCMScheduler",
+    "lms": "LMSDiscreteScheduler", "pndm": "PNDMScheduler",
+}  # fmt: skip
+MAX_SEED = 2**62
+SIZE_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """All that an image depends on besides its prompt."""
+
+    model: ModelSource
+    controlnet: ModelSource | None  # None for text-to-image
+    photo: Path | None  # whose edges guide; None also where the command has edges of its own
+    tome: ToMeConfig
+    height: int | None  # in pixels; None for the model's native size
+    width: int | None
+    steps: int
+    guidance_scale: float | None  # None for the default of the pipeline's class
+    scheduler: str | None  # of ``SCHEDULERS``; None for the model's
+    seed: int
+    negative_prompt: str | None
+    controlnet_scale: float
+    dtype: str  # of ``DTYPES``
+    xformers: bool
+    compile: str | None  # of ``PRECISIONS``; None for models that are not compiled
+
+    @property
+    def defaults(self) -> list[str]:
+        """The names of settings that are left to the model."""
+        return [name for name in ("height", "width", "guidance_scale", "scheduler") if getattr(self, name) is None]
+
+    @cached_property
+    def photo_checksum(self) -> int | None:
+        """The checksum of the photo's file; another may take its name."""
+        return None if self.photo is None else zlib.crc32(self.photo.read_bytes())
+
+    def describe(self) -> dict[str, Any]:
+        """Return what images share besides merging as plain values; ``defaults`` are None."""
+        others = ("model", "controlnet", "photo", "tome", "seed", "controlnet_scale")
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in others}
+        control = None
+        if self.controlnet is not None:
+            photo = {"photo": self.photo and self.photo.name, "photo_checksum": self.photo_checksum}
+            control = {**self.controlnet.describe(), "scale": self.controlnet_scale, **photo}
+        scheduler = SCHEDULERS.get(str(self.scheduler))
+        return {**self.model.describe(), "controlnet": control, **own, "scheduler": scheduler}
+
+    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
+        """Return all that was asked for of an image as plain values."""
+        tome = None if self.tome.changes_nothing else self.tome.to_dict()
+        return {"prompt": prompt, "seed": self.seed + number, "tome": tome, **self.describe()}
+
+
+def format_run(run: Mapping[str, Any]) -> str:
+    """Format what ``LoadedPipeline.describe_run`` returns as one line."""
+    ways = {
+        f"ControlNet {(run['controlnet'] or {}).get('model')}": run["controlnet"], "xformers": run["xformers"],
+        f"compiled in {run['compile']}": run["compile"],
+    }  # fmt: skip
+    return (
+        f"{run['model']} model, {run['width']}x{run['height']} pixels, {format_count(run['steps'], 'step')}, "
+        f"{run['scheduler']}, guidance {run['guidance_scale']:g}, {run['dtype']}"
+        + "".join(f", {words}" for words, is_used in ways.items() if is_used)
+    )
