@@ -8,8 +8,8 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import find_fault
 from ppdiffusers_tome.compilation.mapped_weights import map_weights
-from ppdiffusers_tome.compilation.model import BOUNDS, compile_model, is_replaceable, uncompile_model
-from ppdiffusers_tome.cpu import explain_lack, has_precision, prepare_cpu
+from ppdiffusers_tome.compilation.model import compile_model, is_replaceable, uncompile_model
+from ppdiffusers_tome.cpu import PRECISIONS, explain_lack, has_precision, prepare_cpu
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models

@@ -21,7 +21,7 @@ from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.structure import take_tensors
 from ppdiffusers_tome.compilation.trace import trace_call
 from ppdiffusers_tome.compilation.twin import COMPILED
-from ppdiffusers_tome.cpu import has_bfloat16
+from ppdiffusers_tome.cpu import has_precision
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from zoo import Specimen, specimens
@@ -87,7 +87,7 @@ def test_every_method_draws_the_same_destinations_at_every_timestep(name: str) -
     assert difference(found, unmerged) > 1e-3
 
 
-@pytest.mark.skipif(not has_bfloat16(), reason="needs a processor that computes in bfloat16")
+@pytest.mark.skipif(not has_precision("bfloat16"), reason="needs a processor that computes in bfloat16")
 @pytest.mark.parametrize(("ratio", "bound"), [("balanced", 0.02), (0.5, 0.2)])  # rounded tokens match others
 @paddle.no_grad()
 def test_bfloat16_draws_the_same_destinations(ratio: Any, bound: float) -> None:
