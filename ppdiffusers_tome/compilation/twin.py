@@ -115,7 +115,7 @@ def run_twin(
         shared = SharedValues(CallIdentity(), dict(step.reductions))
         own = DenoiserCall(
             call.state, twin, given_timestep=denoiser.find_timestep(args, kwargs),
-            moment=call.moment._replace(step=None, shared=shared), has_moment=True, cached=step,
+            moment=call.moment._replace(step=None, shared=shared), cached=step,
         )  # fmt: skip
         if denoiser.reads_timestep:
             own.read_timestep()
@@ -126,7 +126,6 @@ def run_twin(
             step.timestep = own.timestep
         step.made = {key: made for key, made in shared.reductions.items() if key not in step.reductions}
         step.layouts = tuple(own.layouts.values())
-        step.has_skipped = own.has_skipped
         return output
     finally:
         CALL_STACK.frames, CALL_STACK.pipeline_call = outer

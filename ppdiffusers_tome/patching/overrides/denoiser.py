@@ -14,6 +14,7 @@ from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.moment import list_step_settings
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, list_tensors
 
 # Names of the argument for the timestep. UniDiffuser goes by that of its image.
@@ -37,15 +38,7 @@ class DenoiserOverride(Override):
         self.reads_timestep = reads_timestep
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        call = self._begin(args, kwargs)
-        if call.records_gradients and not HAS_STATE and getattr(self.layer, "is_gradient_checkpointing", False):
-            raise ToMeValueError(
-                f"gradient checkpointing does not go together with ToMe on Paddle {paddle.__version__}: the call of "
-                "a layer that runs again cannot be told before Paddle 3, nor where other code (or another copy of this "
-                "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
-                "or import ppdiffusers_tome first"
-            )
-        outer = CALL_STACK.frames
+        call, outer = self._begin(args, kwargs), CALL_STACK.frames
         try:
             with CHANGE_LOCK:
                 self.state.running.add(call)
@@ -65,11 +58,8 @@ class DenoiserOverride(Override):
 
     def find_timestep(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the timestep among the arguments as it was given, or None."""
-        arguments = self._name_arguments(args, kwargs)
+        arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
         return next((arguments[name] for name in TIMESTEPS if name in arguments), None)
-
-    def _name_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        return {**dict(zip(self.parameters, args, strict=False)), **kwargs}
 
     def take_off(self) -> None:
         """Remove this; a backward pass cannot run its layers again."""
@@ -78,23 +68,42 @@ class DenoiserOverride(Override):
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
-        arguments = self._name_arguments(args, kwargs)
-        latents = arguments.pop(self.parameters[0], None) if self.parameters else None
-        given = self.find_timestep(args, kwargs)
-        for name in TIMESTEPS:
-            arguments.pop(name, None)
-        lasting = [value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)]
-        identity = None
-        if self.state.config.shares_steps:
-            shape = tuple(latents.shape) if isinstance(latents, paddle.Tensor) else ()
-            # What conditions the image (texts, class labels and the like) has no height and width.
-            identity = CallIdentity(shape, [x for x in list_tensors(lasting) if x.ndim <= 3])
-        pipeline_call = CALL_STACK.pipeline_call
-        denoising = None if pipeline_call is None else pipeline_call.find_denoising(self.state, self.layer)
-        call = DenoiserCall(self.state, self.layer, denoising, identity, given, CALL_STACK.is_recomputing)
+        config, pipeline_call = self.state.config, CALL_STACK.pipeline_call
+        # With gradient checkpointing a first run records none.
+        records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        if records_gradients and not HAS_STATE and getattr(self.layer, "is_gradient_checkpointing", False):
+            raise ToMeValueError(
+                f"gradient checkpointing does not go together with ToMe on Paddle {paddle.__version__}: the call of "
+                "a layer that runs again cannot be told before Paddle 3, nor where other code (or another copy of this "
+                "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
+                "or import ppdiffusers_tome first"
+            )
+        if CALL_STACK.is_recomputing and (settings := list_step_settings(config, is_eager=True)):
+            raise ToMeValueError(
+                f"{settings[0]} needs the step of each call, which is unknown where a backward pass runs the whole "
+                "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
+                "and without it"
+            )
+        call = DenoiserCall(self.state, self.layer, given_timestep=self.find_timestep(args, kwargs))
+        if pipeline_call is not None:
+            call.denoising = pipeline_call.find_denoising(self.state, self.layer)
+        if config.shares_steps and not records_gradients:  # in training, timesteps and images are random
+            call.identity = self._identify(args, kwargs)
         if self.reads_timestep:
             call.read_timestep()
         return call
+
+    def _identify(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallIdentity:
+        """Tell a call from others of its step by its latents' shape and its conditioning."""
+        arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        latents = arguments.pop(self.parameters[0], None) if self.parameters else None
+        shape = tuple(latents.shape) if isinstance(latents, paddle.Tensor) else ()
+        lasting = [
+            value for name, value in arguments.items()
+            if name not in TIMESTEPS and not any(word in name for word in _CONTROLS)
+        ]  # fmt: skip
+        # What conditions the image (texts, class labels and the like) has no height and width.
+        return CallIdentity(shape, [x for x in list_tensors(lasting) if x.ndim <= 3])
 
 
 class TimestepOverride(Override):

@@ -23,6 +23,9 @@ class Moment(NamedTuple):
     shared: SharedValues | None = None
 
 
+UNKNOWN = Moment()
+
+
 def list_step_settings(config: ToMeConfig, *, is_eager: bool) -> list[str]:
     """List the settings for which a call has to know its moment."""
     names = {

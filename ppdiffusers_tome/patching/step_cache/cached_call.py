@@ -51,6 +51,7 @@ class CachedCall:
 
     Attributes:
         stores_values: True in a step before a skipped one.
+        has_skipped: True once a layer was skipped.
         stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
     """
 
@@ -58,6 +59,7 @@ class CachedCall:
         self._step, self._histories = step, histories
         self._is_skipped = step.number in skipped_steps
         self.stores_values = step.number < max(skipped_steps, default=0)
+        self.has_skipped = False
         self.stacks: dict[str, Sequence[Any]] = {}
         self._stored: set[str] = set()
 

@@ -39,7 +39,7 @@ class StackOverride(Override):
         if cached is None or inputs is None:
             return original(*args, **kwargs)
         if cached.skips(self.stack):
-            call.has_skipped = True
+            cached.has_skipped = True
             if self.stack not in cached.stacks:
                 cached.stacks[self.stack] = [
                     None if residual is None else tokens + residual
@@ -77,7 +77,7 @@ class CoarseOverride(Override):
         if cached is None:
             return original(*args, **kwargs)
         if cached.skips(self.path):
-            call.has_skipped = True
+            cached.has_skipped = True
             predicted = cached.predict(self.path)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
         output = original(*args, **kwargs)
