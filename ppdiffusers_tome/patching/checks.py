@@ -1,5 +1,6 @@
-"""Refusals, explanations and advice before ToMe is applied."""
+"""Refusals, explanations and advice before ToMe is applied or removed."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from paddle.nn import Layer
@@ -7,9 +8,10 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_part
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
+from ppdiffusers_tome.patching.denoisers import find_family, find_refusal, is_part
 from ppdiffusers_tome.patching.layers import find_layer
-from ppdiffusers_tome.patching.refusals import find_refusal
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 
@@ -42,6 +44,15 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
                 f"{type(layer).__name__} has a cache over steps of ppdiffusers, which would keep merged tokens; call "
                 "disable_cache() before apply_tome, and enable_cache(...) after it"
             )
+
+
+def require_unused(model: Layer, overrides: Iterable[Override]) -> None:
+    """Refuse to change ToMe while a model runs; the caller holds ``CHANGE_LOCK``."""
+    if any(override.state.running for override in overrides):
+        raise ToMeValueError(
+            f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "
+            "give each thread a shared_copy of the pipeline"
+        )
 
 
 def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:

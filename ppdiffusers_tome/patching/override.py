@@ -29,6 +29,7 @@ Original = Callable[..., Any]
 SLOTS = "_ppdiffusers_tome"
 
 
+@dataclass(eq=False, repr=False)
 class Override:
     """The function in place of a layer's method in its denoiser's calls.
 
@@ -48,8 +49,8 @@ class Override:
     # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
     follows_wrappers: ClassVar[bool] = False
 
-    def __init__(self, state: DenoiserState, layer: Layer) -> None:
-        self.state, self.layer = state, layer
+    state: DenoiserState
+    layer: Layer
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         for frame in reversed(CALL_STACK.frames):

@@ -3,10 +3,10 @@
 The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
@@ -16,23 +16,22 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_functions
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.calls import BlockCall
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
 NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 
 
+@dataclass(eq=False, repr=False)
 class PointOverride(Override):
     """The override of the attention or feed-forward layer of a merge point."""
 
     runs_in = "block"
 
-    def __init__(self, state: DenoiserState, layer: Layer, merge_point: MergePoint, role: str) -> None:
-        super().__init__(state, layer)
-        self.merge_point, self.role = merge_point, role
-        # The class of a processor that does not call the layers that it has to; attention would be computed twice.
-        self.bypassing_processor: type | None = None
+    merge_point: MergePoint
+    role: str
+    # The class of a processor that does not call the layers that it has to; attention would be computed twice.
+    bypassing_processor: type | None = None
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or unmerged."""
@@ -124,15 +123,14 @@ class PointOverride(Override):
         return kwargs if mask is None else {**kwargs, keyword: mask}
 
 
+@dataclass(eq=False, repr=False)
 class InnerOverride(Override):
     """The override of a layer inside of attention, by its name."""
 
     runs_in = "point"
     follows_wrappers = True
 
-    def __init__(self, state: DenoiserState, layer: Layer, name: str) -> None:
-        super().__init__(state, layer)
-        self.name = name
+    name: str
 
 
 class ProjectionOverride(InnerOverride):
@@ -161,12 +159,11 @@ class OutputOverride(InnerOverride):
         return point.restore(output) if point.has_reduced else output
 
 
+@dataclass(eq=False, repr=False)
 class NormOverride(InnerOverride):
     """The override of a norm, after which the rotary embedding is applied."""
 
-    def __init__(self, state: DenoiserState, layer: Layer, name: str, num_heads: int) -> None:
-        super().__init__(state, layer, name)
-        self.num_heads = num_heads
+    num_heads: int
 
     def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; rotate its output by reduced tokens' positions."""

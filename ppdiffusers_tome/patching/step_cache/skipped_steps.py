@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
-from ppdiffusers_tome.patching.blocks import find_family
+from ppdiffusers_tome.patching.denoisers import find_family
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.calls import DenoiserCall

@@ -1,5 +1,6 @@
 """Overrides of blocks and levels that the cache over steps skips."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
@@ -15,6 +16,7 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache.cached_call import map_tensors, open_cached_call
 
 
+@dataclass(eq=False, repr=False)
 class StackOverride(Override):
     """The override of a block in a stack of consecutive blocks.
 
@@ -26,11 +28,9 @@ class StackOverride(Override):
     values the block returns, in that order. ``is_last`` is True for the last block of the stack.
     """
 
-    def __init__(
-        self, state: DenoiserState, layer: Layer, stack: str, outputs: tuple[int | str, ...], *, is_last: bool
-    ) -> None:
-        super().__init__(state, layer)
-        self.stack, self.outputs, self.is_last = stack, outputs, is_last
+    stack: str
+    outputs: tuple[int | str, ...]
+    is_last: bool
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block, or return what the stack is predicted to."""
@@ -60,6 +60,7 @@ class StackOverride(Override):
         return output
 
 
+@dataclass(eq=False, repr=False)
 class CoarseOverride(Override):
     """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
 
@@ -67,9 +68,8 @@ class CoarseOverride(Override):
     which nothing reads. The one with ``is_used`` is copied, as what follows may change it in place (FreeU).
     """
 
-    def __init__(self, state: DenoiserState, layer: Layer, path: str, *, is_used: bool) -> None:
-        super().__init__(state, layer)
-        self.path, self.is_used = path, is_used
+    path: str
+    is_used: bool
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
