@@ -101,12 +101,12 @@ class Override:
 
 @dataclass(eq=False)
 class Slot:
-    """The slot of a layer's method, where its overrides run.
+    """The place of a layer's method, where its overrides run.
 
     Attributes:
         method: runs the overrides; an attribute of the layer.
         inside: the function that stood there; None for the method of the class.
-        overrides: around it, outermost last.
+        overrides: around that, outermost last.
     """
 
     method: MethodType
@@ -139,17 +139,10 @@ def find_inner_forward(layer: Layer) -> Any:
 
 
 def replace_inner_forward(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
-    """Replace the ``forward`` inside of a layer's overrides.
-
-    Args:
-        layer: with overrides or without.
-        found: the only function that is replaced; None for the method of the class.
-        function: to run instead; None for the method of the class.
-    """
-    slot = vars(layer).get(SLOTS, {}).get("forward")
+    """Replace ``found`` inside of a layer's overrides, if any; None: the method of the class."""
     if find_inner_forward(layer) != found:
         return
-    if slot:
+    if slot := vars(layer).get(SLOTS, {}).get("forward"):
         slot.inside = function
     else:
         _set_function(layer, "forward", function)

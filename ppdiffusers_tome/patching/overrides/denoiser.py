@@ -1,13 +1,12 @@
 """Overrides that begin and end a denoiser's call and find its timestep."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.arguments import list_parameters
+from ppdiffusers_tome.patching.arguments import Arguments, Keywords, list_parameters, name_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
@@ -56,9 +55,9 @@ class DenoiserOverride(Override):
             )
         return output
 
-    def find_timestep(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def find_timestep(self, args: Arguments, kwargs: Keywords) -> Any:
         """Return the timestep among the arguments as it was given, or None."""
-        arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        arguments = name_arguments(self.parameters, args, kwargs)
         return next((arguments[name] for name in TIMESTEPS if name in arguments), None)
 
     def take_off(self) -> None:
@@ -66,7 +65,7 @@ class DenoiserOverride(Override):
         self.state.is_removed = True
         super().take_off()
 
-    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
+    def _begin(self, args: Arguments, kwargs: Keywords) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
         config, pipeline_call = self.state.config, CALL_STACK.pipeline_call
         # With gradient checkpointing a first run records none.
@@ -93,9 +92,9 @@ class DenoiserOverride(Override):
             call.read_timestep()
         return call
 
-    def _identify(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallIdentity:
+    def _identify(self, args: Arguments, kwargs: Keywords) -> CallIdentity:
         """Tell a call from others of its step by its latents' shape and its conditioning."""
-        arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        arguments = name_arguments(self.parameters, args, kwargs)
         latents = arguments.pop(self.parameters[0], None) if self.parameters else None
         shape = tuple(latents.shape) if isinstance(latents, paddle.Tensor) else ()
         lasting = [

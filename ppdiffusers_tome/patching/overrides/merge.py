@@ -11,7 +11,7 @@ import paddle
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
-from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
+from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_keyword, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_functions
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
@@ -55,7 +55,7 @@ class PointOverride(Override):
             raise UnmergeableError(
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_keyword(self.layer, kwargs)
         if self.role == CROSS_ATTENTION:
             self._require_no_rows(kwargs, tokens, reduction.num_tokens)
         if not merge_point.merges_inside:
@@ -140,7 +140,7 @@ class ProjectionOverride(InnerOverride):
         """Run the layer on tokens that are reduced once for all projections."""
         point.awaited.discard(self.name)
         point.has_reduced = True
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_keyword(self.layer, kwargs)
         if point.reduced[0] is not tokens:
             point.require_fit(self.layer, tokens)
             point.reduced = tokens, point.reduce(tokens)

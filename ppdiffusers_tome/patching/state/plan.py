@@ -1,4 +1,4 @@
-"""The plan of a denoiser's call for the tokens of one layout."""
+"""The plan of a call for the tokens of one layout."""
 
 import paddle
 
@@ -12,7 +12,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 
 
 class Plan:
-    """How many tokens of a layout merge, and into which; the same for all blocks.
+    """How the tokens of a layout merge, in all blocks of a call.
 
     Args:
         num_merged: of all frames with a stride over frames, else of one; 0 where the blocks run unmerged.
