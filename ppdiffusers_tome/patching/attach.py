@@ -3,7 +3,7 @@
 ToMe stores nothing else on a model.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from paddle.nn import Layer
 
@@ -37,13 +37,10 @@ ORDER: tuple[type[Override], ...] = (
 )  # fmt: skip
 
 
-def attach(blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
+def attach(blocks: Sequence[MergeableBlock], config: ToMeConfig) -> None:
     """Attach ToMe to some blocks; ``detach`` mirrors it."""
-    by_denoiser: dict[int, list[MergeableBlock]] = {}
-    for block in blocks:
-        by_denoiser.setdefault(id(block.denoiser), []).append(block)
-    for blocks_of_denoiser in by_denoiser.values():
-        _attach_denoiser(blocks_of_denoiser, config)
+    for denoiser in dict.fromkeys(block.denoiser for block in blocks):
+        _attach_denoiser([block for block in blocks if block.denoiser is denoiser], config)
 
 
 def detach(model: Layer) -> None:

@@ -16,22 +16,14 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 
 @dataclass(frozen=True)
 class MergeableBlock:
-    """A block of a model in which tokens can merge.
+    """A block of a model in which tokens can merge."""
 
-    Attributes:
-        path: of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``.
-        block, parent: the block, and the layer around it that gets the latent.
-        denoiser: the model whose calls are those of the block's denoiser: one that embeds a timestep, or the whole.
-        adapter: describes the block's class.
-        level: how many times smaller than the latent the block's grid is: 1, 2, 4, 8.
-    """
-
-    path: str
+    path: str  # of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``
     block: Layer
-    parent: Layer
-    denoiser: Layer
-    adapter: BlockAdapter
-    level: int
+    parent: Layer  # the layer around it that gets the latent
+    denoiser: Layer  # the model around it that embeds a timestep, or the whole
+    adapter: BlockAdapter  # describes the block's class
+    level: int  # how many times smaller than the latent the block's grid is: 1, 2, 4, 8
 
     def list_points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
         """Return the roles and points that merge and whose layers exist."""

@@ -60,7 +60,7 @@ def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     preset = config.preset_name
     if config.changes_nothing:
         warn_user("ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2")
-    for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
+    for denoiser in dict.fromkeys(block.denoiser for block in blocks):
         family, name = find_family(denoiser), type(denoiser).__name__
         if family != UNET and preset is not None:
             warn_user(

@@ -1,9 +1,7 @@
 """Overrides, which run in place of a layer's method.
 
-A layer with ToMe has an attribute ``forward`` of its own, as a hook has: a function bound to the layer that runs the
-layer's overrides around the method of its class, looked up at each call, or around the function that stood there. Its
-class stays. So a user's hooks run outside and see all tokens, a cache that replaces the method of a class runs inside,
-and a deep copy of a model carries its ToMe.
+A layer with ToMe keeps its class and gets a ``forward`` of its own, as a hook does: a function bound to the layer that
+runs the overrides around the method of the class, looked up at each call, or around the function that stood there.
 """
 
 import inspect
@@ -35,19 +33,11 @@ class Override:
 
     A subclass defines ``run``, which gets the running call, the original and the arguments; that of a denoiser begins
     the call in ``__call__``. Where no call runs, the original does. Overrides are copied with their layer.
-
-    Attributes:
-        method_name: of the method, ``forward`` but for masks.
-        runs_in: which call of the ``Frame`` around the layer ``run`` gets: the denoiser's ``call``, ``block`` or
-            ``point``.
-        state: of the denoiser.
-        layer: the layer.
     """
 
     method_name: ClassVar[str] = "forward"
-    runs_in: ClassVar[str] = "call"
-    # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
-    follows_wrappers: ClassVar[bool] = False
+    runs_in: ClassVar[str] = "call"  # which call of the ``Frame`` around the layer ``run`` gets
+    follows_wrappers: ClassVar[bool] = False  # True: moves to a layer that wraps its own, as a LoRA wraps ``to_k``
 
     state: DenoiserState
     layer: Layer
@@ -101,17 +91,11 @@ class Override:
 
 @dataclass(eq=False)
 class Slot:
-    """The place of a layer's method, where its overrides run.
+    """The place of a layer's method, where its overrides run."""
 
-    Attributes:
-        method: runs the overrides; an attribute of the layer.
-        inside: the function that stood there; None for the method of the class.
-        overrides: around that, outermost last.
-    """
-
-    method: MethodType
-    inside: Any
-    overrides: tuple[Override, ...] = ()
+    method: MethodType  # runs the overrides; an attribute of the layer
+    inside: Any  # the function that stood there; None for the method of the class
+    overrides: tuple[Override, ...] = ()  # around that, outermost last
 
 
 def list_overrides(layer: Layer) -> list[Override]:

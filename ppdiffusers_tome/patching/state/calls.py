@@ -23,31 +23,20 @@ WATCHERS: list[Callable[["BlockCall"], None]] = []
 
 @dataclass(eq=False)
 class DenoiserCall:
-    """The state that blocks share in one call of their denoiser.
-
-    Attributes:
-        denoising: of the image; None outside of a pipeline.
-        identity: what tells this call from others of its step; None where it shares nothing with other steps.
-        given_timestep: the timestep among the arguments, as it was given; None where they have none.
-        timestep: scalar or ``[batch]``; None where the model has none.
-        moment: of the denoising; unknown if no setting needs it.
-        cached: the call of the cache over steps, which alone looks into it; None without.
-        layouts: of the tokens of blocks that are on a grid, by the override of the layer that gets their latent.
-        plans: by layout.
-        is_eager: False while ``to_static`` traces the call.
-    """
+    """The state that blocks share in one call of their denoiser."""
 
     state: DenoiserState
     denoiser: Layer
-    denoising: Denoising | None = None
-    identity: CallIdentity | None = None
-    given_timestep: Any = None
-    timestep: paddle.Tensor | None = None
-    moment: Moment = UNKNOWN
-    cached: Any = None
+    denoising: Denoising | None = None  # of the image; None outside of a pipeline
+    identity: CallIdentity | None = None  # among the calls of a step; None where it shares nothing with other steps
+    given_timestep: Any = None  # the timestep among the arguments, as it was given; None where they have none
+    timestep: paddle.Tensor | None = None  # scalar or [batch]; None where the model has none
+    moment: Moment = UNKNOWN  # looked for only if a setting needs it
+    cached: Any = None  # what the cache over steps, which alone looks into it, knows of this call
+    # Of the tokens of blocks that are on a grid, by the override of the layer that gets their latent.
     layouts: dict[object, Layout] = field(default_factory=dict)
     plans: dict[Layout, Plan] = field(default_factory=dict)
-    is_eager: bool = field(default_factory=paddle.in_dynamic_mode)
+    is_eager: bool = field(default_factory=paddle.in_dynamic_mode)  # False while ``to_static`` traces the call
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
         """Set the timestep, the first that the model embeds; ignore later ones.
@@ -106,21 +95,15 @@ class DenoiserCall:
 
 @dataclass(eq=False)
 class BlockCall:
-    """One call of a block, the ``layer`` at a ``path`` in its denoiser.
-
-    Attributes:
-        layout: of its tokens.
-        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, (frames,) height, width]``; dropped when
-            the reduction is made, as memory is short.
-        has_merged: True once a merge point ran on fewer tokens.
-    """
+    """One call of a block, the ``layer`` at a ``path`` in its denoiser."""
 
     call: DenoiserCall
     layer: Hashable
     path: str
-    layout: Layout
+    layout: Layout  # of its tokens
+    # Its input, [batch, tokens, channels] or [batch, channels, (frames,) height, width], until the reduction is made.
     tokens: paddle.Tensor | None
-    has_merged: bool = False
+    has_merged: bool = False  # True once a merge point ran on fewer tokens
 
     @cached_property
     def reduction(self) -> TokenReduction | None:

@@ -23,13 +23,10 @@ class StackOverride(Override):
     The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
     block returns its input, and the last one returns the input of the first plus the predicted residual. That sum is
     made where the first block runs, as a model may change tokens in place between two blocks (FLUX with a ControlNet).
-
-    ``stack`` is the path of the stack in its denoiser. ``outputs`` are the arguments, by position or name, whose new
-    values the block returns, in that order. ``is_last`` is True for the last block of the stack.
     """
 
-    stack: str
-    outputs: tuple[int | str, ...]
+    stack: str  # its path in the denoiser
+    outputs: tuple[int | str, ...]  # of the block, see ``BlockAdapter``
     is_last: bool
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
