@@ -1,9 +1,9 @@
 """Overrides that begin and end a denoiser's call and find its timestep."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, list_parameters, name_arguments
@@ -12,7 +12,6 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.moment import list_step_settings
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, list_tensors
 
@@ -22,19 +21,15 @@ TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
 
+@dataclass(eq=False, repr=False)
 class DenoiserOverride(Override):
-    """The override of a denoiser with blocks in which tokens may merge.
+    """The override of a denoiser with blocks in which tokens may merge."""
 
-    With ``reads_timestep`` its arguments tell the timestep, as no layer embeds it before the first block.
-    """
+    blocks: list[MergeableBlock]
+    reads_timestep: bool  # among the arguments, as no layer embeds it before the first block
 
-    def __init__(
-        self, state: DenoiserState, layer: Layer, blocks: list[MergeableBlock], *, reads_timestep: bool
-    ) -> None:
-        super().__init__(state, layer)
-        self.blocks = blocks
-        self.parameters = tuple(list_parameters(layer))
-        self.reads_timestep = reads_timestep
+    def __post_init__(self) -> None:
+        self.parameters = tuple(list_parameters(self.layer))  # now, as a cache may replace the method later
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         call, outer = self._begin(args, kwargs), CALL_STACK.frames
