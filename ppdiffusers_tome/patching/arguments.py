@@ -12,7 +12,7 @@ Keywords = Mapping[str, Any]
 
 
 def find_first_keyword(layer: Layer, kwargs: Keywords) -> Any:
-    """Return the first argument of a layer's call, given by name; or None."""
+    """Return the first argument of a call by name, or None."""
     return kwargs.get(list_parameters(layer)[0])
 
 

@@ -1,4 +1,4 @@
-"""Denoisers of ppdiffusers: where nothing merges, the timestep's layer, families and levels."""
+"""Denoisers: those in which nothing merges, the timestep's layer, families, levels."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -123,7 +123,7 @@ def find_inner_forward(layer: Layer) -> Any:
 
 
 def replace_inner_forward(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
-    """Replace ``found`` inside of a layer's overrides, if any; None: the method of the class."""
+    """Replace a ``forward`` inside of a layer's overrides, if found; None: the class's."""
     if find_inner_forward(layer) != found:
         return
     if slot := vars(layer).get(SLOTS, {}).get("forward"):
@@ -148,7 +148,7 @@ def restore_functions(layer: Layer) -> None:
 
 
 def _set_function(layer: Layer, name: str, function: Any) -> None:
-    """Set a function in place of a layer's method; None for that of the class."""
+    """Set the function of a layer; None: the method of its class."""
     if function is not None:
         vars(layer)[name] = function
     else:

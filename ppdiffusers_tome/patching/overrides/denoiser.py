@@ -88,7 +88,7 @@ class DenoiserOverride(Override):
         return call
 
     def _identify(self, args: Arguments, kwargs: Keywords) -> CallIdentity:
-        """Tell a call from others of its step by its latents' shape and its conditioning."""
+        """Identify a call by its latents' shape and its conditioning."""
         arguments = name_arguments(self.parameters, args, kwargs)
         latents = arguments.pop(self.parameters[0], None) if self.parameters else None
         shape = tuple(latents.shape) if isinstance(latents, paddle.Tensor) else ()

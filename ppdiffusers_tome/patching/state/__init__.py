@@ -1,1 +1,1 @@
-"""The state of a denoiser with ToMe, and of the calls of pipelines, denoisers, blocks and merge points."""
+"""The state of a denoiser with ToMe and of its calls."""

@@ -70,7 +70,7 @@ class DenoiserCall:
             self.denoising.count_call(self.moment.step, is_skipped=self.cached is not None and self.cached.has_skipped)
 
     def find_plan(self, layout: Layout) -> Plan:
-        """Return the plan for a layout, made at its first block; warn where nothing can merge."""
+        """Return the plan of a layout; warn where nothing can merge."""
         if layout not in self.plans:
             num_merged = self._count_merged(layout.grid)
             self.plans[layout] = Plan(self.state.config, layout, num_merged, timestep=self.timestep)

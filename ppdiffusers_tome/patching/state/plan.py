@@ -12,7 +12,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 
 
 class Plan:
-    """How the tokens of a layout merge, in all blocks of a call.
+    """How the tokens of a layout merge in all blocks of a call.
 
     Args:
         num_merged: of all frames with a stride over frames, else of one; 0 where the blocks run unmerged.
@@ -39,7 +39,8 @@ class Plan:
 
     def draw(self) -> Partition:
         """Draw the sources and destinations, which steps that share matchings need not."""
-        config, grid = self._config, self._layout.grid if self._frames == 1 else self._layout.grid.frame
+        config, grid = self._config, self._layout.grid
+        grid = grid if self._frames == 1 else grid.frame
         with paddle.no_grad():
             if config.use_rand:
                 partition = random_partition(
