@@ -193,7 +193,7 @@ class Contents:
         """
         owner, self._owner, is_model = self._owner, layer, layer is self._model
         self._read_class(type(layer))
-        slots = [slot for each in vars(layer).get(SLOTS, {}).values() for slot in each]
+        slots = vars(layer).get(SLOTS, {}).values()
         self._slots += [(slot, slot.inside, slot.overrides) for slot in slots]
         replaced = {"forward", *(each.method_name for each in list_overrides(layer))}
         functions = [vars(layer).get(name) for name in replaced] + [slot.inside for slot in slots]

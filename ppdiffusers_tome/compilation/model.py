@@ -195,7 +195,7 @@ class CompiledModel:
         layouts = self._layouts.get(kind)
         if step.call is None or layouts is None:
             return kind, layouts
-        return kind, tuple(step.call.count_merged(layout) for layout in layouts)
+        return kind, tuple(step.call.find_plan(layout).num_merged for layout in layouts)
 
     def _make_program(
         self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor], step: _Step
@@ -225,7 +225,7 @@ class CompiledModel:
         """Refuse a program whose result differs from Paddle's; note that it does not, and return it."""
         from ppdiffusers_tome.compilation.comparison import measure_difference, name_note_file
 
-        merged = [] if step.call is None else [step.call.count_merged(layout) for layout in program.layouts]
+        merged = [] if step.call is None else [step.call.find_plan(layout).num_merged for layout in program.layouts]
         kind = contents.digest, arguments, [(x.shape, x.dtype) for x in tensors], step.stores_values, merged
         note = None
         with suppress(RuntimeError):  # without a home each process compares
@@ -279,7 +279,8 @@ def _end_step(step: _Step, program: "Program", values: Sequence[Any], made: Mapp
     if call is None:
         return
     call.state.awaits_blocks = False
-    call.has_skipped = call.has_skipped or program.has_skipped
+    if cached is not None:
+        cached.has_skipped = program.has_skipped
     if cached is not None and cached.stores_values:
         for (path, has_slope), value in zip(program.stored, values, strict=True):
             cached.store(path, value, has_slope=has_slope)

@@ -14,7 +14,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
-from ppdiffusers_tome.patching.override import SLOTS, list_overrides, walk_overrides
+from ppdiffusers_tome.patching.override import list_functions, list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
@@ -35,8 +35,7 @@ def make_twin(model: Layer, tensors: Mapping[int, Any]) -> Layer:
         states = {id(each.state): each.state for each in walk_overrides(model)}
         compiled = (vars(layer).get(COMPILED) for layer in model.sublayers(include_self=True))
         # What runs around its programs is no part of them.
-        slots = [slot.inside for slot in vars(model).get(SLOTS, {}).get("forward", ())]
-        around = [vars(model).get("forward"), *slots, model._forward_pre_hooks, model._forward_post_hooks]
+        around = [*list_functions(model), model._forward_pre_hooks, model._forward_post_hooks]
         memo = {**tensors, **states, **{id(each): None for each in (*compiled, *around) if each is not None}}
         twin = copy.deepcopy(model, memo)
     for layer in twin.sublayers(include_self=True):
@@ -97,7 +96,7 @@ def run_twin(
         shared = SharedValues(CallIdentity(), dict(step.reductions))
         own = DenoiserCall(
             call.state, twin, given_timestep=denoiser.find_timestep(args, kwargs),
-            moment=call.moment._replace(step=None, shared=shared), has_moment=True, cached=step,
+            moment=call.moment._replace(step=None, shared=shared), cached=step,
         )  # fmt: skip
         if denoiser.reads_timestep:
             own.read_timestep()
@@ -108,7 +107,6 @@ def run_twin(
             step.timestep = own.timestep
         step.made = {key: made for key, made in shared.reductions.items() if key not in step.reductions}
         step.layouts = tuple(own.layouts.values())
-        step.has_skipped = own.has_skipped
         return output
     finally:
         CALL_STACK.frames, CALL_STACK.pipeline_call = outer

@@ -37,13 +37,8 @@ def add_group_size_bias(
     Otherwise fewer keys would give more weight to those that did not merge, such as a text's (proportional attention:
     Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
 
-    Args:
-        mask: of the reduced keys already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``reduce_key_mask``;
-            with None the result has one query.
-        reduction: of the image's keys.
-        num_text: how many keys a text has.
-        dtype: of the result.
-        text_first: as in ``TokenSpan``.
+    Args as of ``reduce_key_mask``, but that the mask is of the reduced keys already and maybe for each query; with None
+    the result has one query. ``num_text`` counts the keys of a text, and ``dtype`` is the result's.
     """
     assert isinstance(reduction, Matching)  # chosen keys have no groups
     bias = reduction.log_group_sizes

@@ -11,20 +11,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Method:
-    """A way to have attention see fewer tokens.
+    """A way to have attention see fewer tokens."""
 
-    Attributes:
-        about: one clause, for pages that list the methods.
-        keeps_queries: True where every query stays and only keys and values are reduced.
-        compares: True where similarities are computed, so that groups of similar tokens exist.
-        weighs_groups: True where group sizes weight merged keys.
-        unsupported_settings: settings that must stay at their defaults, each with the reason as a clause.
-    """
-
-    about: str
-    keeps_queries: bool = False
-    compares: bool = True
-    weighs_groups: bool = False
+    about: str  # one clause, for pages that list the methods
+    keeps_queries: bool = False  # True where every query stays and only keys and values are reduced
+    compares: bool = True  # True where similarities are computed, so that groups of similar tokens exist
+    weighs_groups: bool = False  # True where group sizes weight merged keys
+    # Settings that must stay at their defaults, each with the reason as a clause.
     unsupported_settings: Mapping[str, str] = field(default_factory=dict)
 
 

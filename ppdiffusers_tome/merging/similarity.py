@@ -12,8 +12,8 @@ import numpy as np
 import paddle
 
 from ppdiffusers_tome.merging.arrays import share_memory
-from ppdiffusers_tome.merging.matching import HALF
 
+HALF = (paddle.float16, paddle.bfloat16)
 _MAX_PRODUCTS = 2**20  # of a slice: 4 MB stay in the cache, and the slice is long enough to hide what it costs
 _MIN_ROWS = 768  # of a slice, however many destinations there are: BLAS reads all of those again for every slice
 _TINY = 1e-12

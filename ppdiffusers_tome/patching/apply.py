@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.patching import checks
-from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks, require_unused
+from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.call_stack import CHANGE_LOCK
 from ppdiffusers_tome.patching.models import list_models
@@ -141,7 +141,7 @@ def remove_tome(model_or_pipe: T) -> T:
             overrides = list(walk_overrides(layer))
             if overrides and not any(isinstance(each, DenoiserOverride) for each in overrides):
                 checks.require_whole(layer)
-            require_unused(layer, overrides)
+            checks.require_unused(layer, overrides)
         for layer in layers:
             _remove_port(layer)  # first, as it may have come after ToMe
             detach(layer)

@@ -11,9 +11,9 @@ Arguments = tuple[Any, ...]
 Keywords = Mapping[str, Any]
 
 
-def find_first_argument(layer: Layer, args: Arguments, kwargs: Keywords) -> Any:
-    """Return the first argument of a layer's call, or None."""
-    return args[0] if args else kwargs.get(list_parameters(layer)[0])
+def find_first_keyword(layer: Layer, kwargs: Keywords) -> Any:
+    """Return the first argument of a call by name, or None."""
+    return kwargs.get(list_parameters(layer)[0])
 
 
 def replace_first_argument(
@@ -25,10 +25,15 @@ def replace_first_argument(
     return args, {**kwargs, list_parameters(layer)[0]: value}
 
 
+def name_arguments(parameters: Sequence[str], args: Arguments, kwargs: Keywords) -> dict[str, Any]:
+    """Return the arguments of a call by name."""
+    return {**dict(zip(parameters, args, strict=False)), **kwargs}
+
+
 def find_arguments(layer: Layer, args: Arguments, kwargs: Keywords, keys: Sequence[int | str]) -> list[Any] | None:
     """Return arguments by position or name; None where one is missing."""
     parameters = list_parameters(layer)
-    arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    arguments = name_arguments(parameters, args, kwargs)
     found = [arguments.get(parameters[key] if isinstance(key, int) else key) for key in keys]
     return None if any(value is None for value in found) else found
 

@@ -3,14 +3,14 @@
 ToMe stores nothing else on a model.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from paddle.nn import Layer
 
-from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_timestep_layer
+from ppdiffusers_tome.patching.blocks import MergeableBlock
+from ppdiffusers_tome.patching.denoisers import find_timestep_layer
 from ppdiffusers_tome.patching.layers import find_layer, is_a
 from ppdiffusers_tome.patching.override import Override, list_overrides, restore_functions, walk_overrides
 from ppdiffusers_tome.patching.overrides.attention import MaskOverride
@@ -37,13 +37,10 @@ ORDER: tuple[type[Override], ...] = (
 )  # fmt: skip
 
 
-def attach(blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
+def attach(blocks: Sequence[MergeableBlock], config: ToMeConfig) -> None:
     """Attach ToMe to some blocks; ``detach`` mirrors it."""
-    by_denoiser: dict[int, list[MergeableBlock]] = {}
-    for block in blocks:
-        by_denoiser.setdefault(id(block.denoiser), []).append(block)
-    for blocks_of_denoiser in by_denoiser.values():
-        _attach_denoiser(blocks_of_denoiser, config)
+    for denoiser in dict.fromkeys(block.denoiser for block in blocks):
+        _attach_denoiser([block for block in blocks if block.denoiser is denoiser], config)
 
 
 def detach(model: Layer) -> None:
@@ -55,15 +52,6 @@ def detach(model: Layer) -> None:
         restore_functions(layer)  # of one whose last override went while a function of the user was around it
         if overrides:
             drop_traced_programs(vars(layer).get("forward"))
-
-
-def require_unused(model: Layer, overrides: Iterable[Override]) -> None:
-    """Refuse to change ToMe while a model runs; the caller holds ``CHANGE_LOCK``."""
-    if any(override.state.running for override in overrides):
-        raise ToMeValueError(
-            f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "
-            "give each thread a shared_copy of the pipeline"
-        )
 
 
 def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]:
@@ -118,5 +106,5 @@ def _create_overrides(
             inner.append(NormOverride(state, getattr(layer, name), name, getattr(layer, "heads", 0)))
     overrides += [(point.join_path(each.name), each) for each in inner]
     if role == ATTENTION and point.prepares_mask and hasattr(layer, "prepare_attention_mask"):
-        overrides.append((point.layer, MaskOverride(state, layer)))
+        overrides.append((point.layer, MaskOverride(state, layer, config.uses_group_sizes)))
     return overrides

@@ -3,37 +3,27 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import list_adapters
-from ppdiffusers_tome.patching.adapters.adapter import UNETS, BlockAdapter, MergePoint
-from ppdiffusers_tome.patching.layers import find_layer, find_level, is_a, list_class_names
-from ppdiffusers_tome.patching.refusals import find_refusal
+from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter, MergePoint
+from ppdiffusers_tome.patching.denoisers import find_level, find_refusal, find_timestep_layer
+from ppdiffusers_tome.patching.layers import find_layer, is_a, list_class_names
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
 
 
 @dataclass(frozen=True)
 class MergeableBlock:
-    """A block of a model in which tokens can merge.
+    """A block of a model in which tokens can merge."""
 
-    Attributes:
-        path: of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``.
-        block, parent: the block, and the layer around it that gets the latent.
-        denoiser: the model whose calls are those of the block's denoiser: one that embeds a timestep, or the whole.
-        adapter: describes the block's class.
-        level: how many times smaller than the latent the block's grid is: 1, 2, 4, 8.
-    """
-
-    path: str
+    path: str  # of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``
     block: Layer
-    parent: Layer
-    denoiser: Layer
-    adapter: BlockAdapter
-    level: int
+    parent: Layer  # the layer around it that gets the latent
+    denoiser: Layer  # the model around it that embeds a timestep, or the whole
+    adapter: BlockAdapter  # describes the block's class
+    level: int  # how many times smaller than the latent the block's grid is: 1, 2, 4, 8
 
     def list_points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
         """Return the roles and points that merge and whose layers exist."""
@@ -69,31 +59,6 @@ def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[Merg
     merging = [block for block in blocks if block.list_points(config)]
     limit = config.max_downsample or min((block.level for block in merging), default=1)
     return [block for block in merging if block.level <= limit]
-
-
-def find_timestep_layer(denoiser: Layer) -> Any | None:
-    """Return the layer that is called with the timestep, or None."""
-    for parent in denoiser.sublayers(include_self=True):
-        # That of Stable Video Diffusion's transformers embeds the numbers of frames.
-        for name, layer in parent.named_children() if not is_a(parent, "TransformerSpatioTemporalModel") else ():
-            if name == "time_proj" or is_a(layer, "Timesteps"):
-                return layer
-    return None
-
-
-def is_part(layer: Layer) -> bool:
-    """Return whether a layer is only a part of a denoiser."""
-    # The class of a DiT is that of a part of a UNet, too.
-    is_model = is_a(layer, "ModelMixin") and not getattr(layer, "is_input_continuous", False)
-    return not is_model and find_timestep_layer(layer) is None
-
-
-def find_family(denoiser: Layer) -> str:
-    """Return which of ``FAMILIES`` a denoiser or its ControlNet belongs to."""
-    if any(getattr(denoiser, parts.down, None) is not None for parts in UNETS):
-        return UNET
-    is_class_conditional = getattr(getattr(denoiser, "config", None), "norm_type", None) == "ada_norm_zero"
-    return CLASS_TRANSFORMER if is_class_conditional else TEXT_TRANSFORMER
 
 
 @lru_cache(maxsize=1024)

@@ -27,20 +27,17 @@ class CallStack(threading.local):
     """The running calls of one thread.
 
     Whoever sets ``frames`` sets them back in a ``finally`` clause, so that a call ends also if it raises.
-
-    Attributes:
-        frames: the calls of denoisers and in them, innermost last. While a backward pass runs layers again, they are
-            those in which the layers ran first.
-        end_states: of each backward pass that runs layers again, innermost last, the number of the state that ends it.
-        last_state: the number of the state that Paddle asked for last, see ``recompute``.
-        pipeline_call: the innermost call of a pipeline, or None.
     """
 
     def __init__(self) -> None:
+        self.pipeline_call: PipelineCall | None = None  # the innermost
+        # The calls of denoisers and in them, innermost last; while a backward pass runs layers again, those in which
+        # the layers ran first.
         self.frames: tuple[Frame, ...] = ()
+        # By ``recompute``: of each such backward pass, innermost last, the number of the state that ends it, and the
+        # number of the state that Paddle asked for last.
         self.end_states: list[int] = []
         self.last_state = 0
-        self.pipeline_call: PipelineCall | None = None
 
     @property
     def is_recomputing(self) -> bool:

@@ -1,5 +1,6 @@
-"""Refusals, explanations and advice before ToMe is applied."""
+"""Refusals, explanations and advice before ToMe is applied or removed."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import paddle
@@ -8,9 +9,10 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, find_family, is_part
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
+from ppdiffusers_tome.patching.denoisers import find_family, find_refusal, is_part
 from ppdiffusers_tome.patching.layers import find_layer, is_a
-from ppdiffusers_tome.patching.refusals import find_refusal
+from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, NOISE_HISTORIES, UNET, explain_noise_history
 
@@ -55,12 +57,21 @@ def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -
             )
 
 
+def require_unused(model: Layer, overrides: Iterable[Override]) -> None:
+    """Refuse to change ToMe while a model runs; the caller holds ``CHANGE_LOCK``."""
+    if any(override.state.running for override in overrides):
+        raise ToMeValueError(
+            f"ToMe on {type(model).__name__} cannot change while a call of the denoiser runs: change it afterwards, or "
+            "give each thread a shared_copy of the pipeline"
+        )
+
+
 def warn_of_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     """Warn where settings do nothing, or keep less than fewer steps."""
     preset = config.preset_name
     if config.changes_nothing:
         warn_user("ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2")
-    for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
+    for denoiser in dict.fromkeys(block.denoiser for block in blocks):
         family, name = find_family(denoiser), type(denoiser).__name__
         if family != UNET and preset is not None:
             warn_user(

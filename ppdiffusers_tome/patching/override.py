@@ -1,15 +1,13 @@
 """Overrides, which run in place of a layer's method.
 
-A layer with ToMe has an attribute ``forward`` of its own, as a hook has: a function bound to the layer that runs the
-layer's overrides around the method of its class, looked up at each call, or around the function that stood there. Its
-class stays. So a user's hooks run outside and see all tokens, a cache that replaces the method of a class runs inside,
-and a deep copy of a model carries its ToMe.
+A layer with ToMe keeps its class and gets a ``forward`` of its own, as a hook does: a function bound to the layer that
+runs the overrides around the method of the class, looked up at each call, or around the function that stood there.
 """
 
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from types import MethodType
 from typing import Any, ClassVar
 
@@ -29,27 +27,20 @@ Original = Callable[..., Any]
 SLOTS = "_ppdiffusers_tome"
 
 
+@dataclass(eq=False, repr=False)
 class Override:
     """The function in place of a layer's method in its denoiser's calls.
 
     A subclass defines ``run``, which gets the running call, the original and the arguments; that of a denoiser begins
     the call in ``__call__``. Where no call runs, the original does. Overrides are copied with their layer.
-
-    Attributes:
-        method_name: of the method, ``forward`` but for masks.
-        runs_in: which call of the ``Frame`` around the layer ``run`` gets: the denoiser's ``call``, ``block`` or
-            ``point``.
-        state: of the denoiser.
-        layer: the layer.
     """
 
     method_name: ClassVar[str] = "forward"
-    runs_in: ClassVar[str] = "call"
-    # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
-    follows_wrappers: ClassVar[bool] = False
+    runs_in: ClassVar[str] = "call"  # which call of the ``Frame`` around the layer ``run`` gets
+    follows_wrappers: ClassVar[bool] = False  # True: moves to a layer that wraps its own, as a LoRA wraps ``to_k``
 
-    def __init__(self, state: DenoiserState, layer: Layer) -> None:
-        self.state, self.layer = state, layer
+    state: DenoiserState
+    layer: Layer
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         for frame in reversed(CALL_STACK.frames):
@@ -74,19 +65,17 @@ class Override:
     def put(self) -> None:
         """Put this on its layer, around what is there."""
         attributes, name = vars(self.layer), self.method_name
-        slots = attributes.setdefault(SLOTS, {}).setdefault(name, [])
-        method = slots[-1].method if slots else None
-        # A hook of ppdiffusers keeps the method that it calls in an attribute, so it stays around the slot; around any
-        # other function a second slot is made.
-        if not any(type(each) is MethodType and each == method for each in attributes.values()):
-            cls: Any = type(self.layer)
-            slots.append(_Slot(MethodType(_make_method(cls, name, len(slots)), self.layer), attributes.get(name)))
-            attributes[name] = slots[-1].method
-        slots[-1].overrides += (self,)
+        slots = attributes.setdefault(SLOTS, {})
+        if name not in slots:
+            found = attributes.get(name)
+            attributes[name] = MethodType(_make_method(type(self.layer), name, found), self.layer)
+            slots[name] = Slot(attributes[name], found)
+        slots[name].overrides += (self,)
 
     def take_off(self) -> None:
         """Take this off its layer; the last one restores the layer's method."""
-        for slot in vars(self.layer).get(SLOTS, {}).get(self.method_name, ()):
+        slot = vars(self.layer).get(SLOTS, {}).get(self.method_name)
+        if slot is not None:
             slot.overrides = tuple(each for each in slot.overrides if each is not self)
         restore_functions(self.layer)
 
@@ -101,27 +90,17 @@ class Override:
 
 
 @dataclass(eq=False)
-class _Slot:
-    """The slot of a layer's method, where its overrides run.
+class Slot:
+    """The place of a layer's method, where its overrides run."""
 
-    A layer has a second slot for a method where other code replaced the first: after ``layer.forward = function``,
-    which calls what it found there, a second ``apply_tome`` runs around the function.
-
-    Attributes:
-        method: runs the overrides; an attribute of the layer.
-        inside: the function that stood there; None for the method of the class.
-        overrides: around it, outermost last.
-    """
-
-    method: MethodType
-    inside: Any
-    overrides: tuple[Override, ...] = ()
+    method: MethodType  # runs the overrides; an attribute of the layer
+    inside: Any  # the function that stood there; None for the method of the class
+    overrides: tuple[Override, ...] = ()  # around that, outermost last
 
 
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
-    slots = (slot for slots in vars(layer).get(SLOTS, {}).values() for slot in reversed(slots))
-    return [override for slot in slots for override in reversed(slot.overrides)]
+    return [override for slot in vars(layer).get(SLOTS, {}).values() for override in reversed(slot.overrides)]
 
 
 def walk_overrides(model: Layer) -> Iterator[Override]:
@@ -132,60 +111,63 @@ def walk_overrides(model: Layer) -> Iterator[Override]:
 
 def list_functions(layer: Layer) -> list[Any]:
     """List the functions in place of a layer's ``forward``, ToMe's own included."""
-    functions = [slot.inside for slot in vars(layer).get(SLOTS, {}).get("forward", ())]
-    return [each for each in (vars(layer).get("forward"), *functions) if each is not None]
+    slot = vars(layer).get(SLOTS, {}).get("forward")
+    functions = vars(layer).get("forward"), slot and slot.inside
+    return [each for each in functions if each is not None]
 
 
 def find_inner_forward(layer: Layer) -> Any:
     """Return the ``forward`` inside of a layer's overrides; None: the class's."""
-    slots = vars(layer).get(SLOTS, {}).get("forward")
-    return slots[0].inside if slots else vars(layer).get("forward")
+    slot = vars(layer).get(SLOTS, {}).get("forward")
+    return slot.inside if slot else vars(layer).get("forward")
 
 
 def replace_inner_forward(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
-    """Replace the ``forward`` inside of a layer's overrides.
-
-    Args:
-        layer: with overrides or without.
-        found: the only function that is replaced; None for the method of the class.
-        function: to run instead; None for the method of the class.
-    """
-    attributes, slots = vars(layer), vars(layer).get(SLOTS, {}).get("forward")
-    if slots:
-        if slots[0].inside == found:
-            slots[0].inside = function
-    elif attributes.get("forward") == found:
-        attributes["forward"] = function
-        if function is None:
-            del attributes["forward"]
+    """Replace a ``forward`` inside of a layer's overrides, if found; None: the class's."""
+    if find_inner_forward(layer) != found:
+        return
+    if slot := vars(layer).get(SLOTS, {}).get("forward"):
+        slot.inside = function
+    else:
+        _set_function(layer, "forward", function)
 
 
 def restore_functions(layer: Layer) -> None:
     """Put back what stood in a layer's slots without overrides."""
     attributes = vars(layer)
-    for name, slots in list(attributes.get(SLOTS, {}).items()):
-        while slots and not slots[-1].overrides and attributes.get(name) in (None, slots[-1].method):
-            attributes[name] = slots.pop().inside
-            if attributes[name] is None:
-                del attributes[name]
-        if not slots:
-            del attributes[SLOTS][name]
+    for name, slot in list(attributes.get(SLOTS, {}).items()):
+        if slot.overrides:
+            continue
+        if attributes.get(name) in (None, slot.method):
+            _set_function(layer, name, slot.inside)
+        elif any(type(each) is MethodType and each == slot.method for each in attributes.values()):
+            continue  # a hook of ppdiffusers keeps the method in an attribute, and puts it back when it goes
+        del attributes[SLOTS][name]
     if not attributes.get(SLOTS, True):
         del attributes[SLOTS]
 
 
-# Functions, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. The first slot's own method
-# may be called inside of the second, so each has one.
-@cache
-def _make_method(cls: Any, name: str, number: int) -> Callable[..., Any]:
-    """Return the method that runs the overrides of a slot."""
+def _set_function(layer: Layer, name: str, function: Any) -> None:
+    """Set the function of a layer; None: the method of its class."""
+    if function is not None:
+        vars(layer)[name] = function
+    else:
+        vars(layer).pop(name, None)
+
+
+def _make_method(cls: Any, name: str, found: Any) -> Callable[..., Any]:
+    """Make the method that runs the overrides of a slot.
+
+    It is a function, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. A function of the user
+    may call it after its slot is gone; then it runs what it found.
+    """
 
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        slots = vars(layer).get(SLOTS, {}).get(name, ())
-        # A function that was found before ToMe was removed may still run.
-        run, overrides = (slots[number].inside, slots[number].overrides) if number < len(slots) else (None, ())
+        slot = vars(layer).get(SLOTS, {}).get(name)
+        is_here = slot is not None and slot.method.__func__ is method
+        run, overrides = (slot.inside, slot.overrides) if is_here else (found, ())
         if run is None:
             run = getattr(type(layer), name).__get__(layer)
         if not paddle.in_dynamic_mode():

@@ -1,1 +1,1 @@
-"""Settings of token merging and their presets. Needs no Paddle, but for ``reducer``."""
+"""Settings of token merging and their presets. Needs no Paddle."""

@@ -27,22 +27,14 @@ def check_type(value: Any, expected: Any, accepted: str, label: str = "", hint: 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The values that a setting accepts.
+    """The values that a setting accepts."""
 
-    Attributes:
-        kind: ``bool``, ``str``, ``Integral`` or ``Real``.
-        accepted: the values in words.
-        lowest, highest: of a number.
-        or_none: True where None is accepted, too.
-        among: the only values, where not all of the kind are accepted.
-    """
-
-    kind: type
-    accepted: str
+    kind: type  # ``bool``, ``str``, ``Integral`` or ``Real``
+    accepted: str  # the values in words
     lowest: float = -math.inf
     highest: float = math.inf
-    or_none: bool = False
-    among: Sequence[Any] = ()
+    or_none: bool = False  # True where None is accepted, too
+    among: Sequence[Any] = ()  # the only values, where not all of the kind are accepted
 
     def check(self, name: str, value: Any) -> Any:
         """Return an accepted value, which may be numpy's or Paddle's, as Python's own."""

@@ -65,7 +65,7 @@ def stages_of(name: str, case: BlockCase) -> Stages:
 
 def run_ours(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, tile: int | None = None) -> Iterator[str]:
     """Merge with this package, comparing all with all or within tiles."""
-    from ppdiffusers_tome.merging.matchers import match_tokens
+    from ppdiffusers_tome.merging.matching import match_tokens
     from ppdiffusers_tome.merging.partition import random_partition
     from ppdiffusers_tome.merging.tiles import split_by_tile
 

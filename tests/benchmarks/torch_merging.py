@@ -287,7 +287,7 @@ class Matching:
 def match_tokens(
     x: torch.Tensor, partition: tuple[torch.Tensor, torch.Tensor, torch.Tensor], num_merged: int
 ) -> Matching:
-    """Decide which tokens merge, as ``merging/matchers.py`` does."""
+    """Decide which tokens merge, as ``merging/matching.py`` does."""
     sources, destinations, _ = partition
     batch, num_tokens, _ = x.shape
     wide = x.float()

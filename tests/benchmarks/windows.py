@@ -152,7 +152,7 @@ def measure_layers(sides: Sequence[int], channels: int, num_heads: int, repeats:
 
     from ppdiffusers_tome.compilation.kernels import AttnProcessor
     from ppdiffusers_tome.merging.grid import Grid
-    from ppdiffusers_tome.merging.matchers import match_tokens
+    from ppdiffusers_tome.merging.matching import match_tokens
     from ppdiffusers_tome.merging.partition import random_partition
 
     attn = Attention(channels, heads=num_heads, dim_head=channels // num_heads)

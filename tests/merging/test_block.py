@@ -14,7 +14,7 @@ from patching.contract import groups
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.settings.reducer import build_reducer
+from ppdiffusers_tome.patching.state.plan import Plan
 
 TIMESTEP = 500
 
@@ -81,8 +81,8 @@ def test_a_block_attends_over_the_groups(config: ToMeConfig, batch: int, height:
         for hook in hooks:
             hook.remove()
     x, after_attention = seen
-    reducer = build_reducer(config, Layout(grid), num_merged, timestep=paddle.to_tensor([TIMESTEP]))
-    reduction: Any = reducer(x)
+    plan = Plan(config, Layout(grid), num_merged, timestep=paddle.to_tensor([TIMESTEP]))
+    reduction: Any = plan.reduce(x)
     tokens = block.norm1(x)
     keys = reduce_by_hand(reduction, tokens)
     queries = tokens if reduction.keeps_queries else keys

@@ -10,14 +10,14 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging import constants
 from ppdiffusers_tome.merging.constants import load_constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.settings.reducer import build_reducer
+from ppdiffusers_tome.patching.state.plan import Plan
 
 
 def reduce_at(side: int, ratio: float, method: str) -> None:
     layout = Layout(Grid(side, side))
     config = ToMeConfig(ratio, method=method, **({"tile": 4} if method == "tome" else {}))
     x = paddle.zeros([1, layout.num_tokens, 2])
-    build_reducer(config, layout, layout.grid.num_merged(ratio), timestep=paddle.to_tensor([5]))(x)
+    Plan(config, layout, layout.grid.num_merged(ratio), timestep=paddle.to_tensor([5])).reduce(x)
 
 
 @dataclass(frozen=True, eq=False)

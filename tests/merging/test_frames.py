@@ -6,7 +6,7 @@ import pytest
 import tiny
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import match_tokens
+from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
 

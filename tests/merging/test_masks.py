@@ -8,8 +8,7 @@ import tiny
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
-from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.matching import Matching, match_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 
 TOKENS, TEXT, HEADS = 12, 5, 2

@@ -8,8 +8,7 @@ import tiny
 from patching.contract import groups
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching, scatter_rows
+from ppdiffusers_tome.merging.matching import Matching, match_tokens, scatter_rows
 from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall

@@ -13,7 +13,7 @@ from benchmarks.gpu_trace import trace_with_inplace
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.reducer import build_reducer
+from ppdiffusers_tome.patching.state.plan import Plan
 
 GRID = Grid(16, 16)
 PADDLE_2 = paddle.__version__.startswith("2.")
@@ -31,11 +31,12 @@ def list_operators(settings: dict[str, Any], dtype: str = "float32") -> dict[str
             warnings.simplefilter("ignore")  # Paddle says that a program does nothing in place
             x = paddle.static.data("x", [2, GRID.num_tokens, 32], dtype)
             timestep = paddle.static.data("timestep", [1], "int64")
-            for stage in ("build", "match", "reduce and restore"):
-                if stage == "build":
-                    reducer = build_reducer(config, layout, GRID.num_merged(config.highest_ratio), timestep=timestep)
+            for stage in ("draw", "match", "reduce and restore"):
+                if stage == "draw":
+                    plan = Plan(config, layout, GRID.num_merged(config.highest_ratio), timestep=timestep)
+                    plan.draw()
                 elif stage == "match":
-                    reduction: Any = reducer(x)
+                    reduction: Any = plan.reduce(x)
                 else:
                     reduction.restore(reduction.reduce(x))
                 operators = paddle.static.default_main_program().global_block().ops
@@ -82,7 +83,7 @@ def test_what_ranks_and_sums_tokens_is_not_rounded(settings: dict[str, Any], lev
         with paddle.static.program_guard(program), paddle.amp.auto_cast(level=level, dtype="bfloat16"):
             tokens = paddle.static.data("tokens", [2, 256, 8], "float32")
             timestep = paddle.static.data("timestep", [1], "float32")
-            reduction = build_reducer(ToMeConfig(**settings), Layout(Grid(16, 16)), 128, timestep=timestep)(tokens)
+            reduction = Plan(ToMeConfig(**settings), Layout(Grid(16, 16)), 128, timestep=timestep).reduce(tokens)
             assert reduction is not None
             merged = reduction.reduce(tokens)
             assert paddle.matmul(merged, merged, transpose_y=True).dtype == paddle.bfloat16

@@ -1,4 +1,4 @@
-"""What holds of partitions, matchers and merging whatever comes: any grid, stride, ratio, batch, type and numbers."""
+"""What holds of partitions, matchings and merging whatever comes: any grid, stride, ratio, batch, type and numbers."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from patching.contract import groups
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.matching import Matching, match_tokens
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
 

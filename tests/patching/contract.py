@@ -24,10 +24,9 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import list_overrides
-from ppdiffusers_tome.patching.state import calls
+from ppdiffusers_tome.patching.state import calls, plan
 from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.settings import reducer
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
 from zoo.specimen import keep_random_state
@@ -165,7 +164,7 @@ class EverySecond(paddle.nn.Layer):
 def count_matchings(layer: tiny.Model) -> Iterator[list[int]]:
     """Yield the number of matchings that are made in each call of a layer."""
     counts: list[int] = []
-    match = reducer.match_tokens
+    match = plan.match_tokens
 
     def count(*args: Any, **given: Any) -> Any:
         counts[-1] += 1
@@ -173,7 +172,7 @@ def count_matchings(layer: tiny.Model) -> Iterator[list[int]]:
 
     hook = layer.register_forward_pre_hook(lambda *_: counts.append(0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reducer, "match_tokens", count)
+        patch.setattr(plan, "match_tokens", count)
         yield counts
     hook.remove()
 

@@ -14,8 +14,7 @@ from ppdiffusers.models.attention import BasicTransformerBlock
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.matching import Matching, match_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 
 SIDE, CHANNELS = 8, 8

@@ -15,7 +15,7 @@ from patching.contract import StumbledError, Tensors, failing_in, watch_blocks
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.chosen_keys import select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import match_tokens
+from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import regular_partition
 

@@ -13,8 +13,7 @@ import tiny
 from patching.contract import Tensors, needs_recompute
 from ppdiffusers_tome import ToMeValueError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.matching import Matching, match_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.overrides import denoiser

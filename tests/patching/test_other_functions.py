@@ -228,6 +228,23 @@ def test_a_function_in_place_of_forward_neither_hides_nor_removes_it(path: str, 
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("path", ["", ATTENTION])
+def test_functions_from_before_and_after_run_when_it_is_applied_again(path: str) -> None:
+    unet, calls = tiny.unet(levels=1), []
+    layer = find_layer(unet, path)
+
+    def put(name: str) -> None:
+        own = layer.forward
+        layer.forward = lambda *args, **kwargs: calls.append(name) or own(*args, **kwargs)
+
+    put("before")
+    apply_tome(unet, 0.3)
+    put("after")
+    assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5)), run_merged(0.5))
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), run_merged(0.0))
+    assert calls == ["after", "before"] * 2
+
+
 @pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", ATTENTION])
 def test_a_hook_from_after_may_go_and_come_again(path: str) -> None:
     """As ``enable_model_cpu_offload`` does after every image."""

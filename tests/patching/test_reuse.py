@@ -15,10 +15,10 @@ import pytest
 import tiny
 from patching.contract import count_matchings
 from ppdiffusers_tome import ToMeConfig, apply_tome
+from ppdiffusers_tome.patching.state import plan
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity
-from ppdiffusers_tome.settings import reducer
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
 # Two levels: three blocks on 16x16 and three on 8x8, and the middle one there.
@@ -130,9 +130,9 @@ class TestCallsOfAStep:
 class TestSteps:
     def test_steps_share(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A step that takes matchings over makes no partition either."""
-        partitions, random_partition = [], reducer.random_partition
+        partitions, random_partition = [], plan.random_partition
         monkeypatch.setattr(
-            reducer, "random_partition", lambda *args, **given: partitions.append(1) or random_partition(*args, **given)
+            plan, "random_partition", lambda *args, **given: partitions.append(1) or random_partition(*args, **given)
         )
         unet = apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
         assert count_by_step(unet) == [7, 0, 0, 7, 0, 0, 7]

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from patching.contract import StumbledError
 from pipelines.test_threads_and_sharing import SETTINGS, draw
-from ppdiffusers_tome.settings import reducer
+from ppdiffusers_tome.patching.state import plan
 
 STEPS = 2
 # Of all layers and steps, every how many fail: primes, so that they fall in with no pattern of the layers.
@@ -72,13 +72,13 @@ def test_matching_itself_may_fail(call: int, monkeypatch: pytest.MonkeyPatch) ->
     """Out of memory strikes where the largest tensors are made: inside a hook."""
     pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
     expected = draw(pipe, 1)
-    fuse, made = Fuse(call), reducer.match_tokens
+    fuse, made = Fuse(call), plan.match_tokens
 
     def failing(*args: Any, **given: Any) -> Any:
         fuse()
         return made(*args, **given)
 
-    monkeypatch.setattr(reducer, "match_tokens", failing)
+    monkeypatch.setattr(plan, "match_tokens", failing)
     with pytest.raises(StumbledError):
         draw(pipe, 0, num_inference_steps=6)
     monkeypatch.undo()

@@ -23,8 +23,8 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.denoisers import REFUSED, find_refusal
 from ppdiffusers_tome.patching.models import is_denoiser_name
-from ppdiffusers_tome.patching.refusals import REFUSED, find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor.environment import TESTED

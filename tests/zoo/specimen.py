@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.patching.refusals import REFUSED
+from ppdiffusers_tome.patching.denoisers import REFUSED
 from ppdiffusers_tome.tuning.measurement import keep_random_state
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Overrides of denoisers, blocks, merge points and layers in attention."""
+"""The kinds of ``Override``: of denoisers, blocks, merge points and layers in attention."""

@@ -1,27 +1,25 @@
 """Overrides of ``Attention`` that reduce masks and weight scores by group size."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import accepts_group_sizes
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 
 
+@dataclass(eq=False, repr=False)
 class MaskOverride(Override):
     """The override of ``Attention.prepare_attention_mask``, which every processor calls with its mask."""
 
     method_name = "prepare_attention_mask"
     runs_in = "point"
 
-    def __init__(self, state: DenoiserState, layer: Layer) -> None:
-        super().__init__(state, layer)
-        self._uses_group_sizes = state.config.uses_group_sizes
+    uses_group_sizes: bool
 
     def run(
         self, point: PointCall, original: Original, /, attention_mask: paddle.Tensor | None, target_length: int,
@@ -35,7 +33,7 @@ class MaskOverride(Override):
             mask = self._reduce(mask, point)
             if mask.shape[-1] != num_keys:
                 target_length = mask.shape[-1]
-        if self._uses_group_sizes and is_of_image and accepts_group_sizes(self.layer):
+        if self.uses_group_sizes and is_of_image and accepts_group_sizes(self.layer):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
             if attention_mask is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.

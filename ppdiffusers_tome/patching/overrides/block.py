@@ -6,7 +6,7 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.patching.arguments import find_arguments, find_first_argument
+from ppdiffusers_tome.patching.arguments import find_arguments, find_first_keyword
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.layers import find_layer
@@ -95,7 +95,7 @@ class BlockOverride(Override):
                     override.follow(layer)
         block: BlockCall | None = None
         layout = call.layouts.get(self.grid)
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_keyword(self.layer, kwargs)
         if layout is not None and tokens is not None:
             block = BlockCall(call, self.layer, self.path, layout, tokens)
             self.state.awaits_blocks = False

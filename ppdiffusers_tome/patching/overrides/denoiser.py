@@ -1,19 +1,18 @@
 """Overrides that begin and end a denoiser's call and find its timestep."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.arguments import list_parameters
+from ppdiffusers_tome.patching.arguments import Arguments, Keywords, list_parameters, name_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.moment import list_step_settings
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, list_tensors
 
 # Names of the argument for the timestep. UniDiffuser goes by that of its image.
@@ -22,30 +21,18 @@ TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
 
+@dataclass(eq=False, repr=False)
 class DenoiserOverride(Override):
-    """The override of a denoiser with blocks in which tokens may merge.
+    """The override of a denoiser with blocks in which tokens may merge."""
 
-    With ``reads_timestep`` its arguments tell the timestep, as no layer embeds it before the first block.
-    """
+    blocks: list[MergeableBlock]
+    reads_timestep: bool  # among the arguments, as no layer embeds it before the first block
 
-    def __init__(
-        self, state: DenoiserState, layer: Layer, blocks: list[MergeableBlock], *, reads_timestep: bool
-    ) -> None:
-        super().__init__(state, layer)
-        self.blocks = blocks
-        self.parameters = tuple(list_parameters(layer))
-        self.reads_timestep = reads_timestep
+    def __post_init__(self) -> None:
+        self.parameters = tuple(list_parameters(self.layer))  # now, as a cache may replace the method later
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        call = self._begin(args, kwargs)
-        if call.records_gradients and not HAS_STATE and getattr(self.layer, "is_gradient_checkpointing", False):
-            raise ToMeValueError(
-                f"gradient checkpointing does not go together with ToMe on Paddle {paddle.__version__}: the call of "
-                "a layer that runs again cannot be told before Paddle 3, nor where other code (or another copy of this "
-                "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
-                "or import ppdiffusers_tome first"
-            )
-        outer = CALL_STACK.frames
+        call, outer = self._begin(args, kwargs), CALL_STACK.frames
         try:
             with CHANGE_LOCK:
                 self.state.running.add(call)
@@ -63,38 +50,54 @@ class DenoiserOverride(Override):
             )
         return output
 
-    def find_timestep(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def find_timestep(self, args: Arguments, kwargs: Keywords) -> Any:
         """Return the timestep among the arguments as it was given, or None."""
-        arguments = self._name_arguments(args, kwargs)
+        arguments = name_arguments(self.parameters, args, kwargs)
         return next((arguments[name] for name in TIMESTEPS if name in arguments), None)
-
-    def _name_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        return {**dict(zip(self.parameters, args, strict=False)), **kwargs}
 
     def take_off(self) -> None:
         """Remove this; a backward pass cannot run its layers again."""
         self.state.is_removed = True
         super().take_off()
 
-    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
+    def _begin(self, args: Arguments, kwargs: Keywords) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
-        arguments = self._name_arguments(args, kwargs)
-        latents = arguments.pop(self.parameters[0], None) if self.parameters else None
-        given = self.find_timestep(args, kwargs)
-        for name in TIMESTEPS:
-            arguments.pop(name, None)
-        lasting = [value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)]
-        identity = None
-        if self.state.config.shares_steps:
-            shape = tuple(latents.shape) if isinstance(latents, paddle.Tensor) else ()
-            # What conditions the image (texts, class labels and the like) has no height and width.
-            identity = CallIdentity(shape, [x for x in list_tensors(lasting) if x.ndim <= 3])
-        pipeline_call = CALL_STACK.pipeline_call
-        denoising = None if pipeline_call is None else pipeline_call.find_denoising(self.state, self.layer)
-        call = DenoiserCall(self.state, self.layer, denoising, identity, given, CALL_STACK.is_recomputing)
+        config, pipeline_call = self.state.config, CALL_STACK.pipeline_call
+        # With gradient checkpointing a first run records none.
+        records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        if records_gradients and not HAS_STATE and getattr(self.layer, "is_gradient_checkpointing", False):
+            raise ToMeValueError(
+                f"gradient checkpointing does not go together with ToMe on Paddle {paddle.__version__}: the call of "
+                "a layer that runs again cannot be told before Paddle 3, nor where other code (or another copy of this "
+                "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
+                "or import ppdiffusers_tome first"
+            )
+        if CALL_STACK.is_recomputing and (settings := list_step_settings(config, is_eager=True)):
+            raise ToMeValueError(
+                f"{settings[0]} needs the step of each call, which is unknown where a backward pass runs the whole "
+                "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
+                "and without it"
+            )
+        call = DenoiserCall(self.state, self.layer, given_timestep=self.find_timestep(args, kwargs))
+        if pipeline_call is not None:
+            call.denoising = pipeline_call.find_denoising(self.state, self.layer)
+        if config.shares_steps and not records_gradients:  # in training, timesteps and images are random
+            call.identity = self._identify(args, kwargs)
         if self.reads_timestep:
             call.read_timestep()
         return call
+
+    def _identify(self, args: Arguments, kwargs: Keywords) -> CallIdentity:
+        """Identify a call by its latents' shape and its conditioning."""
+        arguments = name_arguments(self.parameters, args, kwargs)
+        latents = arguments.pop(self.parameters[0], None) if self.parameters else None
+        shape = tuple(latents.shape) if isinstance(latents, paddle.Tensor) else ()
+        lasting = [
+            value for name, value in arguments.items()
+            if name not in TIMESTEPS and not any(word in name for word in _CONTROLS)
+        ]  # fmt: skip
+        # What conditions the image (texts, class labels and the like) has no height and width.
+        return CallIdentity(shape, [x for x in list_tensors(lasting) if x.ndim <= 3])
 
 
 class TimestepOverride(Override):

@@ -3,36 +3,35 @@
 The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
-from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
+from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_keyword, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.override import Original, Override, list_functions
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.calls import BlockCall
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
 NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 
 
+@dataclass(eq=False, repr=False)
 class PointOverride(Override):
     """The override of the attention or feed-forward layer of a merge point."""
 
     runs_in = "block"
 
-    def __init__(self, state: DenoiserState, layer: Layer, merge_point: MergePoint, role: str) -> None:
-        super().__init__(state, layer)
-        self.merge_point, self.role = merge_point, role
-        # The class of a processor that does not call the layers that it has to; attention would be computed twice.
-        self.bypassing_processor: type | None = None
+    merge_point: MergePoint
+    role: str
+    # The class of a processor that does not call the layers that it has to; attention would be computed twice.
+    bypassing_processor: type | None = None
 
     def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or unmerged."""
@@ -56,7 +55,7 @@ class PointOverride(Override):
             raise UnmergeableError(
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_keyword(self.layer, kwargs)
         if self.role == CROSS_ATTENTION:
             self._require_no_rows(kwargs, tokens, reduction.num_tokens)
         if not merge_point.merges_inside:
@@ -124,15 +123,14 @@ class PointOverride(Override):
         return kwargs if mask is None else {**kwargs, keyword: mask}
 
 
+@dataclass(eq=False, repr=False)
 class InnerOverride(Override):
     """The override of a layer inside of attention, by its name."""
 
     runs_in = "point"
     follows_wrappers = True
 
-    def __init__(self, state: DenoiserState, layer: Layer, name: str) -> None:
-        super().__init__(state, layer)
-        self.name = name
+    name: str
 
 
 class ProjectionOverride(InnerOverride):
@@ -142,7 +140,7 @@ class ProjectionOverride(InnerOverride):
         """Run the layer on tokens that are reduced once for all projections."""
         point.awaited.discard(self.name)
         point.has_reduced = True
-        tokens = args[0] if args else find_first_argument(self.layer, args, kwargs)
+        tokens = args[0] if args else find_first_keyword(self.layer, kwargs)
         if point.reduced[0] is not tokens:
             point.require_fit(self.layer, tokens)
             point.reduced = tokens, point.reduce(tokens)
@@ -161,12 +159,11 @@ class OutputOverride(InnerOverride):
         return point.restore(output) if point.has_reduced else output
 
 
+@dataclass(eq=False, repr=False)
 class NormOverride(InnerOverride):
     """The override of a norm, after which the rotary embedding is applied."""
 
-    def __init__(self, state: DenoiserState, layer: Layer, name: str, num_heads: int) -> None:
-        super().__init__(state, layer, name)
-        self.num_heads = num_heads
+    num_heads: int
 
     def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; rotate its output by reduced tokens' positions."""

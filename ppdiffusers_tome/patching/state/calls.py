@@ -8,15 +8,14 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.moment import Moment, enter_moment, list_step_settings
+from ppdiffusers_tome.patching.state.moment import UNKNOWN, Moment, enter_moment, list_step_settings
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+from ppdiffusers_tome.patching.state.plan import Plan
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity
-from ppdiffusers_tome.settings.reducer import Reducer, build_reducer
 
 # Called with every ``BlockCall`` in which tokens merged, of all denoisers.
 WATCHERS: list[Callable[["BlockCall"], None]] = []
@@ -24,39 +23,20 @@ WATCHERS: list[Callable[["BlockCall"], None]] = []
 
 @dataclass(eq=False)
 class DenoiserCall:
-    """The state that blocks share in one call of their denoiser.
-
-    Attributes:
-        denoising: of the image; None outside of a pipeline.
-        identity: what tells this call from others of its step; None where it shares nothing with other steps.
-        given_timestep: the timestep among the arguments, as it was given; None where they have none.
-        is_recomputing: True where a backward pass runs it again.
-        timestep: scalar or ``[batch]``; None where the model has none.
-        moment: of the denoising; unknown if no setting needs it.
-        has_moment: True once the moment was looked for, or given.
-        cached: what the cache over steps knows of this call, for itself alone.
-        has_skipped: True once the cache over steps skipped a layer.
-        layouts: of the tokens of blocks that are on a grid, by the override of the layer that gets their latent.
-        is_eager: False while ``to_static`` traces the call.
-        records_gradients: True if gradients may be computed; with gradient checkpointing a first run records none.
-    """
+    """The state that blocks share in one call of their denoiser."""
 
     state: DenoiserState
     denoiser: Layer
-    denoising: Denoising | None = None
-    identity: CallIdentity | None = None
-    given_timestep: Any = None
-    is_recomputing: bool = False
-    timestep: paddle.Tensor | None = None
-    moment: Moment = field(default_factory=Moment)
-    has_moment: bool = False
-    cached: Any = None
-    has_skipped: bool = False
+    denoising: Denoising | None = None  # of the image; None outside of a pipeline
+    identity: CallIdentity | None = None  # among the calls of a step; None where it shares nothing with other steps
+    given_timestep: Any = None  # the timestep among the arguments, as it was given; None where they have none
+    timestep: paddle.Tensor | None = None  # scalar or [batch]; None where the model has none
+    moment: Moment = UNKNOWN  # looked for only if a setting needs it
+    cached: Any = None  # what the cache over steps, which alone looks into it, knows of this call
+    # Of the tokens of blocks that are on a grid, by the override of the layer that gets their latent.
     layouts: dict[object, Layout] = field(default_factory=dict)
-    is_eager: bool = field(default_factory=paddle.in_dynamic_mode)
-    records_gradients: bool = field(default_factory=lambda: paddle.in_dynamic_mode() and paddle.is_grad_enabled())
-    _num_merged: dict[Layout, int] = field(default_factory=dict)
-    _reducers: dict[Layout, Reducer] = field(default_factory=dict)
+    plans: dict[Layout, Plan] = field(default_factory=dict)
+    is_eager: bool = field(default_factory=paddle.in_dynamic_mode)  # False while ``to_static`` traces the call
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
         """Set the timestep, the first that the model embeds; ignore later ones.
@@ -67,18 +47,9 @@ class DenoiserCall:
             return
         self.timestep = timestep
         settings = list_step_settings(self.state.config, is_eager=self.is_eager)
-        if not settings or self.has_moment:
-            return
-        require_eager(settings[0])
-        if self.is_recomputing:
-            raise ToMeValueError(
-                f"{settings[0]} needs the step of each call, which is unknown where a backward pass runs the whole "
-                "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
-                "and without it"
-            )
-        identity = None if self.records_gradients else self.identity  # in training, timesteps and images are random
-        self.moment = enter_moment(self.state, self.denoising, float(timestep.reshape([-1])[0]), identity)
-        self.has_moment = True
+        if settings and self.moment is UNKNOWN:
+            require_eager(settings[0])
+            self.moment = enter_moment(self.state, self.denoising, float(timestep.reshape([-1])[0]), self.identity)
 
     def read_timestep(self) -> None:
         """Set the timestep that is among the arguments, if one is."""
@@ -96,41 +67,14 @@ class DenoiserCall:
                 "ratio changes over the denoising it runs unmerged, so give one ratio"
             )
         if self.denoising is not None:
-            self.denoising.count_call(self.moment.step, is_skipped=self.has_skipped)
+            self.denoising.count_call(self.moment.step, is_skipped=self.cached is not None and self.cached.has_skipped)
 
-    def find_reduction(self, path: str, layout: Layout, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Return the reduction of the tokens of the block at a path; None: run unmerged."""
-        grid, shape = layout.grid, list(tokens.shape)
-        if tokens.ndim == 5:  # of a video each frame is by itself
-            tokens = tokens.transpose([0, 2, 1, 3, 4]).flatten(0, 1)
-        if tokens.ndim == 4 and shape[-2:] == [grid.height, grid.width]:
-            tokens = tokens.flatten(2).transpose([0, 2, 1])
-        if tokens.ndim != 3 or tokens.shape[1] != layout.num_tokens:
-            prefix = f" behind {layout.prefix} others" if layout.prefix else ""
-            self.state.warn_once(
-                f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged"
-            )
-            return None
-        num_merged = self._num_merged[layout] if layout in self._num_merged else self.count_merged(layout)
-        if num_merged == 0:
-            return None
-        key = (path, layout, tokens.shape[0])
-        # What steps do not share is not kept: a block matches once, and memory is short.
-        shared = self.moment.shared if self.state.config.reuse_steps > 1 else None
-        reductions = {} if shared is None else shared.reductions
-        if key not in reductions:
-            if layout not in self._reducers:
-                self._reducers[layout] = build_reducer(
-                    self.state.config, layout, num_merged, timestep=self.timestep
-                )
-            reductions[key] = self._reducers[layout](tokens)
-        return reductions[key]
-
-    def count_merged(self, layout: Layout) -> int:
-        """Count a layout's tokens that merge; warn where none can."""
-        if layout not in self._num_merged:
-            self._num_merged[layout] = self._count_merged(layout.grid)
-        return self._num_merged[layout]
+    def find_plan(self, layout: Layout) -> Plan:
+        """Return the plan of a layout; warn where nothing can merge."""
+        if layout not in self.plans:
+            num_merged = self._count_merged(layout.grid)
+            self.plans[layout] = Plan(self.state.config, layout, num_merged, timestep=self.timestep)
+        return self.plans[layout]
 
     def _count_merged(self, grid: Grid) -> int:
         config = self.state.config
@@ -151,21 +95,15 @@ class DenoiserCall:
 
 @dataclass(eq=False)
 class BlockCall:
-    """One call of a block, the ``layer`` at a ``path`` in its denoiser.
-
-    Attributes:
-        layout: of its tokens.
-        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, (frames,) height, width]``; dropped when
-            the reduction is made, as memory is short.
-        has_merged: True once a merge point ran on fewer tokens.
-    """
+    """One call of a block, the ``layer`` at a ``path`` in its denoiser."""
 
     call: DenoiserCall
     layer: Hashable
     path: str
-    layout: Layout
+    layout: Layout  # of its tokens
+    # Its input, [batch, tokens, channels] or [batch, channels, (frames,) height, width], until the reduction is made.
     tokens: paddle.Tensor | None
-    has_merged: bool = False
+    has_merged: bool = False  # True once a merge point ran on fewer tokens
 
     @cached_property
     def reduction(self) -> TokenReduction | None:
@@ -173,8 +111,32 @@ class BlockCall:
 
         Not earlier, as a DiT embeds its timestep inside its first block.
         """
+        call, layout, grid = self.call, self.layout, self.layout.grid
         tokens, self.tokens = self.tokens, None
-        return None if tokens is None else self.call.find_reduction(self.path, self.layout, tokens)
+        if tokens is None:
+            return None
+        shape = list(tokens.shape)
+        if tokens.ndim == 5:  # of a video each frame is by itself
+            tokens = tokens.transpose([0, 2, 1, 3, 4]).flatten(0, 1)
+        if tokens.ndim == 4 and shape[-2:] == [grid.height, grid.width]:
+            tokens = tokens.flatten(2).transpose([0, 2, 1])
+        if tokens.ndim != 3 or tokens.shape[1] != layout.num_tokens:
+            prefix = f" behind {layout.prefix} others" if layout.prefix else ""
+            call.state.warn_once(
+                f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged"
+            )
+            return None
+        plan = call.find_plan(layout)
+        if plan.num_merged == 0:
+            return None
+        # What steps do not share is not kept: a block matches once, and memory is short.
+        shared = call.moment.shared if call.state.config.reuse_steps > 1 else None
+        if shared is None:
+            return plan.reduce(tokens)
+        key = (self.path, layout, tokens.shape[0])
+        if key not in shared.reductions:
+            shared.reductions[key] = plan.reduce(tokens)
+        return shared.reductions[key]
 
     def count_merging(self) -> None:
         """Count the block as one whose tokens merged; tell ``WATCHERS`` once."""

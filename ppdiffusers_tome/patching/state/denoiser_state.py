@@ -34,23 +34,15 @@ class StepReport:
 
 
 class DenoiserState:
-    """The state that all overrides of a denoiser share; copies keep settings.
-
-    Attributes:
-        config: the settings.
-        max_timestep: the timestep of pure noise in the model, 1000 in nearly all.
-        last_image: the steps of the last image with a cache over steps.
-        awaits_blocks: True until a block ran in which tokens may merge, or a warning said why none can.
-        is_removed: True once this ToMe is removed.
-        running: the calls that run in any thread.
-    """
+    """The state that all overrides of a denoiser share; copies keep settings."""
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
-        self.config, self.max_timestep = config, max_timestep
-        self.last_image: StepReport | None = None
-        self.awaits_blocks = True
+        self.config, self.max_timestep = config, max_timestep  # that of pure noise
+        self.last_image: StepReport | None = None  # with a cache over steps
+        self.awaits_blocks = True  # until a block ran in which tokens may merge, or a warning said why none can
         self.is_removed = False
-        self._warned, self.running = set[str](), set[object]()
+        self.running = set[object]()  # the calls, in any thread
+        self._warned = set[str]()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "DenoiserState":
         return DenoiserState(self.config, self.max_timestep)

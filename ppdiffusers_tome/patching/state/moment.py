@@ -10,17 +10,14 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 
 
 class Moment(NamedTuple):
-    """The moment of a call in its denoising, as far as it is known.
+    """The moment of a call in its denoising, as far as it is known."""
 
-    Attributes:
-        progress: from 0, pure noise, to 1, the image; None if unknown.
-        step: None outside of a pipeline, or at a timestep on no list.
-        shared: what the call shares with other steps; None where it shares nothing.
-    """
+    progress: float | None = None  # from 0, pure noise, to 1, the image; None if unknown
+    step: Step | None = None  # None outside of a pipeline, or at a timestep on no list
+    shared: SharedValues | None = None  # with other steps; None where the call shares nothing
 
-    progress: float | None = None
-    step: Step | None = None
-    shared: SharedValues | None = None
+
+UNKNOWN = Moment()
 
 
 def list_step_settings(config: ToMeConfig, *, is_eager: bool) -> list[str]:

@@ -20,13 +20,7 @@ _END_IN_LIST = ("DDPMWuerstchenScheduler",)
 
 
 class Denoising:
-    """The calls of one denoiser, by its name, in a call of its pipeline.
-
-    Attributes:
-        scheduler: of the denoiser, at its last call.
-        skipped_steps: of the present run, by number; None until the cache over steps chooses them.
-        ratio_merges: whether the ratio let tokens merge in its steps in which blocks ran: True, False or both.
-    """
+    """The calls of one denoiser, by its name, in a call of its pipeline."""
 
     def __init__(self, pipe: Any, name: str, state: DenoiserState) -> None:
         self._pipe, self._name, self._state = pipe, name, state
@@ -36,9 +30,10 @@ class Denoising:
         self._present: list[SharedValues] = []
         self._continues = self._has_shared = False  # in any step
         self._report = StepReport()
-        self.scheduler: Any = None
+        self.scheduler: Any = None  # of the denoiser, at its last call
+        # Of the present run, by number; None until the cache over steps chooses them.
         self.skipped_steps: frozenset[int] | None = None
-        self.ratio_merges: set[bool] = set()
+        self.ratio_merges: set[bool] = set()  # whether the ratio let tokens merge in steps in which blocks ran
 
     def enter_step(self, timestep: float) -> Step | None:
         """Enter the step of the call that begins; None on no list."""

@@ -19,23 +19,16 @@ class UnmergeableError(Exception):
 
 @dataclass(eq=False)
 class PointCall:
-    """One call of a merge point, which runs on fewer tokens.
-
-    Attributes:
-        block, merge_point: the call of its block, and what describes the layer.
-        reduction: of the block's tokens.
-        rotations: the rotary embedding of the output of each norm, by the norm's name.
-        awaited: names of the layers of attention without which its result would be wrong, until each has run.
-        has_reduced: True once a projection ran on reduced tokens.
-        reduced: the last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
-    """
+    """One call of a merge point, which runs on fewer tokens."""
 
     block: BlockCall
-    reduction: TokenReduction
+    reduction: TokenReduction  # of the block's tokens
     merge_point: MergePoint
-    rotations: dict[str, Rotation] = field(default_factory=dict)
+    rotations: dict[str, Rotation] = field(default_factory=dict)  # of the output of each norm, by the norm's name
+    # Names of the layers of attention without which its result would be wrong, until each has run.
     awaited: set[str] = field(default_factory=set)
-    has_reduced: bool = False
+    has_reduced: bool = False  # True once a projection ran on reduced tokens
+    # The last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
     reduced: tuple[Any, Any] = (None, None)
 
     def require_fit(self, layer: Layer, tokens: paddle.Tensor | None) -> None:

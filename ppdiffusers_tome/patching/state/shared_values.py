@@ -36,16 +36,12 @@ class CallIdentity:
 
 @dataclass(eq=False)
 class SharedValues:
-    """The values of a call from the step before, for the next.
+    """The values of a call from the step before, for the next."""
 
-    Attributes:
-        identity: of the call, by which that of the next step finds it.
-        reductions: by the path of a block, layout and batch, for ``reuse_steps``.
-        histories: by the path of a layer, for the cache over steps, which alone looks into them.
-    """
-
-    identity: CallIdentity
+    identity: CallIdentity  # by which the call of the next step finds these
+    # For ``reuse_steps``, by the path of a block, layout and batch.
     reductions: dict[Any, TokenReduction] = field(default_factory=dict)
+    # For the cache over steps, which alone looks into them, by the path of a layer.
     histories: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 

@@ -14,19 +14,12 @@ SLOPE = 0.75
 
 
 class History(NamedTuple):
-    """The value of a layer in the computed steps, extrapolated to others.
+    """The value of a layer in the computed steps, extrapolated to others."""
 
-    Attributes:
-        time: of the last computed step, see ``Step.time``; None where the value has no slope.
-        value: a tensor, or tuples and lists of tensors.
-        slope: its change over time between the last two computed times; None before the second.
-        is_repeated: True where the layer ran several times in one call, so that it has no one value.
-    """
-
-    time: int | None = None
-    value: Any = None
-    slope: Any = None
-    is_repeated: bool = False
+    time: int | None = None  # of the last computed step, see ``Step.time``; None where the value has no slope
+    value: Any = None  # a tensor, or tuples and lists of tensors
+    slope: Any = None  # its change over time between the last two computed times; None before the second
+    is_repeated: bool = False  # True where the layer ran several times in one call, so that it has no one value
 
     def add(self, time: int | None, value: Any) -> "History":
         """Return this with a computed step's value, without a slope where time is None."""
@@ -48,16 +41,14 @@ class CachedCall:
     """One call of a denoiser with a cache over steps.
 
     It goes on with the histories of layers from the calls of the steps before that belong to it.
-
-    Attributes:
-        stores_values: True in a step before a skipped one.
-        stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
     """
 
     def __init__(self, step: Step, skipped_steps: frozenset[int], histories: dict[str, Any]) -> None:
         self._step, self._histories = step, histories
         self._is_skipped = step.number in skipped_steps
-        self.stores_values = step.number < max(skipped_steps, default=0)
+        self.stores_values = step.number < max(skipped_steps, default=0)  # a later step may need them
+        self.has_skipped = False  # any layer
+        # The inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
         self.stacks: dict[str, Sequence[Any]] = {}
         self._stored: set[str] = set()
 

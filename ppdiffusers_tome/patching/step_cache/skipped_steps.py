@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
-from ppdiffusers_tome.patching.blocks import find_family
+from ppdiffusers_tome.patching.denoisers import find_family
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps

@@ -1,5 +1,6 @@
 """Overrides of blocks and levels that the cache over steps skips."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
@@ -15,22 +16,18 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache.cached_call import map_tensors, open_cached_call
 
 
+@dataclass(eq=False, repr=False)
 class StackOverride(Override):
     """The override of a block in a stack of consecutive blocks.
 
     The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
     block returns its input, and the last one returns the input of the first plus the predicted residual. That sum is
     made where the first block runs, as a model may change tokens in place between two blocks (FLUX with a ControlNet).
-
-    ``stack`` is the path of the stack in its denoiser. ``outputs`` are the arguments, by position or name, whose new
-    values the block returns, in that order. ``is_last`` is True for the last block of the stack.
     """
 
-    def __init__(
-        self, state: DenoiserState, layer: Layer, stack: str, outputs: tuple[int | str, ...], *, is_last: bool
-    ) -> None:
-        super().__init__(state, layer)
-        self.stack, self.outputs, self.is_last = stack, outputs, is_last
+    stack: str  # its path in the denoiser
+    outputs: tuple[int | str, ...]  # of the block, see ``BlockAdapter``
+    is_last: bool
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the block, or return what the stack is predicted to."""
@@ -39,7 +36,7 @@ class StackOverride(Override):
         if cached is None or inputs is None:
             return original(*args, **kwargs)
         if cached.skips(self.stack):
-            call.has_skipped = True
+            cached.has_skipped = True
             if self.stack not in cached.stacks:
                 cached.stacks[self.stack] = [
                     None if residual is None else tokens + residual
@@ -60,6 +57,7 @@ class StackOverride(Override):
         return output
 
 
+@dataclass(eq=False, repr=False)
 class CoarseOverride(Override):
     """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
 
@@ -67,9 +65,8 @@ class CoarseOverride(Override):
     which nothing reads. The one with ``is_used`` is copied, as what follows may change it in place (FreeU).
     """
 
-    def __init__(self, state: DenoiserState, layer: Layer, path: str, *, is_used: bool) -> None:
-        super().__init__(state, layer)
-        self.path, self.is_used = path, is_used
+    path: str
+    is_used: bool
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the level, or return its predicted output."""
@@ -77,7 +74,7 @@ class CoarseOverride(Override):
         if cached is None:
             return original(*args, **kwargs)
         if cached.skips(self.path):
-            call.has_skipped = True
+            cached.has_skipped = True
             predicted = cached.predict(self.path)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
         output = original(*args, **kwargs)

@@ -6,7 +6,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import match_tokens
+from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 

@@ -1,0 +1,95 @@
+"""Denoisers: those in which nothing merges, the timestep's layer, families, levels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from paddle.nn import Layer
+
+from ppdiffusers_tome.patching.adapters.adapter import UNETS, UNetParts
+from ppdiffusers_tome.patching.layers import find_layer, is_a
+from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
+
+_NO_GRID = "its tokens are embeddings, not a grid of image tokens"
+_ROTARY = "its attention itself rotates tokens by their positions, so ToMe cannot set those of merged tokens"
+
+_VAES = (
+    "AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderKLTemporalDecoder", "AutoencoderKL_imgtovideo",
+    "AutoencoderTiny", "ConsistencyDecoderVAE", "LVDMAutoencoderKL", "VQModel", "PaellaVQModel",
+)  # fmt: skip
+# Class name -> the reason, a clause.
+REFUSED = {
+    **dict.fromkeys(_VAES, "it decodes images and runs once, not at every step"),
+    "PriorTransformer": _NO_GRID,
+    "UNetFlatConditionModel": _NO_GRID,
+    "T5FilmDecoder": "its tokens are frames of sound in a row, not a grid",
+    # A block of LVDMUNet3DModel, whose unconditional variant has no other.
+    "STAttentionBlock": "its attention takes channels before tokens, and ToMe merges rows of tokens",
+    "UNet1DModel": "its signal has one dimension, not a grid of tokens",
+    "DiTLLaMA2DModel": _ROTARY,
+    "DiTLLaMAT2IModel": _ROTARY,
+    "Kandinsky3UNet": "ppdiffusers 0.29 itself cannot run it, so nothing could be checked",
+}
+
+
+def find_refusal(layer: Layer) -> str | None:
+    """Return why nothing merges in a layer, or None."""
+    return next((REFUSED[base.__name__] for base in type(layer).__mro__ if base.__name__ in REFUSED), None)
+
+
+def find_timestep_layer(denoiser: Layer) -> Any | None:
+    """Return the layer that is called with the timestep, or None."""
+    for parent in denoiser.sublayers(include_self=True):
+        # That of Stable Video Diffusion's transformers embeds the numbers of frames.
+        for name, layer in parent.named_children() if not is_a(parent, "TransformerSpatioTemporalModel") else ():
+            if name == "time_proj" or is_a(layer, "Timesteps"):
+                return layer
+    return None
+
+
+def is_part(layer: Layer) -> bool:
+    """Return whether a layer is only a part of a denoiser."""
+    # The class of a DiT is that of a part of a UNet, too.
+    is_model = is_a(layer, "ModelMixin") and not getattr(layer, "is_input_continuous", False)
+    return not is_model and find_timestep_layer(layer) is None
+
+
+def find_family(denoiser: Layer) -> str:
+    """Return which of ``FAMILIES`` a denoiser or its ControlNet belongs to."""
+    if any(getattr(denoiser, parts.down, None) is not None for parts in UNETS):
+        return UNET
+    is_class_conditional = getattr(getattr(denoiser, "config", None), "norm_type", None) == "ada_norm_zero"
+    return CLASS_TRANSFORMER if is_class_conditional else TEXT_TRANSFORMER
+
+
+def find_level(model: Layer, path: str, unets: Sequence[UNetParts]) -> int:
+    """Return a layer's level in a UNet; 1 outside of UNets.
+
+    It is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
+    (33x36 latents crash it at level 8).
+    """
+    names = path.split(".")
+    for index, name in enumerate(names):
+        for unet in unets:
+            if name not in (unet.down, unet.middle, unet.up):
+                continue
+            root, within = find_layer(model, ".".join(names[:index])), names[index + 1 :]
+            # By position, as the blocks of a user's UNet may have names.
+            blocks = [child for child, _ in getattr(root, name).named_children()]
+            number = blocks.index(within[0]) if within and within[0] in blocks else 0
+            resized = getattr(root, unet.up if name == unet.up else unet.down, None)
+            changes = [] if resized is None else [_changes_size(block) for block in resized.children()]
+            if name == unet.up:  # the doublings from here on
+                changes = changes[number:]
+            elif name == unet.down:
+                changes = changes[: number + unet.halves_at_start]
+            return 2 ** sum(changes) * unet.patch(root)
+    return 1
+
+
+def _changes_size(block: Layer) -> bool:
+    """Return whether a block of a UNet halves or doubles the resolution."""
+    return (
+        any(getattr(block, name, None) for name in ("downsamplers", "upsamplers", "resnet_up"))
+        or any(is_a(layer, "Sequential") for layer in block.children())
+        or any(is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True))
+    )
