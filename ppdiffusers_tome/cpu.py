@@ -26,7 +26,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 # The precisions of ``compile_cpu``, and what Linux calls a processor's instructions for them. Without those for 8 bits
 # products would be cut off at 16 bits.
 PRECISIONS = {
-    "float32": ("",),
+    "float32": (),
     "bfloat16": ("amx_bf16", "avx512_bf16", "bf16"),
     "int8": ("amx_int8", "avx512_vnni", "avx_vnni"),
 }
@@ -149,7 +149,8 @@ def choose_threads() -> int:
 
 def has_precision(precision: str) -> bool:
     """Return whether the processor computes in a precision of ``compile_cpu``."""
-    return re.search(rf"\b({'|'.join(PRECISIONS[precision])})\b", _read_cpu_info()) is not None
+    found, info = PRECISIONS[precision], _read_cpu_info()
+    return not found or re.search(rf"\b({'|'.join(found)})\b", info) is not None
 
 
 def explain_lack(precision: str) -> str:

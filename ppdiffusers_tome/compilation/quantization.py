@@ -13,7 +13,8 @@ import numpy as np
 from openvino import opset15
 from openvino.utils.node_factory import NodeFactory
 
-_FEW_CHANNELS = 8  # of latents and images
+# A layer with so few channels, or that makes so many times more or fewer, reads or writes latents or images.
+_FEW_CHANNELS, _MOST_TIMES = 4, 8
 # What swish returns begins at -0.2785, so few of the 256 numbers are below zero.
 _LOWEST_SWISH, _BELOW_ZERO = 0.2785, 30
 
@@ -41,10 +42,12 @@ def _is_quantizable(node: Any) -> bool:
     name = node.get_type_name()
     if name not in ("Convolution", "MatMul") or node.input_value(1).get_node().get_type_name() != "Constant":
         return False
-    channels, shape = node.input_value(1).get_shape()[:2], node.input_value(0).get_shape()
-    if name == "Convolution":
-        return min(channels) > _FEW_CHANNELS
-    return len(shape) > 2 and len(node.input_value(1).get_shape()) == 2 and not node.get_attributes()["transpose_a"]
+    weight_shape = list(node.input_value(1).get_shape())
+    few, many = sorted(weight_shape[:2])
+    if few <= _FEW_CHANNELS or many > _MOST_TIMES * few:
+        return False
+    is_linear = len(weight_shape) == 2 and len(node.input_value(0).get_shape()) > 2
+    return name == "Convolution" or (is_linear and not node.get_attributes()["transpose_a"])
 
 
 def _list_parts(node: Any) -> Iterator[tuple[Any, np.ndarray]]:
@@ -55,7 +58,8 @@ def _list_parts(node: Any) -> Iterator[tuple[Any, np.ndarray]]:
     """
     data, weight = node.input_value(0), node.input_value(1).get_node().data
     joined = data.get_node()
-    if node.get_type_name() != "Convolution" or joined.get_type_name() != "Concat" or joined.get_input_size() != 2:
+    is_joined = joined.get_type_name() == "Concat" and joined.get_input_size() == 2
+    if not is_joined or node.get_type_name() != "Convolution" or joined.get_attributes()["axis"] != 1:
         yield data, weight
         return
     border = joined.input_value(0).get_shape()[1]
@@ -65,11 +69,13 @@ def _list_parts(node: Any) -> Iterator[tuple[Any, np.ndarray]]:
 
 def _write_layer(node: Any, data: Any, weight: np.ndarray, rounded: dict[Any, tuple[Any, Any]]) -> Any:
     """Return the result of a layer for a part of its input."""
-    is_convolution = node.get_type_name() == "Convolution"
-    if is_convolution and max(weight.shape[2:]) > 1:
-        axes = list(range(1, weight.ndim))
-    else:
-        axes = [1 if is_convolution else len(data.get_shape()) - 1]
+    is_convolution, shape = node.get_type_name() == "Convolution", data.get_shape()
+    if not is_convolution:
+        axes = [len(shape) - 1]
+    elif max(weight.shape[2:]) == 1 and node.get_output_shape(0)[2:] == shape[2:]:
+        axes = [1]
+    else:  # it mixes tokens
+        axes = list(range(1, len(shape)))
     key = data.get_node().get_name(), data.get_index(), *axes
     if key not in rounded:  # query, key and value get the same
         rounded[key] = _round_input(data, axes)

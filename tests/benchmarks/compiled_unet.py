@@ -34,7 +34,7 @@ from benchmarks.results import parse_count, parse_size, run_jobs
 from benchmarks.timing import Spread, measure_seconds, rotate
 from benchmarks.variants import NONE, OURS, VARIANTS, apply_variant
 from benchmarks.workloads import PLAIN, Case, load_workload
-from ppdiffusers_tome.cpu import choose_threads, has_bfloat16
+from ppdiffusers_tome.cpu import PRECISIONS, choose_threads, explain_lack, has_precision
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Page, Table
@@ -46,7 +46,7 @@ COMPILED, PEER = "compiled", "from PyTorch"
 COMPILED_VARIANTS = (NONE, OURS, "preset-balanced", "preset-quality")
 PEER_SCRIPT = Path(__file__).with_name("openvino_peer.py")
 PEER_VARIANTS = ("torch", "torch-tomesd", "openvino", "openvino-tomesd")
-RATIO, FLOAT32, BFLOAT16 = 0.5, "float32", "bfloat16"
+RATIO, FLOAT32 = 0.5, "float32"
 _KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 
 
@@ -113,14 +113,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def add_precisions(parser: argparse.ArgumentParser) -> None:
     """Add ``--precisions``."""
-    parser.add_argument("--precisions", choices=(FLOAT32, BFLOAT16), nargs="+", default=[FLOAT32], metavar="NAME",
-                        help=f"{FLOAT32}, {BFLOAT16} ({FLOAT32})")  # fmt: skip
+    parser.add_argument("--precisions", choices=PRECISIONS, nargs="+", default=[FLOAT32], metavar="NAME",
+                        help=f"{', '.join(PRECISIONS)} ({FLOAT32})")  # fmt: skip
 
 
 def require_precisions(parser: argparse.ArgumentParser, precisions: Sequence[str]) -> None:
-    """Refuse bfloat16 where the processor does not compute in it."""
-    if BFLOAT16 in precisions and not has_bfloat16():
-        parser.error(f"{BFLOAT16} needs a processor that computes in it (AMX or AVX-512 BF16); take {FLOAT32}")
+    """Refuse precisions in which the processor does not compute."""
+    for precision in precisions:
+        if not has_precision(precision):
+            parser.error(explain_lack(precision))
 
 
 def list_rows(args: argparse.Namespace, size: int, precision: str) -> list[Row]:
@@ -128,7 +129,9 @@ def list_rows(args: argparse.Namespace, size: int, precision: str) -> list[Row]:
     row = Row(args.model, size, args.batch, precision, COMPILED, NONE)
     rows = [replace(row, variant=name) for name in args.variants]
     if args.peer_python is not None:
-        rows += [replace(row, engine=PEER, variant=name) for name in PEER_VARIANTS]
+        # PyTorch has no 8 bits.
+        names = [name for name in PEER_VARIANTS if precision != "int8" or name.startswith("openvino")]
+        rows += [replace(row, engine=PEER, variant=name) for name in names]
     return rows
 
 

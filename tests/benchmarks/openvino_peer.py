@@ -5,7 +5,8 @@
 It needs torch, diffusers, tomesd and openvino (pip install torch diffusers tomesd==0.1.3 openvino), and neither Paddle
 nor this package. A line of JSON for each size and variant: seconds of calls after the first, of making the program (by
 OpenVINO: tracing, converting, compiling, and what the first call takes above the others), peak memory, and the
-difference of OpenVINO's result from PyTorch's in float32 (root mean square over that of the result).
+difference of OpenVINO's result from PyTorch's in float32 (root mean square over that of the result). int8 is by NNCF (pip install
+nncf) with its defaults for transformers, calibrated by the one call, and what is left in bfloat16 where there is one.
 ``compiled_unet --peer-python`` runs it in turns with our variants, a process a row. To keep freed memory as
 ``ppdiffusers-tome`` does, set MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=8589934592.
 """
@@ -30,7 +31,7 @@ from random_models import RANDOM_UNETS
 
 RATIO, TEXT_TOKENS = 0.5, 77
 VARIANTS = ("torch", "torch-tomesd", "openvino", "openvino-tomesd")
-PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
+PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 def main() -> None:
@@ -43,13 +44,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed calls after the first (3)")
     args = parser.parse_args()
-    cpu_info = Path("/proc/cpuinfo").read_text()
-    if args.precision == "bfloat16" and not re.search(r"\b(amx_bf16|avx512_bf16|bf16)\b", cpu_info):
+    if args.precision == "bfloat16" and not has_bfloat16():
         sys.exit("--precision bfloat16 needs a processor that computes in it (AMX or AVX-512 BF16); take float32")
     for size in args.sizes:
         for variant in args.variants:
             print(json.dumps(measure(args, size, variant)), flush=True)
             gc.collect()
+
+
+def has_bfloat16() -> bool:
+    """Return whether the processor computes in bfloat16."""
+    return bool(re.search(r"\b(amx_bf16|avx512_bf16|bf16)\b", Path("/proc/cpuinfo").read_text()))
 
 
 def measure(args: argparse.Namespace, size: int, variant: str) -> dict[str, Any]:
@@ -108,9 +113,15 @@ def compile_unet(unet: Any, inputs: tuple[Any, ...], precision: str, threads: in
             return self.unet(latent, timestep, text, return_dict=False)[0]
 
     model = openvino.convert_model(Positional(), example_input=inputs, input=[list(x.shape) for x in inputs])
-    settings = {"INFERENCE_PRECISION_HINT": PRECISIONS[precision], "INFERENCE_NUM_THREADS": threads}
-    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
     arrays = [x.numpy() for x in inputs]
+    if precision == "int8":
+        import nncf
+
+        calls = nncf.Dataset([dict(enumerate(arrays))])
+        model = nncf.quantize(model, calls, subset_size=1, model_type=nncf.ModelType.TRANSFORMER)
+    hint = "bf16" if precision != "float32" and has_bfloat16() else "f32"
+    settings = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": threads}
+    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
 
     def run() -> Any:
         request.infer(arrays, share_inputs=True)

@@ -9,7 +9,7 @@ import paddle
 import pytest
 
 from benchmarks import compiled_images, compiled_unet
-from ppdiffusers_tome.cpu import has_bfloat16
+from ppdiffusers_tome.cpu import has_precision
 
 pytestmark = [
     pytest.mark.once, pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
@@ -53,9 +53,9 @@ def test_first_images_are_measured_in_processes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(has_bfloat16(), reason="the processor has it")
+@pytest.mark.skipif(has_precision("bfloat16"), reason="the processor has it")
 def test_bfloat16_is_refused_where_the_processor_lacks_it(capsys: pytest.CaptureFixture[str]) -> None:
     for main, arguments in ((compiled_unet.main, []), (compiled_images.main, ["images", "emoji"])):
         with pytest.raises(SystemExit):
             main([*arguments, "--precisions", "bfloat16"])
-        assert capsys.readouterr().err.splitlines()[-1].endswith("take float32")
+        assert capsys.readouterr().err.splitlines()[-1].endswith("give float32")

@@ -123,18 +123,21 @@ def test_what_is_no_model(given: Any) -> None:
 
 @pytest.mark.parametrize("precision", ["float16", None, 32, [], "BFLOAT16"], ids=str)
 def test_a_precision_that_is_none(precision: Any) -> None:
-    with pytest.raises(ToMeError, match="precision must be 'float32' or 'bfloat16'; got"):
+    with pytest.raises(ToMeError, match="precision must be 'float32' or 'bfloat16' or 'int8'; got"):
         compile_cpu(tiny.small_unet(), precision)
 
 
 class TestWithPrograms:
     pytestmark = needs_openvino
 
-    def test_bfloat16_needs_a_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(api, "has_bfloat16", lambda: False)
-        with pytest.raises(ToMeValueError, match="this one does not; give float32"):
-            compile_cpu(tiny.small_unet(), "bfloat16")
-        monkeypatch.setattr(api, "has_bfloat16", lambda: True)  # where it is missing, OpenVINO computes in float32
+    @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+    def test_a_precision_needs_a_processor(self, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(api, "has_precision", lambda name: False)
+        with pytest.raises(ToMeValueError, match=f"{precision} needs a processor .* this one does not; give float32"):
+            compile_cpu(tiny.small_unet(), precision)
+
+    def test_bfloat16_without_a_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(api, "has_precision", lambda name: True)  # where it is missing, OpenVINO computes in float32
         model = compile_cpu(tiny.small_unet(), "bfloat16")
         with programs_alone():
             found = tiny.run_unet(model)

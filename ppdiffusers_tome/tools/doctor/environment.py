@@ -12,7 +12,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-from ppdiffusers_tome.cpu import has_bfloat16
+from ppdiffusers_tome.cpu import PRECISIONS, has_precision
 from ppdiffusers_tome.tools.console.extras import MODULES
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
@@ -39,13 +39,13 @@ _HARMLESS_VALUE = re.compile(r"[\w.,:+-]{0,32}")
 
 def describe_environment() -> dict[str, Any]:
     """Describe the machine and what is installed, as JSON takes it."""
-    machine, bfloat16 = describe_processor(), "with" if has_bfloat16() else "without"
+    machine, computes = describe_processor(), ", ".join(each for each in PRECISIONS if has_precision(each))
     versions = {name: find_version(name) for name in _REPORTED}
     return {
         "ppdiffusers_tome": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": platform.platform(),
-        "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use, {bfloat16} bfloat16",
+        "processor": f"{machine['processor']}, {format_count(machine['cores'], 'core')} to use, computes in {computes}",
         "memory": _describe_memory(),
         "installed": {name: version for name, version in versions.items() if version is not None},
         "optional": _describe_optional(),

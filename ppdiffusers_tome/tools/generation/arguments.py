@@ -6,8 +6,9 @@ A command's help has at most 60 lines, so a text here takes one, and rarely used
 import argparse
 from pathlib import Path
 
+from ppdiffusers_tome.cpu import PRECISIONS
 from ppdiffusers_tome.tools.generation.models import PHOTOGRAPHS
-from ppdiffusers_tome.tools.generation.settings import DTYPES, PRECISIONS, SCHEDULERS
+from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS
 
 
 def add_image_arguments(
@@ -44,8 +45,8 @@ def add_image_arguments(
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
-    either.add_argument("--compile", nargs="?", const=PRECISIONS[0], choices=PRECISIONS, metavar="PRECISION",
-                        help="fastest; for a CPU with openvino: float32 (default), or bfloat16 if it has that")
+    either.add_argument("--compile", nargs="?", const="float32", choices=[*PRECISIONS], metavar="PRECISION",
+                        help="fastest; for a CPU with openvino: float32 (default), or bfloat16 or int8 if it has that")
     group = parser.add_argument_group("ControlNet")
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
     if photo:

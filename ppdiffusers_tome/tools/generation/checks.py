@@ -12,7 +12,7 @@ import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.cpu import has_bfloat16
+from ppdiffusers_tome.cpu import explain_lack, has_precision
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import shorten_repr
@@ -101,8 +101,8 @@ def check_device(settings: ImageSettings, device: str | None) -> None:
         )
     if settings.compile is not None and find_spec("openvino") is None:
         raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
-    if settings.compile == "bfloat16" and not has_bfloat16():
-        raise UserError("--compile bfloat16 needs a processor that computes in it (AMX or AVX-512 BF16); give float32")
+    if settings.compile is not None and not has_precision(settings.compile):
+        raise UserError(f"--compile {explain_lack(settings.compile)}")
 
 
 def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> None:

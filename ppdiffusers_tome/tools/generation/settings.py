@@ -12,7 +12,6 @@ from ppdiffusers_tome.tools.generation.models import ModelSource
 from ppdiffusers_tome.tools.measure.units import format_count
 
 DTYPES = ("float32", "float16", "bfloat16")
-PRECISIONS = ("float32", "bfloat16")  # of compiled models, the default first
 SCHEDULERS = {
     "ddim": "DDIMScheduler", "dpmsolver++": "DPMSolverMultistepScheduler", "euler": "EulerDiscreteScheduler",
     "euler-a": "EulerAncestralDiscreteScheduler", "heun": "HeunDiscreteScheduler", "lcm": "LCMScheduler",
@@ -40,7 +39,7 @@ class ImageSettings:
     controlnet_scale: float
     dtype: str  # of ``DTYPES``
     xformers: bool
-    compile: str | None  # of ``PRECISIONS``; None for models that are not compiled
+    compile: str | None  # of ``ppdiffusers_tome.cpu.PRECISIONS``; None for models that are not compiled
 
     @property
     def defaults(self) -> list[str]:

@@ -1,0 +1,161 @@
+"""Layers in 8 bits: each is near its result in float32, and so are models and images."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+
+import tiny
+from compilation.compiled import check_by_paddle, difference, needs_openvino, programs_alone
+from compilation.test_equality import COMPILING
+from ppdiffusers_tome import apply_tome, compile_cpu
+from ppdiffusers_tome.compilation.twin import COMPILED
+from ppdiffusers_tome.cpu import has_precision
+from ppdiffusers_tome.tuning.trials import compute_psnr
+from zoo import Specimen, specimens
+from zoo.specimen import keep_random_state
+
+pytestmark = [*needs_openvino, pytest.mark.skipif(not has_precision("int8"), reason="needs a processor with 8 bits")]
+
+
+def _convolve(ov: Any, x: Any, weight: np.ndarray, stride: int = 1, padding: int = 0) -> Any:
+    return ov.convolution(x, ov.constant(weight), [stride] * 2, [padding] * 2, [padding] * 2, [1, 1])
+
+
+# The shape of the input, that of the weights, and the layer.
+FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[..., Any]]] = {
+    "3x3": ((2, 32, 8, 8), (16, 32, 3, 3), lambda ov, x, w: _convolve(ov, x, w, padding=1)),
+    "3x3, half": ((2, 32, 8, 8), (16, 32, 3, 3), lambda ov, x, w: _convolve(ov, x, w, 2, 1)),
+    "1x1": ((2, 32, 8, 8), (16, 32, 1, 1), _convolve),
+    "1x1, half": ((2, 32, 8, 8), (16, 32, 1, 1), lambda ov, x, w: _convolve(ov, x, w, 2)),
+    "of swish": ((2, 32, 8, 8), (16, 32, 3, 3), lambda ov, x, w: _convolve(ov, ov.swish(x), w)),
+    "of a shortcut": (
+        (2, 32, 8, 8), (16, 64, 1, 1),
+        lambda ov, x, w: _convolve(ov, ov.concat([x, ov.multiply(x, np.float32(99))], 1), w),
+    ),
+    "of tokens side by side": (
+        (2, 32, 8, 8), (16, 32, 1, 1), lambda ov, x, w: _convolve(ov, ov.concat([x, ov.abs(x)], 3), w),
+    ),
+    "linear": ((2, 50, 32), (32, 16), lambda ov, x, w: ov.matmul(x, ov.constant(w), False, False)),
+    "linear, transposed": ((2, 50, 32), (16, 32), lambda ov, x, w: ov.matmul(x, ov.constant(w), False, True)),
+    "linear, of frames": ((2, 3, 50, 32), (32, 16), lambda ov, x, w: ov.matmul(x, ov.constant(w), False, False)),
+}  # fmt: skip
+FLOAT_FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[..., Any]]] = {
+    "of latents": ((2, 4, 8, 8), (16, 4, 3, 3), _convolve),
+    "to latents": ((2, 32, 8, 8), (4, 32, 3, 3), _convolve),
+    "of timesteps": ((2, 32), (32, 16), lambda ov, x, w: ov.matmul(x, ov.constant(w), False, False)),
+    "two activations": ((2, 50, 32), (0,), lambda ov, x, w: ov.matmul(x, ov.abs(x), False, True)),
+}
+
+
+def _compute(form: tuple[Any, ...], *, eight: bool) -> tuple[list[np.ndarray], int]:
+    """Return the result of each item, the second with numbers 1,000 times as large, and the number of layers."""
+    import openvino
+    from openvino import opset15
+
+    from ppdiffusers_tome.compilation.quantization import quantize_layers
+
+    shape, weights, write = form
+    x = opset15.parameter(shape, np.float32)
+    model = openvino.Model([opset15.result(write(opset15, x, tiny.array(weights, seed=2).numpy()))], [x])
+    number = quantize_layers(model) if eight else 0
+    given = tiny.array(shape).numpy()
+    given[1] *= 1000
+    compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return list(compiled([given])[0]), number
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_layer_is_near_float32_for_each_image(name: str) -> None:
+    expected, _ = _compute(FORMS[name], eight=False)
+    found, number = _compute(FORMS[name], eight=True)
+    assert number == 1
+    for each, wanted in zip(found, expected, strict=True):
+        assert 1e-4 < difference(each, wanted) < 0.02
+
+
+@pytest.mark.parametrize("name", FLOAT_FORMS)
+def test_a_layer_that_stays_in_float(name: str) -> None:
+    expected, _ = _compute(FLOAT_FORMS[name], eight=False)
+    found, number = _compute(FLOAT_FORMS[name], eight=True)
+    assert number == 0
+    assert all(map(np.array_equal, found, expected))
+
+
+QUICK = ("controlnet", "dit", "unet")
+
+
+@pytest.mark.parametrize(
+    "specimen",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name in QUICK else pytest.mark.sweep)
+        for each in specimens()
+        if each.name in COMPILING and each.is_there
+    ],
+)
+@paddle.no_grad()
+def test_families_in_8_bits(specimen: Specimen) -> None:
+    with keep_random_state():
+        plain, model = specimen.build(), specimen.build()
+        if specimen.reason is None:
+            apply_tome(plain, ratio=0.5)
+            apply_tome(model, ratio=0.5)
+        if specimen.name.endswith("st_unet"):
+            specimen.run(model)  # which sets its batch, as a program would not do
+        compile_cpu(model, "int8")
+        with programs_alone():
+            found = specimen.run(model, timestep=900).numpy()
+        assert 1e-3 < difference(found, specimen.run(plain, timestep=900).numpy()) < 0.25
+
+
+@pytest.mark.parametrize("settings", [dict(ratio="balanced"), dict(ratio="balanced", cache=0.2)], ids=str)
+def test_photographs_in_8_bits(settings: dict[str, Any]) -> None:
+    pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS), safety_checker=None)
+    pipe.set_progress_bar_config(disable=True)
+    pipe.scheduler = ppdiffusers.DDIMScheduler.from_config(pipe.scheduler.config)
+    images = []
+    for precision in ("float32", "int8"):
+        compile_cpu(pipe.apply_tome(**settings), precision)
+        with programs_alone():
+            latents = tiny.array((1, 4, 32, 32), seed=3)
+            images.append(
+                pipe("a photo of a cat", num_inference_steps=10, guidance_scale=1.5, latents=latents, output_type="np")
+            )
+    exact, found = (np.uint8(255 * each.images[0] + 0.5) for each in images)
+    assert 40 < compute_psnr(exact, found) < 60
+
+
+@paddle.no_grad()
+def test_numbers_that_are_not_finite_stay_so() -> None:
+    model = compile_cpu(tiny.small_unet(), "int8")
+    assert np.isfinite(model(tiny.latent() * 0, 500, tiny.text() * 0)[0].numpy()).all()
+    for factor in (float("nan"), float("inf")):
+        with pytest.warns(UserWarning, match="not finite, which 8 bits would hide"):
+            assert np.isnan(model(tiny.latent() * factor, 500, tiny.text())[0].numpy()).all()
+        vars(model)[COMPILED]._warned.clear()
+
+
+def test_a_model_that_8_bits_would_spoil() -> None:
+    """Channels that are always zero have weights so large that all others round to zero."""
+    model = tiny.unet()
+    with paddle.no_grad():
+        for layer in model.sublayers():
+            if type(layer).__name__ == "ResnetBlock2D":
+                layer.norm2.weight[0], layer.norm2.bias[0], layer.conv2.weight[:, 0] = 0.0, -60.0, 1e4
+    check_by_paddle(compile_cpu(copy.deepcopy(model), "int8"), model, "its result in int8 differs from Paddle's by")
+
+
+def test_a_model_without_such_layers() -> None:
+    model = ppdiffusers.UNet2DModel(
+        sample_size=16, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(4,), norm_num_groups=2,
+        down_block_types=("DownBlock2D",), up_block_types=("UpBlock2D",), attention_head_dim=None, add_attention=False,
+    )  # fmt: skip
+    model.eval()
+    with pytest.warns(UserWarning, match="it has no layers to compute in 8 bits; give float32"), paddle.no_grad():
+        compile_cpu(model, "int8")(tiny.latent(1, 16, 16), 500)
