@@ -23,8 +23,8 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
 
     The denoisers (UNets, ControlNets, transformers) and the VAE run as programs that OpenVINO compiles, one for each
     kind of call (size, batch, length of the text, settings of ToMe, kind of step), made in seconds when it is first
-    met. The first result of each in a user's processes is compared with Paddle's own: beyond 0.1% in float32 or 10% in
-    bfloat16 (root mean square) it is not used. The process is set up as ``prepare_cpu`` does.
+    met. The first result of each in a user's processes is compared with Paddle's own: beyond 0.1% in float32, 10% in
+    bfloat16 or 25% in 8 bits (root mean square) it is not used. The process is set up as ``prepare_cpu`` does.
 
     A program is made of code of Paddle and ppdiffusers alone. A model with anything else in it (a processor or hook of
     one's own, another package's cache) is computed by Paddle, and so are gradients, training and what OpenVINO cannot
@@ -36,8 +36,9 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
 
     Args:
         model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.
-        precision: ``"float32"``, the same image to rounding; or ``"bfloat16"``, faster on processors that have it (AMX
-            or AVX-512 BF16), with small changes.
+        precision: ``"float32"``, the same image to rounding; ``"bfloat16"``, faster on processors that have it (AMX
+            or AVX-512 BF16), with small changes; or ``"int8"``, convolutions and linear layers in 8 bits, which needs
+            AMX, AVX-512 VNNI or AVX-VNNI, with larger changes: the rest is in bfloat16 where the processor has it.
 
     Returns:
         ``model_or_pipe``, so that calls chain.

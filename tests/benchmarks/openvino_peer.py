@@ -5,8 +5,8 @@
 It needs torch, diffusers, tomesd and openvino (pip install torch diffusers tomesd==0.1.3 openvino), and neither Paddle
 nor this package. A line of JSON for each size and variant: seconds of calls after the first, of making the program (by
 OpenVINO: tracing, converting, compiling, and what the first call takes above the others), peak memory, and the
-difference of OpenVINO's result from PyTorch's in float32 (root mean square over that of the result). int8 is by NNCF (pip install
-nncf) with its defaults for transformers, calibrated by the one call, and what is left in bfloat16 where there is one.
+difference of OpenVINO's result from PyTorch's in float32 (root mean square over that of the result). int8 is by NNCF
+(pip install nncf) with its defaults for transformers, calibrated by this call; the rest is in bfloat16 where there is.
 ``compiled_unet --peer-python`` runs it in turns with our variants, a process a row. To keep freed memory as
 ``ppdiffusers-tome`` does, set MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=8589934592.
 """

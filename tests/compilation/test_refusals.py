@@ -137,7 +137,8 @@ class TestWithPrograms:
             compile_cpu(tiny.small_unet(), precision)
 
     def test_bfloat16_without_a_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(api, "has_precision", lambda name: True)  # where it is missing, OpenVINO computes in float32
+        monkeypatch.setattr(api, "has_precision", lambda name: True)
+        # OpenVINO computes in float32 where it is missing.
         model = compile_cpu(tiny.small_unet(), "bfloat16")
         with programs_alone():
             found = tiny.run_unet(model)
