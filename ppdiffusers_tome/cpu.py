@@ -24,7 +24,7 @@ _MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_TH
 _BLOCKTIME_VARIABLE = "KMP_BLOCKTIME"  # in milliseconds
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 # The precisions of ``compile_cpu``, and what Linux calls a processor's instructions for them. Without those for 8 bits
-# products would be cut off at 16 bits.
+# sums of products would saturate at 16 bits.
 PRECISIONS = {
     "float32": (),
     "bfloat16": ("amx_bf16", "avx512_bf16", "bf16"),

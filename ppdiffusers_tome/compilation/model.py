@@ -39,8 +39,8 @@ from ppdiffusers_tome.version import __version__
 if TYPE_CHECKING:
     from ppdiffusers_tome.compilation.program import Program
 
-# The precisions, and the largest difference of a program's result from Paddle's with which it is used: the root of the
-# mean square of the difference over that of the result.
+# The largest difference of a program's result from Paddle's with which it is used, by precision: the root of the mean
+# square of the difference over that of the result.
 BOUNDS = {"float32": 0.001, "bfloat16": 0.1, "int8": 0.25}
 # What is kept for later steps differs more where tokens are as near to one destination as to another.
 _KEPT_BOUND = 0.1
@@ -127,8 +127,9 @@ class CompiledModel:
         args, kwargs = _replace_numbers(layer, args, kwargs)
         take_tensors((args, kwargs), tensors)
         _require_compilable(contents, tensors)
-        if self.precision == "int8" and not all(np.isfinite(x).all() for x in share_memory(*tensors)):
-            raise UncompilableError("it gets numbers that are not finite, which 8 bits would hide")
+        # Masks have -inf.
+        if self.precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
+            raise UncompilableError("it gets NaN or infinity, which 8 bits would hide")
         call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
         if call is not None and call.state.config.differs_by_step:
             self._require_timestep(layer, contents, args, kwargs, tensors, call)

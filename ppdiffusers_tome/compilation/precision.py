@@ -1,7 +1,7 @@
 """The numbers of a program in bfloat16 that stay in float32.
 
-bfloat16 has 8 bits. It makes 980 of timestep 981: another embedding, and other destinations for merging. Similarities
-that are rounded to it make many destinations equal.
+bfloat16 has 8 significant bits. It makes 980 of timestep 981: another embedding, and other destinations for merging.
+Similarities that are rounded to it make many destinations equal.
 """
 
 from functools import lru_cache

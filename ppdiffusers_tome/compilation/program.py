@@ -30,12 +30,13 @@ class Program:
         self._inputs, self._output = trace.inputs, trace.output
         self.stored, self.layouts, self.has_skipped = trace.stored, trace.layouts, trace.has_skipped
         self._num_outputs = len(trace.model.outputs)
-        if precision == "int8" and not quantize_layers(trace.model):
-            raise UncompilableError("it has no layers to compute in 8 bits; give float32")
-        # The rest of a model in 8 bits, too.
+        # What a model in 8 bits leaves in float is in bfloat16, too.
         is_rounded = precision != "float32" and has_precision("bfloat16")
         if is_rounded:
             keep_precise(trace.model)
+        # A step that skips nearly all layers may have none for 8 bits.
+        if precision == "int8" and not quantize_layers(trace.model) and not trace.has_skipped:
+            raise UncompilableError("it has no layers to compute in 8 bits; give float32")
         settings = {"INFERENCE_PRECISION_HINT": "bf16" if is_rounded else "f32", "INFERENCE_NUM_THREADS": threads}
         # Pinned threads of several processes would all be on the first cores.
         settings["ENABLE_CPU_PINNING"] = threads >= count_usable_cores()

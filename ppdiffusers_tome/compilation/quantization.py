@@ -1,8 +1,8 @@
 """Layers of a program in 8 bits, without calibration.
 
-A layer's weights are rounded to whole numbers from -127 to 127, with a scale for each channel of its output. What it
-gets is divided by its own largest number (of each token, or of each image where a convolution mixes tokens), rounded,
-and the result is multiplied by that number again. It is found in every call, so no calls need to be watched before, and
+A layer's weights are rounded to whole numbers from -127 to 127, with a scale for each channel of its output. Its input
+is divided by its own largest number (of each token, or of each image where a convolution mixes pixels) and rounded, and
+the result is multiplied by that number again. It is found in every call, so no calls need to be watched before, and
 nothing is cut off: ZeroQuant (Yao et al. 2022, section 4.2).
 """
 
@@ -13,17 +13,16 @@ import numpy as np
 from openvino import opset15
 from openvino.utils.node_factory import NodeFactory
 
-# A layer with so few channels, or that makes so many times more or fewer, reads or writes latents or images.
+# A layer with so few channels, or that makes more than so many times more or fewer, reads or writes latents or images.
 _FEW_CHANNELS, _MOST_TIMES = 4, 8
-# What swish returns begins at -0.2785, so few of the 256 numbers are below zero.
-_LOWEST_SWISH, _BELOW_ZERO = 0.2785, 30
+_BELOW_ZERO = 30  # of 255 steps for what swish returns, -0.2785 or more
 
 
 def quantize_layers(model: Any) -> int:
     """Let a program compute layers with weights in 8 bits.
 
-    In float stay layers that read or write latents or images, those of one row (timesteps), and products of two
-    activations, such as attention and similarities.
+    In float stay layers that read or write latents or images (by their channels), those of ``[batch, channels]``, such
+    as embeddings of timesteps, and products of two activations, such as attention and similarities.
 
     Returns:
         How many layers are in 8 bits.
@@ -43,7 +42,7 @@ def _is_quantizable(node: Any) -> bool:
     if name not in ("Convolution", "MatMul") or node.input_value(1).get_node().get_type_name() != "Constant":
         return False
     weight_shape = list(node.input_value(1).get_shape())
-    few, many = sorted(weight_shape[:2])
+    few, many = min(weight_shape[:2]), max(weight_shape[:2])
     if few <= _FEW_CHANNELS or many > _MOST_TIMES * few:
         return False
     is_linear = len(weight_shape) == 2 and len(node.input_value(0).get_shape()) > 2
@@ -53,8 +52,8 @@ def _is_quantizable(node: Any) -> bool:
 def _list_parts(node: Any) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield a layer's input and weights.
 
-    Of two that are joined, the shortcut and what is below it, each has a scale of its own: Q-Diffusion (Li et al. 2023,
-    section 4.2).
+    Where a skip connection joins other channels, each has a scale of its own: Q-Diffusion (Li et al. 2023, section
+    4.2).
     """
     data, weight = node.input_value(0), node.input_value(1).get_node().data
     joined = data.get_node()
@@ -74,34 +73,33 @@ def _write_layer(node: Any, data: Any, weight: np.ndarray, rounded: dict[Any, tu
         axes = [len(shape) - 1]
     elif max(weight.shape[2:]) == 1 and node.get_output_shape(0)[2:] == shape[2:]:
         axes = [1]
-    else:  # it mixes tokens
+    else:  # it mixes pixels
         axes = list(range(1, len(shape)))
     key = data.get_node().get_name(), data.get_index(), *axes
     if key not in rounded:  # query, key and value get the same
         rounded[key] = _round_input(data, axes)
     whole, scale = rounded[key]
-    made = 0 if is_convolution or node.get_attributes()["transpose_b"] else 1
-    weight = _round_weight(weight, tuple(axis for axis in range(weight.ndim) if axis != made))
+    output_axis = 0 if is_convolution or node.get_attributes()["transpose_b"] else 1
+    weight = _round_weight(weight, tuple(axis for axis in range(weight.ndim) if axis != output_axis))
     layer = NodeFactory("opset15").create(node.get_type_name(), [whole, weight], node.get_attributes())
     return opset15.multiply(layer, scale)
 
 
 def _round_input(data: Any, axes: list[int]) -> tuple[Any, Any]:
-    """Round what a layer gets.
+    """Round a layer's input.
 
     Returns:
-        256 numbers of which the largest is 1, and what to multiply the layer's result by.
+        It, divided by a scale and rounded to 256 numbers up to 1, and the scale, by which the result is multiplied.
     """
-    if data.get_node().get_type_name() == "Swish":
-        above, below = 255 - _BELOW_ZERO, _BELOW_ZERO
-        found, least = opset15.reduce_max(data, np.array(axes), keep_dims=True), _LOWEST_SWISH * above / below
-    else:
-        above, below = 127, 128
-        found, least = opset15.reduce_max(opset15.abs(data), np.array(axes), keep_dims=True), 1e-12
-    scale = opset15.maximum(found, np.float32(least))
+    below = _BELOW_ZERO if data.get_node().get_type_name() == "Swish" else 128
+    above = 255 - below
+    largest, smallest = (
+        reduce(data, np.array(axes), keep_dims=True) for reduce in (opset15.reduce_max, opset15.reduce_min)
+    )
+    scale = opset15.maximum(largest, opset15.multiply(smallest, np.float32(-above / below)))
+    scale = opset15.maximum(scale, np.float32(1e-12))  # of an input of zeros
     ends = np.float32(-below / above), np.float32(1)
-    whole = opset15.fake_quantize(opset15.divide(data, scale), *ends, *ends, levels=256)
-    return whole, scale
+    return opset15.fake_quantize(opset15.divide(data, scale), *ends, *ends, levels=256), scale
 
 
 def _round_weight(weight: np.ndarray, axes: tuple[int, ...]) -> Any:

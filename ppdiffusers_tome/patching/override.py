@@ -140,9 +140,8 @@ def restore_functions(layer: Layer) -> None:
             continue
         if attributes.get(name) in (None, slot.method):
             _set_function(layer, name, slot.inside)
-        elif any(type(each) is MethodType and each == slot.method for each in attributes.values()):
-            continue  # a hook of ppdiffusers keeps the method in an attribute, and puts it back when it goes
-        del attributes[SLOTS][name]
+            del attributes[SLOTS][name]
+        # Else other code put a function in its place, and may put the method back when that goes.
     if not attributes.get(SLOTS, True):
         del attributes[SLOTS]
 

@@ -136,7 +136,7 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
     model = compile_cpu(tiny.small_unet(), "int8")
     assert np.isfinite(model(tiny.latent() * 0, 500, tiny.text() * 0)[0].numpy()).all()
     for factor in (float("nan"), float("inf")):
-        with pytest.warns(UserWarning, match="not finite, which 8 bits would hide"):
+        with pytest.warns(UserWarning, match="NaN or infinity, which 8 bits would hide"):
             assert np.isnan(model(tiny.latent() * factor, 500, tiny.text())[0].numpy()).all()
         vars(model)[COMPILED]._warned.clear()
 
@@ -159,3 +159,27 @@ def test_a_model_without_such_layers() -> None:
     model.eval()
     with pytest.warns(UserWarning, match="it has no layers to compute in 8 bits; give float32"), paddle.no_grad():
         compile_cpu(model, "int8")(tiny.latent(1, 16, 16), 500)
+
+
+def test_swish_of_small_numbers_keeps_its_precision() -> None:
+    shape, weights, write = FORMS["of swish"]
+    small = (shape, weights, lambda ov, x, w: write(ov, ov.multiply(x, np.float32(1e-6)), w))
+    expected, _ = _compute(small, eight=False)
+    for each, wanted in zip(_compute(small, eight=True)[0], expected, strict=True):
+        assert difference(each, wanted) < 0.05
+
+
+def test_a_step_without_such_layers_is_a_program() -> None:
+    """A transformer's skipped step computes its first and last layers alone, which stay in float."""
+    model = tiny.dit(num_attention_heads=5, attention_head_dim=32, num_layers=2)
+    sampler = tiny.Sampler(model, tiny.scheduler())
+    apply_tome(sampler, 0, cache=0.3)
+    compile_cpu(model, "int8")
+
+    def call(model: Any, number: int, timestep: float) -> None:
+        labels = paddle.zeros([2], dtype="int64")
+        model(tiny.latent(2), timestep=paddle.full([2], timestep, dtype="float32"), class_labels=labels)
+
+    with programs_alone():
+        sampler(call, 12)
+    assert len(vars(model)[COMPILED]._programs) == 2

@@ -170,6 +170,11 @@ class TestWithPrograms:
             assert difference(tiny.run_unet(model, timestep=40), tiny.run_unet(tiny.small_unet(), timestep=40)) <= 1e-4
         assert not cache.exists()
 
+    def test_a_refused_program_leaves_the_call_its_destinations(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(model_module.BOUNDS, "float32", -1.0)
+        plain = apply_tome(tiny.small_unet(), 0.5)
+        check_by_paddle(compile_cpu(apply_tome(tiny.small_unet(), 0.5)), plain, "differs from Paddle's by")
+
     def test_an_operator_that_is_unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from ppdiffusers_tome.compilation import operators
 

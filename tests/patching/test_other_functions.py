@@ -305,3 +305,15 @@ def test_a_block_of_two_models_runs_in_either() -> None:
     other.mid_block = one.mid_block
     for image in apply_tome(TwoModels(one, other), 0.5)():
         assert np.array_equal(image, run_merged(0.5))
+
+
+def test_a_function_that_is_taken_off_after_tome() -> None:
+    """Removing does not know what a function around ToMe's own calls, so its place is kept until that goes."""
+    model = apply_tome(tiny.small_unet(), 0.5)
+    method = model.forward
+    model.forward = lambda *args, **kwargs: method(*args, **kwargs)
+    remove_tome(model)
+    model.forward = method
+    assert np.array_equal(tiny.run_unet(model), tiny.run_unet(tiny.small_unet()))
+    remove_tome(model)
+    assert "forward" not in vars(model)

@@ -74,6 +74,8 @@ class DenoiserCall:
         if layout not in self.plans:
             num_merged = self._count_merged(layout.grid)
             self.plans[layout] = Plan(self.state.config, layout, num_merged, timestep=self.timestep)
+        elif self.plans[layout].timestep is None:  # it was counted before the model embedded a timestep
+            self.plans[layout].timestep = self.timestep
         return self.plans[layout]
 
     def _count_merged(self, grid: Grid) -> int:

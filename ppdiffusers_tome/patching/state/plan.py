@@ -22,8 +22,8 @@ class Plan:
     def __init__(
         self, config: ToMeConfig, layout: Layout, num_merged: int, *, timestep: paddle.Tensor | None = None
     ) -> None:
-        self.num_merged = num_merged
-        self._config, self._layout, self._timestep = config, layout, timestep
+        self.num_merged, self.timestep = num_merged, timestep
+        self._config, self._layout = config, layout
         self._frames = 1 if config.st > 1 else layout.grid.frames  # that merge by themselves
         self._partition: Partition | None = None
         self._tiles: Tiles | None = None
@@ -44,7 +44,7 @@ class Plan:
         with paddle.no_grad():
             if config.use_rand:
                 partition = random_partition(
-                    grid, config.sx, config.sy, seed=config.seed, timestep=self._timestep, st=config.st
+                    grid, config.sx, config.sy, seed=config.seed, timestep=self.timestep, st=config.st
                 )
             else:
                 partition = regular_partition(grid, config.sx, config.sy, st=config.st)
