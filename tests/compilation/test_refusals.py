@@ -14,9 +14,18 @@ import paddle
 import pytest
 
 import tiny
-from compilation.compiled import BY_PADDLE, check_same, compiled, difference, needs_openvino, programs_alone
-from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, compile_cpu, uncompile_cpu
+from compilation.compiled import (
+    BY_PADDLE,
+    check_by_paddle,
+    check_same,
+    compiled,
+    difference,
+    needs_openvino,
+    programs_alone,
+)
+from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, apply_tome, compile_cpu, uncompile_cpu
 from ppdiffusers_tome.compilation import api, contents
+from ppdiffusers_tome.compilation import model as compiled_model
 
 needs_3 = needs_openvino[0]
 needs_programs = [*needs_openvino]
@@ -171,7 +180,7 @@ class TestWithPrograms:
         assert not cache.exists()
 
     def test_a_refused_program_leaves_the_call_its_destinations(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(model_module.BOUNDS, "float32", -1.0)
+        monkeypatch.setitem(compiled_model.BOUNDS, "float32", -1.0)
         plain = apply_tome(tiny.small_unet(), 0.5)
         check_by_paddle(compile_cpu(apply_tome(tiny.small_unet(), 0.5)), plain, "differs from Paddle's by")
 
