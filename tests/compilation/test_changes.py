@@ -226,11 +226,11 @@ def _put_mask_function(model: Any) -> None:
     attention = _first_block(model).attn1
     inner = attention.prepare_attention_mask
 
-    def masked(mask: Any, length: int, batch: int, *args: Any, **kwargs: Any) -> Any:
+    def add_mask(mask: Any, length: int, batch: int, *args: Any, **kwargs: Any) -> Any:
         mask = inner(mask, length, batch, *args, **kwargs)
         return paddle.linspace(-9, 0, length) if mask is None else mask
 
-    attention.prepare_attention_mask = masked
+    attention.prepare_attention_mask = add_mask
 
 
 FOREIGN: list[Callable[[Any], None]] = [

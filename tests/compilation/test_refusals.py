@@ -65,25 +65,25 @@ def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "forward" not in vars(model)
 
 
-def _half(model: Any) -> Any:
+def _convert_to_half(model: Any) -> Any:
     return model.to(dtype="float16")
 
 
-def _bfloat16(model: Any) -> Any:
+def _convert_to_bfloat16(model: Any) -> Any:
     return model.to(dtype="bfloat16")
 
 
-def _training(model: Any) -> Any:
+def _start_training(model: Any) -> Any:
     model.train()
     return model
 
 
-def _replaced(model: Any) -> Any:
+def _replace_forward(model: Any) -> Any:
     model.forward = MethodType(lambda layer, *args, **kwargs: type(layer).forward(layer, *args, **kwargs), model)
     return model
 
 
-def _transposed(model: Any) -> Any:
+def _transpose_weight(model: Any) -> Any:
     linear = model.time_embedding.linear_1
     weight = linear.weight.detach()
     del linear.weight
@@ -94,11 +94,11 @@ def _transposed(model: Any) -> Any:
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
-        (_half, "weights are in paddle.float16; load it in float32"),
-        (_bfloat16, "weights are in paddle.bfloat16; load it in float32"),
-        (_training, "training mode; call its eval"),
-        (_replaced, "a function in place of its forward"),
-        (_transposed, "view of another tensor"),
+        (_convert_to_half, "weights are in paddle.float16; load it in float32"),
+        (_convert_to_bfloat16, "weights are in paddle.bfloat16; load it in float32"),
+        (_start_training, "training mode; call its eval"),
+        (_replace_forward, "a function in place of its forward"),
+        (_transpose_weight, "view of another tensor"),
     ],
 )
 @needs_programs[0]
@@ -114,11 +114,11 @@ def test_models_that_are_refused_stay_as_they_are(prepare: Any, reason: str) -> 
 
 
 @needs_3
-@pytest.mark.parametrize("given", [3, None, "unet", paddle.nn.Layer, tiny.scheduler()], ids=str)
-def test_what_is_no_model(given: Any) -> None:
+@pytest.mark.parametrize("value", [3, None, "unet", paddle.nn.Layer, tiny.scheduler()], ids=str)
+def test_what_is_no_model(value: Any) -> None:
     for function in (compile_cpu, uncompile_cpu):
         with pytest.raises(ToMeTypeError, match="pipeline or model"):
-            function(given)
+            function(value)
 
 
 @pytest.mark.parametrize("precision", ["float16", None, 32, [], "BFLOAT16"], ids=str)

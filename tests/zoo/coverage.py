@@ -223,7 +223,10 @@ def format_page() -> str:
 
 
 def _format_groups(pipelines: Iterable[PipelineCoverage], notes: list[str]) -> str:
-    """Format a table with pipelines that are alike in one row, those that merge first; add new notes to the list."""
+    """Format a table with similar pipelines in one row; add new notes.
+
+    Those that merge come first.
+    """
     names: dict[str, list[str]] = {}
     for each in sorted(pipelines, key=lambda each: not each.merges):
         where = _shorten(each.where, notes) if each.merges else f"nothing merges: {each.where}"
