@@ -16,7 +16,7 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFo
 from ppdiffusers.models.lora import LoRACompatibleConv, LoRAConv2dLayer
 
 import tiny
-from compilation.compiled import programs_alone
+from compilation.comparison import programs_alone
 from patching.test_group_sizes import cosine_scores
 from patching.test_processors import CASES, load_ip_adapter, load_lora, set_counting, set_sliced, set_xformers
 from ppdiffusers_tome import apply_tome, compile_cpu

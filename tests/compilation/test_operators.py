@@ -11,7 +11,7 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
-from compilation.compiled import needs_openvino
+from compilation.comparison import needs_openvino
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.operators import OPERATORS
 from ppdiffusers_tome.compilation.structure import take_tensors

@@ -14,7 +14,7 @@ import paddle
 import pytest
 
 import tiny
-from compilation.compiled import BY_PADDLE, check_same, compiled, difference, needs_openvino, programs_alone
+from compilation.comparison import BY_PADDLE, check_same, compile_small_unet, difference, needs_openvino, programs_alone
 from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, compile_cpu, uncompile_cpu
 from ppdiffusers_tome.compilation import api, contents
 
@@ -145,7 +145,7 @@ class TestWithPrograms:
         assert np.abs(found - tiny.run_unet(tiny.small_unet())).max() <= 0.1
 
     def test_a_user_s_own_mistake_raises_paddle_s_error(self) -> None:
-        model, plain = compiled(), tiny.small_unet()
+        model, plain = compile_small_unet(), tiny.small_unet()
         for args in ((tiny.latent()[:, :3], 500, tiny.text()), (tiny.latent(), 500), ("a", 500, tiny.text())):
             errors = []
             for each in (plain, model):
@@ -162,7 +162,7 @@ class TestWithPrograms:
 
         silu = operators.OPERATORS["silu"]
         monkeypatch.setitem(operators.OPERATORS, "silu", lambda op: operators.ov.multiply(silu(op), np.float32(1.003)))
-        model, expected = compiled(), tiny.run_unet(tiny.small_unet())
+        model, expected = compile_small_unet(), tiny.run_unet(tiny.small_unet())
         with pytest.warns(UserWarning, match=r"differs from Paddle's by 0\.00\d+, more than 0\.001"):
             assert difference(tiny.run_unet(model), expected) <= 1e-4
         with warnings.catch_warnings():
@@ -174,7 +174,7 @@ class TestWithPrograms:
         from ppdiffusers_tome.compilation import operators
 
         monkeypatch.delitem(operators.OPERATORS, "group_norm")
-        model = compiled()
+        model = compile_small_unet()
         with pytest.warns(UserWarning, match="pd_op.group_norm is none of the operators"):
             assert difference(tiny.run_unet(model), tiny.run_unet(tiny.small_unet())) <= 1e-4
 
@@ -201,7 +201,7 @@ class TestWithPrograms:
         if not is_file and os.access(folder, os.W_OK):
             pytest.skip("this user may write anywhere")
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-        model = compiled()
+        model = compile_small_unet()
         check_same(model, tiny.small_unet())
 
     @pytest.mark.parametrize("place", ["trace", "program"])
@@ -211,7 +211,7 @@ class TestWithPrograms:
         def interrupt(*args: Any, **kwargs: Any) -> None:
             raise KeyboardInterrupt
 
-        model = compiled()
+        model = compile_small_unet()
         before = tiny.snapshot(model)
         with monkeypatch.context() as patch:
             if place == "trace":
@@ -225,7 +225,7 @@ class TestWithPrograms:
         check_same(model, tiny.small_unet())
 
     def test_objects_and_types_that_no_program_takes(self) -> None:
-        model, plain = compiled(), tiny.small_unet()
+        model, plain = compile_small_unet(), tiny.small_unet()
         for timestep in (np.int64(500), paddle.to_tensor([500.0], dtype="float64")):
             with pytest.warns(UserWarning, match=BY_PADDLE):
                 found = tiny.run_unet(model, timestep=timestep)

@@ -13,7 +13,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from compilation.compiled import BY_PADDLE, Counted, difference, needs_openvino, programs_alone
+from compilation.comparison import BY_PADDLE, Counted, difference, needs_openvino, programs_alone
 from pipelines.test_images import CASES
 from pipelines.whole import Draw, start
 from ppdiffusers_tome import apply_tome, compile_cpu, get_tome, remove_tome

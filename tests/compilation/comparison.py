@@ -1,4 +1,4 @@
-"""Helpers of tests: what is compiled is held against the same model without."""
+"""Helpers of tests: compiled models are compared with the same ones without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_openvino = [
 ]
 
 
-def compiled() -> Any:
+def compile_small_unet() -> Any:
     """Return the smallest UNet, compiled."""
     return compile_cpu(tiny.small_unet())
 
