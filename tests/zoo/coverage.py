@@ -39,7 +39,7 @@ NEWEST = "0.30"
 _WHEEL, _SOURCE = TESTED[-2:]
 _PAGE = f"""# Coverage
 
-Every pipeline that ppdiffusers {_WHEEL} exports, read from tiny real models by the function that `apply_tome` uses.
+Every pipeline that ppdiffusers {_WHEEL} exports, read from tiny models of its classes.
 The level is how many times smaller than the latent the finest grid of tokens is, where merging takes place by default.
 Numbers in brackets are notes at the end.
 
