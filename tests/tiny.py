@@ -21,7 +21,7 @@ import ppdiffusers
 from ppdiffusers import Transformer2DModel
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
-from launching import python_path
+from environment import python_path
 from zoo.dit import SPECIMEN as DIT
 from zoo.specimen import TEXT_DIM as CROSS_DIM
 from zoo.specimen import TEXT_TOKENS, Inputs, create, normal, smooth_image
@@ -115,8 +115,8 @@ def text_encoder(kind: str = "CLIPTextModel", **settings: Any) -> Model:
     return build(getattr(transformers, kind), config=transformers.CLIPTextConfig(**{**shape, **settings}))
 
 
-def as_model(part: Model) -> Model:
-    """Return a part of a model that counts as a whole one: it has a layer for a timestep, which nobody calls."""
+def make_denoiser(part: Model) -> Model:
+    """Make a part of a model a denoiser, by an unused timestep layer."""
     part.time_proj = paddle.nn.Identity()
     return part
 

@@ -1,4 +1,4 @@
-"""Weights in a file that is mapped into memory, so that a compiled model is held once.
+"""Weights in a mapped file, so that a compiled model is held once.
 
 OpenVINO packs weights anew, so a compiled model is in memory twice. Paddle's copy is hardly read any more: from a
 mapped file the system can drop it where memory is short, and reads it again on demand. Not from the file that a model
@@ -100,7 +100,7 @@ def _find_or_write(arrays: list[np.ndarray], label: str) -> list[np.ndarray]:
 
 
 def _map_file(path: Path, arrays: list[np.ndarray], key: str) -> list[np.ndarray] | None:
-    """Map a file of arrays like these, or return None where it does not hold them."""
+    """Map a file of arrays like these; return None if it differs."""
     *begins, size = accumulate((-(-array.nbytes // PAGE) * PAGE for array in arrays), initial=0)
     try:
         with path.open("rb") as file:

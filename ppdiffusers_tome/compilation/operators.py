@@ -263,7 +263,7 @@ def _call(function: Callable[..., Any]) -> Callable[[Operator], Any]:
 def _check(write: Callable[[Operator], Any]) -> Callable[[Operator], Any]:
     """Refuse results of another type or shape than Paddle's."""
 
-    def checked(op: Operator) -> Any:
+    def write_checked(op: Operator) -> Any:
         try:
             written = write(op)
         except (RuntimeError, TypeError) as error:  # of OpenVINO
@@ -276,7 +276,7 @@ def _check(write: Callable[[Operator], Any]) -> Callable[[Operator], Any]:
                     raise UncompilableError(f"{op.name} gives {dtype} {list(node.shape)}")
         return written
 
-    return checked
+    return write_checked
 
 
 # Those that OpenVINO has under the same names, and under others.

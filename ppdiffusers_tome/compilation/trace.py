@@ -114,12 +114,12 @@ def _static_mode() -> Iterator[Any]:
         yield program
 
 
-def _require_unchanged(before: Contents, arguments: Structure, inputs: Sequence[Any], given: Any) -> None:
+def _require_unchanged(before: Contents, arguments: Structure, inputs: Sequence[Any], structure: Any) -> None:
     """Refuse a call that sets an attribute or fills an argument."""
     if change := before.find_change():
         raise UncompilableError(f"{change} in every call")
     found: list[Any] = []
-    if take_tensors(given, found) != arguments or any(a is not b for a, b in zip(found, inputs, strict=True)):
+    if take_tensors(structure, found) != arguments or any(a is not b for a, b in zip(found, inputs, strict=True)):
         raise UncompilableError("it fills one of its arguments")
 
 

@@ -45,7 +45,7 @@ def make_twin(model: Layer, tensors: Mapping[int, Any]) -> Layer:
 
 @dataclass(eq=False)
 class StepCall:
-    """The values that a twin's call gets of earlier steps and leaves for later ones.
+    """The values that a twin's call takes from and leaves for other steps.
 
     To the overrides of the cache over steps it is a ``CachedCall``.
     """

@@ -26,7 +26,10 @@ LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 def list_candidates(
     candidates: Sequence[ToMeConfig] | None, steps: Iterable[int | None]
 ) -> list[ToMeConfig]:
-    """List the settings to try, by default those that suit the calls; with few steps none has a cache."""
+    """List the settings to try, by default those that suit the calls.
+
+    With few steps none has a cache.
+    """
     if candidates is None:
         has_no_cache = any(number is not None and number < MIN_STEPS for number in steps)
         return [config for config in CANDIDATES if not (config.cache and has_no_cache)]

@@ -233,7 +233,7 @@ def test_misspelled_arguments_are_answered_with_the_right_ones(call: Any, words:
 
 
 @pytest.fixture
-def shown() -> Iterator[list[str]]:
+def warning_lines() -> Iterator[list[str]]:
     """Warnings that Python shows, as in a new process."""
     lines: list[str] = []
     with warnings.catch_warnings():
@@ -242,40 +242,41 @@ def shown() -> Iterator[list[str]]:
         yield lines
 
 
-def test_preset_that_a_transformer_should_not_have_is_told_once_a_line(shown: list[str]) -> None:
+def test_preset_that_a_transformer_should_not_have_is_told_once_a_line(warning_lines: list[str]) -> None:
     for config in ("balanced", "balanced", "quality"):
         apply_tome(tiny.dit(), config)
         apply_tome(tiny.unet(), config)
     apply_tome(tiny.dit(), "balanced", cache=0.2)
-    assert [line.split(",")[0].removeprefix("ToMe: ") for line in shown] == [
+    assert [line.split(",")[0].removeprefix("ToMe: ") for line in warning_lines] == [
         f"the preset {name!r} is not advised for Transformer2DModel" for name in ("balanced", "quality", "balanced")
     ]
 
 
-def test_settings_with_which_nothing_merges_are_told_once(shown: list[str]) -> None:
+def test_settings_with_which_nothing_merges_are_told_once(warning_lines: list[str]) -> None:
     for _ in range(2):
         assert apply_tome(tiny.unet(), 0).tome.config == ToMeConfig(0)
     apply_tome(tiny.unet(), 0, cache=0.2)
-    assert shown == [
+    assert warning_lines == [
         "ToMe: ratio=0 without a cache merges nothing; give a ratio, such as 0.5, or a cache, such as cache=0.2"
     ]
 
 
-def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(shown: list[str]) -> None:
+def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(warning_lines: list[str]) -> None:
     for name in ("uvit", "vq_diffusion"):
         apply_tome(next(each for each in specimens() if each.name == name).build(), 0, cache=0.8)
-    assert len(shown) == 2
+    assert len(warning_lines) == 2
 
 
 @pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(ratio=0, cache=0.2)], ids=["merging", "a cache"])
 def test_a_scheduler_that_keeps_a_history_of_noise_is_told_once_with_the_line_to_write(
-    settings: dict[str, Any], shown: list[str]
+    settings: dict[str, Any], warning_lines: list[str]
 ) -> None:
     for name in ("DDIMScheduler", "PNDMScheduler", "PNDMScheduler", "LMSDiscreteScheduler"):
         pipe = apply_tome(tiny.pipeline(scheduler=getattr(ppdiffusers, name)()), **settings)
         apply_tome(pipe.unet, **settings)
     line = "pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)"
-    told = [each.split(" goes on with the noise of earlier steps, ") for each in shown if each.startswith("ToMe")]
+    lines = [each for each in warning_lines if each.startswith("ToMe")]
+    told = [each.split(" goes on with the noise of earlier steps, ") for each in lines]
     assert [words[0] for words in told] == ["ToMe: PNDMScheduler", "ToMe: LMSDiscreteScheduler"]
     assert all(line in words[1] for words in told)
 
@@ -294,9 +295,9 @@ def test_half_precision_on_a_cpu_is_refused_by_its_name(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
-def test_share_of_skipped_steps_that_loses_to_fewer_is_told_once(make: Any, shown: list[str]) -> None:
+def test_share_of_skipped_steps_that_loses_to_fewer_is_told_once(make: Any, warning_lines: list[str]) -> None:
     for cache in (0.2, 0.5, 0.5):
         apply_tome(make(), 0, cache=cache)
-    (line,) = shown
+    (line,) = warning_lines
     assert "cache=0.5 skips more than 0.2 of the steps" in line
     assert "ppdiffusers_tome.tune" in line

@@ -1,9 +1,9 @@
-"""Measure the peak memory of a process that calls Stable Diffusion 1.5's UNet once, in MiB.
+"""Measure the peak memory of one call of Stable Diffusion 1.5's UNet.
 
     PYTHONPATH=tests python -m benchmarks.call_memory --sizes 512 1024 --variants none ours preset-balanced
 
-Each variant and size has a process of its own, on a CPU, whose peak (VmHWM) counts the libraries and weights, too, and
-beside it what the call added to them.
+In MiB, on a CPU. Each variant and size has a process of its own, whose peak (VmHWM) counts the libraries and weights,
+too, and beside it what the call added to them.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def generate(model: Any, number: int, guidance: float, args: argparse.Namespace)
 
 
 def measure_processes(args: argparse.Namespace, folder: Path) -> list[dict[str, str]]:
-    """Return a row for each setting, and engine with an empty and a filled folder of notes."""
+    """Return a row for each engine and setting, without and with notes."""
     rows = []
     for setting in args.settings:
         turns = {}

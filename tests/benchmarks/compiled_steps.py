@@ -1,4 +1,4 @@
-"""Measure the steps of an image by a compiled UNet, with merging, a cache over steps, and both.
+"""Measure a compiled UNet's steps, with merging, a cache, and both.
 
     PYTHONPATH=tests python -m benchmarks.compiled_steps --precision bfloat16 --sizes 512
 

@@ -52,7 +52,7 @@ _KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured in a process of its own.
+    """The settings that one process measures.
 
     Attributes:
         model, size, batch: of the call.
@@ -136,7 +136,7 @@ def list_rows(args: argparse.Namespace, size: int, precision: str) -> list[Row]:
 
 
 def measure_turns(args: argparse.Namespace, keys: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Measure each key's row in a process of its own; one that fails is told and left out."""
+    """Measure each key's row in its own process; report and omit failures."""
     for key in keys:
         row = Row(**key[0])
         try:

@@ -1,4 +1,4 @@
-"""Measure a call of diffusers' UNet by OpenVINO and by PyTorch, unmerged and with tomesd.
+"""Measure diffusers' UNet by OpenVINO and PyTorch, unmerged and with tomesd.
 
     venv-with-openvino/bin/python tests/benchmarks/openvino_peer.py --precision bfloat16
 

@@ -1,4 +1,4 @@
-"""Measure how good merged images are, beside unmerged ones and fewer steps: emoji, 20 steps.
+"""Measure the quality of merged, unmerged and fewer-step images of emoji.
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.quality generate --output outputs/quality
     quality-venv/bin/python tests/benchmarks/quality_features.py generated outputs/quality --output outputs/features
@@ -84,7 +84,7 @@ def load_model(args: argparse.Namespace) -> Any:
 
 
 def draw(model: Any, name: str, steps: int, args: argparse.Namespace, seed: int = 0) -> Image.Image:
-    """Draw a class at the size that the model was trained at, or draw an enlarged drawing again."""
+    """Draw a class at the model's own size, or redraw an enlarged drawing."""
     if args.enlarge is None:
         side = model.pipe.unet.config.sample_size * model.pipe.vae_scale_factor
         return model.generate(name, steps, seed=seed, guidance=args.guidance, size=side)
@@ -102,7 +102,7 @@ def draw(model: Any, name: str, steps: int, args: argparse.Namespace, seed: int 
 
 
 def generate(args: argparse.Namespace) -> None:
-    """Write the missing uint8 images ``[classes, side, side, 3]`` seed by seed, so that settings keep pace."""
+    """Write the missing uint8 images, seed by seed: ``[classes, side, side, 3]``."""
     model, variants = load_model(args), [*map(make_variant, args.settings)]
     for seed, variant in product(range(*args.seeds), variants):
         path = args.output / args.scheduler / variant.name / f"{seed}.npy"
@@ -122,7 +122,7 @@ def save_images(path: Path, images: np.ndarray) -> None:
 
 
 def write_texts(path: Path) -> None:
-    """Write the embedded classes and no prompt, ``[34, tokens, channels]``, and the calls that the cache skips."""
+    """Write embeddings of classes and no prompt, and the calls that the cache skips."""
     from benchmarks.step_caches import Model, list_emoji_classes
 
     skipped: dict[str, dict[str, list[int]]] = {}
@@ -138,7 +138,7 @@ def write_texts(path: Path) -> None:
 
 
 def compare_images(scheduler: str, folder: Path, other: Path) -> None:
-    """Print the PSNR of the images that two folders have, median and lowest of each setting."""
+    """Print each setting's median and lowest PSNR between two folders' images."""
     from ppdiffusers_tome.tuning.trials import compute_psnr
 
     for setting in SETTINGS:
@@ -181,9 +181,9 @@ def time_images(args: argparse.Namespace) -> None:
 
 
 def read_samples(folder: Path, settings: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the features ``[images, 1280]`` and the PSNR ``[images]`` of each setting, class by class.
+    """Return each setting's features and PSNRs, class by class.
 
-    They are those of the seeds that every setting has.
+    They are ``[images, 1280]`` and ``[images]``, of the seeds that every setting has.
     """
     settings = [setting for setting in settings if (folder / setting).exists()]
     names = set.intersection(*({path.name for path in (folder / each).glob("*.npz")} for each in settings))
@@ -199,7 +199,7 @@ def make_table(
     scheduler: str, folder: Path, real_features: Path, *, settings: Sequence[str], seconds_file: Path,
     other: str | None = None,
 ) -> list[dict[str, str]]:  # fmt: skip
-    """Return a row for each setting that has images, beside another or fewer steps at its cost."""
+    """Return a row for each setting, beside another or as costly fewer steps."""
     with np.load(real_features) as file:
         real, classes = RealImages(file["features"], file["labels"], file["is_held_out"]), file["classes"].tolist()
     print(f"real emoji held out: {real.accuracy:.1%} recognised, {real.accuracy_by_class:.1%} by class")
@@ -238,7 +238,7 @@ def make_table(
 def describe_differences(
     values: dict[str, np.ndarray], other: dict[str, np.ndarray] | None, images_per_class: int, than: str
 ) -> dict[str, str]:
-    """Return the columns that compare a setting with another: each measure's difference and the verdict."""
+    """Return each measure's difference between two settings, and the verdict."""
     if other is None:
         return dict.fromkeys([*(f"{name} {than}" for name in MEASURES), f"verdict {than}"], "")
     found = compare(values, other, images_per_class)
@@ -247,7 +247,7 @@ def describe_differences(
 
 
 def find_fewer_steps(setting: str, seconds: dict[str, float]) -> str:
-    """Return the most of ``FEWER`` steps that cost no more than a setting; "" if none do."""
+    """Return the most of ``FEWER`` steps within a setting's cost, or ""."""
     if setting == UNMERGED or setting in FEWER or setting not in seconds:
         return ""
     cheaper = (each for each in FEWER if seconds.get(each, np.inf) <= SAME_COST * seconds[setting])
@@ -283,7 +283,7 @@ def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
 
 
 def draw_picture(scheduler: str, folder: Path, settings: Sequence[str]) -> Image.Image:
-    """Draw an image of each of eight classes with each setting, a row a setting."""
+    """Draw eight classes with each setting, in a row for each."""
     from PIL import Image, ImageDraw
 
     from benchmarks.step_caches import list_emoji_classes

@@ -57,7 +57,10 @@ def compute_features(images: np.ndarray) -> np.ndarray:
 
 
 def compute_psnrs(images: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Return the PSNR ``[images]`` in dB of uint8 images ``[images, height, width, 3]``; infinite if equal."""
+    """Return the PSNR in dB of each pair of images; infinite if equal.
+
+    The images are uint8 ``[images, height, width, 3]``.
+    """
     errors = np.square(images.astype(np.float32) - reference).mean((1, 2, 3), dtype=np.float64)
     with np.errstate(divide="ignore"):
         return (10 * np.log10(255**2 / errors)).astype(np.float32)

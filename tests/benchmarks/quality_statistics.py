@@ -1,4 +1,4 @@
-"""How good generated images are beside real ones, by their features, and what intervals can tell apart.
+"""Compare generated with real images by their features, with confidence intervals.
 
 Of samples of images of the same classes and noise: the share that a linear probe recognises, and the energy and Fréchet
 distances to the real images of the same classes. It needs numpy and scikit-learn.
@@ -66,7 +66,7 @@ class RealImages:
 
 
 class Sample:
-    """The images of a setting, to be measured with any of them counted several times.
+    """The images of a setting, resampled by counts.
 
     Args:
         real: what they are compared with.
@@ -124,9 +124,9 @@ class Difference:
 
 
 def draw_counts(num_classes: int, images_per_class: int, num_resamples: int, seed: int = 0) -> np.ndarray:
-    """Draw how often each image counts in a bootstrap within classes: ``[1 + num_resamples, images]``.
+    """Draw each image's counts in a bootstrap within classes.
 
-    In the first row every image counts once.
+    They are ``[1 + num_resamples, images]``; in the first row every image counts once.
     """
     shares, size = np.full(images_per_class, 1 / images_per_class), (num_resamples, num_classes)
     drawn = np.random.default_rng(seed).multinomial(images_per_class, shares, size)

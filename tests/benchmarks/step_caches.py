@@ -1,4 +1,4 @@
-"""Measure merging and the cache over steps against fewer steps, in regimes in which images depend on them differently.
+"""Measure merging and the cache over steps against fewer steps.
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches alone photographs guided --scheduler ddim
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images photographs guided --scheduler ddim
@@ -48,7 +48,7 @@ OTHER_SEEDS = (100, 101)
 
 @dataclass(frozen=True)
 class Regime:
-    """How an image is asked for.
+    """The guidance of an image, and whether anything is asked for.
 
     Attributes:
         guidance: by family.
@@ -185,7 +185,7 @@ def _let_training_scripts_be_imported() -> None:
 
 
 def measure_alone(model: str, regime: str, scheduler: str, steps: int) -> None:
-    """Append the PSNR of images of which one step alone is skipped, of each step but the first."""
+    """Append the PSNR of skipping one step alone, for each after the first."""
     from unittest.mock import patch
 
     import numpy as np
@@ -211,7 +211,7 @@ def measure_images(
     model: str, regime: str, scheduler: str, steps: int, num_images: int, variants: Sequence[Variant], path: Path, *,
     size: int | None = None,
 ) -> None:  # fmt: skip
-    """Append the PSNR of each variant and image that the file lacks, and how well each image shows its subject."""
+    """Append the missing PSNRs of images, and their likeness to the subject."""
     import numpy as np
 
     from ppdiffusers_tome.tuning.trials import compute_psnr
@@ -239,9 +239,9 @@ def measure_images(
 
 
 def compute_likeness(model: str, pixels: Any, prompt: str) -> float | None:
-    """Return the similarity of an image to the photograph of its prompt or, without one, to the most similar.
+    """Return the similarity of an image to its prompt's photograph.
 
-    It is None of a model that knows no photographs.
+    Without a prompt it is that to the most similar; without photographs None.
     """
     if model.startswith("emoji"):
         return None
@@ -270,7 +270,7 @@ def count_kinds(variant: Variant, model: str) -> dict[str, int]:
 
 
 def measure_costs(model: str, rounds: int) -> None:
-    """Append the seconds of a step of each kind, and of everything but the denoiser, measured in turn."""
+    """Append the seconds of each kind of step, and of everything else."""
     loaded, steps, share = Model(model, "ddim"), 10, 0.5
     computed = choose_computed_steps(steps, share, FAMILIES[model], predicts_noise=model.startswith("emoji"))
     skipping = ToMeConfig(0.0, cache=share)
@@ -378,7 +378,10 @@ def make_table() -> str:
 
 
 def measure_skipped_step() -> None:
-    """Print what a skipped step of Stable Diffusion 1.5's UNet costs above the layers that run, random weights."""
+    """Print a skipped step's cost beyond the layers that run.
+
+    It is of Stable Diffusion 1.5's UNet with random weights.
+    """
     import numpy as np
     import paddle
     import ppdiffusers

@@ -1,11 +1,11 @@
-"""Time one call of a UNet in half precision on a GPU, unmerged, merged and with tomesd, in PyTorch.
+"""Time a UNet's call in PyTorch on a GPU, unmerged and merged.
 
     python tests/benchmarks/torch_calls.py --output docs/measured/gpu/h200.csv
 
-It needs torch, diffusers and tomesd, and no Paddle. Random weights in the shapes of Stable Diffusion 1.5 and SDXL, two
-rows as guidance has them. The settings take turns after a warm-up. Each is timed as it runs (``eager``) and, where it
-can be recorded, as a CUDA graph, in which no kernel waits for Python: median, lowest and highest milliseconds. Peak
-memory is that of the call alone, without weights.
+It needs torch, diffusers and tomesd, and no Paddle. Half precision and random weights in the shapes of Stable Diffusion
+1.5 and SDXL, two rows as guidance has them. The settings take turns after a warm-up. Each is timed as it runs
+(``eager``) and, where it can be recorded, as a CUDA graph, in which no kernel waits for Python: median, lowest and
+highest milliseconds. Peak memory is that of the call alone, without weights.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SETTINGS: list[Any] = [UNMERGED, TOMESD, TOME, QUALITY, BALANCED, SKIPPED]
 
 @contextmanager
 def prepare(unet: Any, setting: Any, model: str) -> Any:
-    """Apply a setting, or tomesd at the same ratio and the finest level that has attention."""
+    """Apply a setting, or tomesd at its ratio and finest level."""
     if setting == TOMESD:
         import tomesd
 

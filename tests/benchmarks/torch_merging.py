@@ -59,7 +59,7 @@ class _Call:
 
 @dataclass
 class _History:
-    """The value of a layer in the last computed call, and its slope over time."""
+    """The last computed value of a layer, and its slope over time."""
 
     time: int | None = None
     value: Any = None
@@ -83,12 +83,12 @@ class Patch:
         self.setting, self.call, self.histories = setting, None, {}
         self.number, self.times = 0, [0]
         self._replaced: list[nn.Module] = []
-        self._around(unet, self._run_unet)
+        self._wrap(unet, self._run_unet)
         levels = list(_list_transformers(unet))
         finest = min(level for level, _, _ in levels)
         for level, transformer, blocks in levels:
             if setting.ratio and level == finest:
-                self._around(transformer, self._run_transformer)
+                self._wrap(transformer, self._run_transformer)
                 for block in blocks:
                     self._attach(block)
         if setting.skipped:
@@ -104,7 +104,7 @@ class Patch:
         for layer in self._replaced:
             vars(layer).pop("forward", None)
 
-    def _around(self, layer: nn.Module, run: Callable[..., Any]) -> None:
+    def _wrap(self, layer: nn.Module, run: Callable[..., Any]) -> None:
         original = layer.forward  # the class's, or what was put before
         layer.forward = lambda *args, **kwargs: run(original, *args, **kwargs)
         self._replaced.append(layer)
@@ -121,7 +121,7 @@ class Patch:
     def _attach(self, block: nn.Module) -> None:
         if self.setting.method == "todo":
             for layer in (block.attn1.to_k, block.attn1.to_v):
-                self._around(layer, lambda original, x: original(torch.index_select(x, 1, self._kept_tokens(x))))
+                self._wrap(layer, lambda original, x: original(torch.index_select(x, 1, self._select_key_tokens(x))))
             return
         tokens: list[torch.Tensor] = []
 
@@ -135,8 +135,8 @@ class Patch:
             matching = match_tokens(matched, self._partition(x), int(x.shape[1] * self.setting.ratio))
             return matching.restore(original(matching.reduce(x), *args, **kwargs))
 
-        self._around(block, run_block)
-        self._around(block.attn1, run_attention)
+        self._wrap(block, run_block)
+        self._wrap(block.attn1, run_attention)
 
     def _partition(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         call = self.call
@@ -146,7 +146,7 @@ class Patch:
             )
         return call.partitions[self.grid]
 
-    def _kept_tokens(self, x: torch.Tensor) -> torch.Tensor:
+    def _select_key_tokens(self, x: torch.Tensor) -> torch.Tensor:
         call = self.call
         if self.grid not in call.kept:
             partition = self._partition(x)
@@ -156,12 +156,12 @@ class Patch:
     def _attach_cache(self, unet: nn.Module) -> None:
         coarse = [*unet.down_blocks[1:], unet.mid_block, *unet.up_blocks[:-1]]
         for layer in coarse:
-            self._around(layer, self._skip(layer, is_used=layer is coarse[-1]))
+            self._wrap(layer, self._skip(layer, is_used=layer is coarse[-1]))
         inside = {id(module) for layer in coarse for module in layer.modules()}
         for _, _, blocks in _list_transformers(unet):
             for block in blocks:
                 if id(block) not in inside:
-                    self._around(block, self._skip(block, is_used=True, is_residual=True))
+                    self._wrap(block, self._skip(block, is_used=True, is_residual=True))
 
     def _skip(self, layer: nn.Module, *, is_used: bool, is_residual: bool = False) -> Callable[..., Any]:
         def run(original: Callable[..., Any], x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -238,7 +238,7 @@ def random_partition(
 
 @lru_cache(maxsize=64)
 def _choose_sources(count: int, num_sources: int, num_kept: int, num_rest: int, device: torch.device):
-    """Choose so many sources, evenly spread, of those in cells and of those in none."""
+    """Choose evenly spread sources, in cells and outside of them."""
     share = (num_kept + count) / (num_kept + num_sources)
     outside = min(count, round(num_rest * share))
 

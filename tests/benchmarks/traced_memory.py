@@ -52,7 +52,10 @@ def compute_peaks(call: Callable[[], Any], *, itemsize: int = 4, unfolds: bool =
 
 
 def read_tensor_bytes(which: str) -> int:
-    """Return the ``current`` or ``peak`` bytes of Paddle's tensors; Paddle 2.6 cannot reset the peak."""
+    """Return the ``current`` or ``peak`` bytes of Paddle's tensors.
+
+    Paddle 2.6 cannot reset the peak.
+    """
     device, _, index = paddle.get_device().partition(":")
     kind = "device" if device == "gpu" else "host"
     return int(getattr(paddle.base.core, f"{kind}_memory_stat_{which}_value")("Allocated", int(index or 0)))

@@ -1,4 +1,7 @@
-"""The variants that are compared. Imports no Paddle, so that a process is set up before."""
+"""The variants that benchmarks compare.
+
+Imports no Paddle, so that a process is set up before.
+"""
 
 from __future__ import annotations
 

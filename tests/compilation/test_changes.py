@@ -19,12 +19,12 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
-from compilation.compiled import (
+from compilation.comparison import (
     BY_PADDLE,
     Counted,
     check_by_paddle,
     check_same,
-    compiled,
+    compile_small_unet,
     difference,
     needs_openvino,
     programs_alone,
@@ -147,7 +147,7 @@ CHANGES: list[Callable[[Any], None]] = [
 @pytest.mark.parametrize("ratio", [None, pytest.param(0.5, marks=pytest.mark.sweep)])
 def test_weights_layers_and_attributes_that_change(ratio: float | None) -> None:
     """One after the other, as each must be seen beside those before."""
-    model, plain, last = compiled(), tiny.small_unet(), None
+    model, plain, last = compile_small_unet(), tiny.small_unet(), None
     for each in (model, plain) if ratio else ():
         apply_tome(each, ratio)
     check_same(model, plain)
@@ -164,7 +164,7 @@ def test_weights_layers_and_attributes_that_change(ratio: float | None) -> None:
 
 def test_an_attribute_of_a_class_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """``num_heads`` of a class is read where an object has none of its own."""
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     for each in (model, plain):
         del vars(_first_block(each).attn1)["scale"]
     monkeypatch.setattr(Attention, "scale", 1.0, raising=False)
@@ -226,11 +226,11 @@ def _put_mask_function(model: Any) -> None:
     attention = _first_block(model).attn1
     inner = attention.prepare_attention_mask
 
-    def masked(mask: Any, length: int, batch: int, *args: Any, **kwargs: Any) -> Any:
+    def add_mask(mask: Any, length: int, batch: int, *args: Any, **kwargs: Any) -> Any:
         mask = inner(mask, length, batch, *args, **kwargs)
         return paddle.linspace(-9, 0, length) if mask is None else mask
 
-    attention.prepare_attention_mask = masked
+    attention.prepare_attention_mask = add_mask
 
 
 FOREIGN: list[Callable[[Any], None]] = [
@@ -243,7 +243,7 @@ FOREIGN: list[Callable[[Any], None]] = [
 @pytest.mark.parametrize("put", FOREIGN)
 def test_code_that_is_not_known_is_run_by_paddle(put: Callable[[Any], None], ratio: str | None, is_first: bool) -> None:
     """Put there before the first call or after it, below ToMe or above; as often as without compiling."""
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     unchanged = tiny.run_unet(plain) if is_first else check_same(model, plain)
     for each in (model, plain):
         if ratio == "before":
@@ -256,7 +256,7 @@ def test_code_that_is_not_known_is_run_by_paddle(put: Callable[[Any], None], rat
 
 
 def test_known_code_again_after_other_code() -> None:
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     _set_processor(model)
     with pytest.warns(UserWarning, match=BY_PADDLE):
         tiny.run_unet(model)
@@ -265,7 +265,7 @@ def test_known_code_again_after_other_code() -> None:
 
 
 def test_a_method_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = compiled()
+    model = compile_small_unet()
     tiny.run_unet(model)
     forward = BasicTransformerBlock.forward
     monkeypatch.setattr(BasicTransformerBlock, "forward", lambda self, x, **kwargs: forward(self, 2 * x, **kwargs))
@@ -275,7 +275,7 @@ def test_a_method_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", ["forward", "get_attention_scores", "__call__"])
 def test_what_is_no_function_on_a_class(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partial is called as a method is, without the layer."""
-    model, count = compiled(), [0]
+    model, count = compile_small_unet(), [0]
     tiny.run_unet(model)
     cls: Any = AttnProcessor if name == "__call__" else BasicTransformerBlock if name == "forward" else Attention
     method = getattr(cls, name)
@@ -294,7 +294,7 @@ def test_what_is_no_function_on_a_class(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_order_of_sublayers() -> None:
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     first = check_same(model, plain)
     for each in (model, plain):
         each.down_blocks[0].resnets._sub_layers.move_to_end("0")
@@ -305,7 +305,7 @@ def test_the_order_of_sublayers() -> None:
 def test_code_made_by_exec() -> None:
     found: dict[str, Any] = {"AttnProcessor": AttnProcessor}
     exec("class Made(AttnProcessor):\n    def __call__(self, *a, **k): return super().__call__(*a, **k) * 2", found)
-    models = compiled(), tiny.small_unet()
+    models = compile_small_unet(), tiny.small_unet()
     for each in models:
         _first_block(each).attn1.set_processor(found["Made"]())
     check_by_paddle(*models, "of which a program would know nothing")
@@ -322,7 +322,7 @@ def test_hooks_and_their_owners_are_not_copied() -> None:
         def __deepcopy__(self, memo: Any) -> Any:
             raise AssertionError("the owner of a hook was copied")
 
-    model, owner = compiled(), Owner()
+    model, owner = compile_small_unet(), Owner()
     model.register_forward_post_hook(owner.note)
     model.register_forward_pre_hook(owner.note)
     check_same(model, tiny.small_unet())
@@ -345,7 +345,7 @@ def test_tensors_of_other_code_are_not_the_models() -> None:
 
 
 def test_programs_of_weights_that_are_gone_go_too() -> None:
-    model = compiled()
+    model = compile_small_unet()
     for factor in (1.0, 2.0, 3.0, 4.0):
         model.conv_out.weight.set_value(model.conv_out.weight * factor)
         tiny.run_unet(model)
@@ -378,7 +378,7 @@ class _EverySecond:
 
 @pytest.mark.parametrize("kind", ["controller", "cache"])
 def test_code_that_counts_runs_as_often_as_without_compiling(kind: str) -> None:
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     for each in (model, plain):
         if kind == "cache":
             each.forward = _EverySecond(each)
@@ -405,7 +405,7 @@ class _Reference:
 
 
 def test_an_argument_that_is_filled() -> None:
-    model, refs = compiled(), dict[str, Any]()
+    model, refs = compile_small_unet(), dict[str, Any]()
     model.set_attn_processor({name: _Reference(name) for name in model.attn_processors})
     with pytest.warns(UserWarning, match=BY_PADDLE):
         tiny.run_unet(model, cross_attention_kwargs={"refs": refs})
@@ -463,7 +463,7 @@ def test_lora_loaded_fused_and_unfused(tmp_path: Path) -> None:
 
 def test_processors_of_ppdiffusers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paddle.nn.functional, "scaled_dot_product_attention_", math_attention(), raising=False)
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     set_xformers(model, tmp_path)
     set_xformers(plain, tmp_path)
     check_same(model, plain)
@@ -475,7 +475,7 @@ def test_processors_of_ppdiffusers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_processor_of_ppdiffusers_that_keeps_attention_maps() -> None:
     """Its pipeline reads them after every step."""
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     for each in (model, plain):
         _first_block(each).attn1.set_processor(CrossAttnStoreProcessor())
     check_by_paddle(model, plain, "CrossAttnStoreProcessor sets its attention_probs in every call")
@@ -485,7 +485,7 @@ def test_a_processor_of_ppdiffusers_that_keeps_attention_maps() -> None:
 
 def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
 
     def take_turns() -> None:
         for settings in (None, dict(ratio=0.5)):
@@ -505,7 +505,7 @@ def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gradients_and_training() -> None:
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     check_same(model, plain)
     gradients = []
     with pytest.warns(UserWarning, match="gradients are recorded"):  # noqa: PT031
@@ -556,7 +556,7 @@ def test_uncompiling_restores_the_model() -> None:
 
 def test_hooks_on_layers() -> None:
     """Those of the model itself run around its programs; Paddle computes a model with hooks inside."""
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     seen: list[Any] = []
     model.register_forward_post_hook(lambda layer, inputs, output: seen.append(output))
     check_same(model, plain)
@@ -574,7 +574,7 @@ def test_a_hook_for_every_image_makes_no_program_again(monkeypatch: pytest.Monke
     """As that of a DiT, by which its pipeline's steps are counted."""
     from ppdiffusers_tome.compilation import trace
 
-    model, seen = compiled(), []
+    model, seen = compile_small_unet(), []
     tiny.run_unet(model)
     monkeypatch.delattr(trace, "trace_call")
     for _ in range(2):

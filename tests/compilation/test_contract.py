@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compilation.compiled import needs_openvino
+from compilation.comparison import needs_openvino
 from compilation.test_equality import COMPILING
 from patching.contract import contract_of
 from ppdiffusers_tome import compile_cpu

@@ -13,7 +13,7 @@ import pytest
 from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 
 import tiny
-from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
+from compilation.comparison import Counted, check_same, compile_small_unet, difference, needs_openvino, programs_alone
 from patching.test_processors import load_lora
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.contents import Contents
@@ -120,7 +120,7 @@ def test_bfloat16_keeps_angles_indices_and_similarities_in_float32() -> None:
 
 def test_a_timestep_that_is_a_number() -> None:
     """Models cut off the fraction of a number. Whole ones have one program, which no further number makes again."""
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     for timestep in (999, 41, 41.0, 0, 0.5, 701.5):
         check_same(model, plain, timestep=timestep)
     assert len(vars(model)[COMPILED]._programs) == 3
@@ -154,7 +154,7 @@ def test_the_scale_of_a_lora_is_an_input(tmp_path: Path) -> None:
 
 
 def test_the_output_is_of_paddles_type() -> None:
-    model = compiled()
+    model = compile_small_unet()
     given = (tiny.latent(), 500, tiny.text())
     with paddle.no_grad(), programs_alone():
         found = [model(*given, return_dict=each) for each in (True, False, True)]

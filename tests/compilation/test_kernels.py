@@ -16,7 +16,7 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFo
 from ppdiffusers.models.lora import LoRACompatibleConv, LoRAConv2dLayer
 
 import tiny
-from compilation.compiled import programs_alone
+from compilation.comparison import programs_alone
 from patching.test_group_sizes import cosine_scores
 from patching.test_processors import CASES, load_ip_adapter, load_lora, set_counting, set_sliced, set_xformers
 from ppdiffusers_tome import apply_tome, compile_cpu
@@ -27,7 +27,7 @@ KEEP = paddle.to_tensor(np.arange(512).reshape([2, 256]) % 7 > 1).astype("float3
 
 
 @pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def kernel_operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The operators that kernels compute."""
     operators: list[str] = []
     compute = kernels._compute
@@ -82,24 +82,24 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_give_paddles_result(name: str, computed: list[str]) -> None:
+def test_models_give_paddles_result(name: str, kernel_operators: list[str]) -> None:
     build, call = MODELS[name]
     model = plain(build())
     expected = call(model)
     use_kernels(model)
     assert differ(call(model), expected) <= 5e-6
     layers = model.sublayers(include_self=True)
-    assert computed.count("MultiHeadAttention") == sum(isinstance(layer, Attention) for layer in layers)
-    assert computed.count("Conv") == sum(isinstance(layer, Conv2D) for layer in layers)
+    assert kernel_operators.count("MultiHeadAttention") == sum(isinstance(layer, Attention) for layer in layers)
+    assert kernel_operators.count("Conv") == sum(isinstance(layer, Conv2D) for layer in layers)
 
 
-def test_a_vae_gives_paddles_result(computed: list[str]) -> None:
+def test_a_vae_gives_paddles_result(kernel_operators: list[str]) -> None:
     vae, image = plain(tiny.pipeline().vae), tiny.array((1, 3, 32, 32), seed=1)
     reconstruct = paddle.no_grad()(lambda: vae.decode(vae.encode(image).latent_dist.mode()).sample.numpy())
     expected = reconstruct()
     use_kernels(vae)
     assert differ(reconstruct(), expected) <= 4e-6
-    assert {*computed} == {"MultiHeadAttention", "Conv"}
+    assert {*kernel_operators} == {"MultiHeadAttention", "Conv"}
 
 
 LAYERS: dict[str, dict[str, Any]] = {
@@ -116,7 +116,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_setting_of_an_attention_layer_is_honoured(name: str, computed: list[str]) -> None:
+def test_every_setting_of_an_attention_layer_is_honoured(name: str, kernel_operators: list[str]) -> None:
     layer = plain(tiny.build(Attention, query_dim=32, heads=2, dim_head=4, **LAYERS[name]))
     x = tiny.array((3, 32, 5, 7) if name in ("image", "spatial-norm") else (3, 35, 32), seed=1)
     given: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def test_every_setting_of_an_attention_layer_is_honoured(name: str, computed: li
     if name == "spatial-norm":
         given["temb"] = tiny.array((3, 4, 5, 7), seed=3)
     assert compare(layer, x, **given) <= 2e-6
-    assert "MultiHeadAttention" in computed
+    assert "MultiHeadAttention" in kernel_operators
 
 
 def attention(**given: Any) -> Attention:
@@ -133,49 +133,49 @@ def attention(**given: Any) -> Attention:
 
 
 @pytest.mark.parametrize("mask_shape", [(3, 1, 35), (3, 35, 35), (6, 1, 35), (6, 35, 35)])
-def test_masks_of_every_shape_that_ppdiffusers_takes(mask_shape: tuple[int, ...], computed: list[str]) -> None:
+def test_masks_of_every_shape_that_ppdiffusers_takes(mask_shape: tuple[int, ...], kernel_operators: list[str]) -> None:
     x, mask = tiny.array((3, 35, 8), seed=1), 3 * tiny.array(mask_shape, seed=2)
     assert compare(attention(), x, attention_mask=mask) <= 2e-6
-    assert len(computed) == (mask_shape[1] == 1)  # others differ by query
+    assert len(kernel_operators) == (mask_shape[1] == 1)  # others differ by query
 
 
 @pytest.mark.parametrize("lowest", [-1e4, float(np.finfo(np.float32).min), -np.inf])
-def test_masked_keys_have_no_part(lowest: float, computed: list[str]) -> None:
+def test_masked_keys_have_no_part(lowest: float, kernel_operators: list[str]) -> None:
     layer, x, mask = attention(), tiny.array((2, 35, 8), seed=1), np.zeros((2, 1, 35), np.float32)
     mask[:, :, 20:] = lowest
     expected = run(layer, x, encoder_hidden_states=x[:, :20])
     use_kernels(layer)
     assert differ(run(layer, x, attention_mask=paddle.to_tensor(mask)), expected) <= 2e-6
-    assert len(computed) == 1
+    assert len(kernel_operators) == 1
 
 
 @pytest.mark.parametrize("dim_head", [1, 3, 40, 41, 64, 160, 512])
 @pytest.mark.parametrize("masked", [False, True])
-def test_heads_of_every_size_and_few_and_many_keys(dim_head: int, masked: bool, computed: list[str]) -> None:
+def test_heads_of_every_size_and_few_and_many_keys(dim_head: int, masked: bool, kernel_operators: list[str]) -> None:
     for keys in (1, 77, 700):
         layer = plain(tiny.build(Attention, query_dim=8, heads=3, dim_head=dim_head, cross_attention_dim=12))
         given = dict(encoder_hidden_states=tiny.array((2, keys, 12), seed=2))
         if masked:
             given["attention_mask"] = tiny.array((2, 1, keys), seed=3)
         assert compare(layer, tiny.array((2, 301, 8), seed=1), **given) <= 2e-6
-    assert len(computed) == 3
+    assert len(kernel_operators) == 3
 
 
 @pytest.mark.parametrize(("images", "texts"), [(3, 1), (1, 3)])
-def test_one_text_for_several_images_is_broadcast(images: int, texts: int, computed: list[str]) -> None:
+def test_one_text_for_several_images_is_broadcast(images: int, texts: int, kernel_operators: list[str]) -> None:
     x, text = tiny.array((images, 35, 8), seed=1), tiny.array((texts, 6, 12), seed=2)
     assert compare(attention(cross_attention_dim=12), x, text) == 0
-    assert computed == []
+    assert kernel_operators == []
 
 
-def test_scores_and_types_of_another_kind_are_paddles(computed: list[str]) -> None:
+def test_scores_and_types_of_another_kind_are_paddles(kernel_operators: list[str]) -> None:
     layer, x = attention(), tiny.array((2, 35, 8), seed=1)
     layer.get_attention_scores = MethodType(cosine_scores, layer)
     assert compare(layer, x) == 0
     assert compare(attention().to(dtype="float64"), x.astype("float64")) == 0
     convolution = tiny.build(Conv2D, in_channels=8, out_channels=4, kernel_size=3).to(dtype="float64")
     assert compare(convolution, tiny.array((2, 8, 9, 13)).astype("float64")) == 0
-    assert computed == []
+    assert kernel_operators == []
 
 
 @pytest.mark.parametrize("prepare", [set_counting, set_sliced, set_xformers, load_ip_adapter])
@@ -191,13 +191,13 @@ def test_other_processors_stay(prepare: Any, tmp_path: Path) -> None:
         assert (type(layer.processor) is kernels.AttnProcessor) == (id(layer) not in kept)
 
 
-def test_the_default_of_newer_versions_is_plain(computed: list[str]) -> None:
+def test_the_default_of_newer_versions_is_plain(kernel_operators: list[str]) -> None:
     layer, x = attention(), tiny.array((2, 35, 8), seed=1)
     expected = run(layer, x)
     layer.set_processor(XFormersAttnProcessor())
     use_kernels(layer)
     assert differ(run(layer, x), expected) <= 2e-6
-    assert computed == ["MultiHeadAttention"]
+    assert kernel_operators == ["MultiHeadAttention"]
 
 
 def test_a_lora_is_scaled(tmp_path: Path) -> None:
@@ -231,18 +231,18 @@ BOTH = pytest.mark.parametrize("cls", [Conv2D, LoRACompatibleConv])
 @BOTH
 @pytest.mark.parametrize(("batch", "height", "width"), [(1, 16, 16), (3, 9, 13)])
 def test_a_convolution_is_paddles(
-    name: str, cls: type, batch: int, height: int, width: int, computed: list[str]
+    name: str, cls: type, batch: int, height: int, width: int, kernel_operators: list[str]
 ) -> None:
     layer = tiny.build(cls, in_channels=8, out_channels=16, **SETTINGS[name])
     assert compare(layer, tiny.array((batch, 8, height, width), seed=1)) <= 2e-6
-    assert computed == ["Conv"]
+    assert kernel_operators == ["Conv"]
 
 
-def test_an_image_in_another_order_of_memory_is_read_in_its_own(computed: list[str]) -> None:
+def test_an_image_in_another_order_of_memory_is_read_in_its_own(kernel_operators: list[str]) -> None:
     x = tiny.array((2, 8, 9, 13), seed=1)
     for view in (x.transpose([0, 1, 3, 2]), x[:, :, ::2], x[1:]):
         assert compare(tiny.build(Conv2D, in_channels=8, out_channels=4, kernel_size=3), view) <= 2e-6
-    assert len(computed) == 3
+    assert len(kernel_operators) == 3
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -257,10 +257,10 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 @BOTH
-def test_other_padding_and_layouts_are_paddles(name: str, cls: type, computed: list[str]) -> None:
+def test_other_padding_and_layouts_are_paddles(name: str, cls: type, kernel_operators: list[str]) -> None:
     layer = tiny.build(cls, in_channels=8, out_channels=4, kernel_size=3, **OTHERS[name])
     assert compare(layer, tiny.array((2, 8, 12, 8), seed=1)) == 0
-    assert computed == []
+    assert kernel_operators == []
 
 
 class Doubling(Conv2D):
@@ -268,14 +268,14 @@ class Doubling(Conv2D):
         return 2 * super().forward(x)
 
 
-def test_a_subclass_keeps_its_forward_and_a_convolution_its_lora(computed: list[str]) -> None:
+def test_a_subclass_keeps_its_forward_and_a_convolution_its_lora(kernel_operators: list[str]) -> None:
     x = tiny.array((2, 8, 9, 13), seed=1)
     assert compare(tiny.build(Doubling, in_channels=8, out_channels=8, kernel_size=3), x) == 0
     layer = tiny.build(LoRACompatibleConv, in_channels=8, out_channels=8, kernel_size=3, padding=1)
     layer.set_lora_layer(tiny.build(LoRAConv2dLayer, in_features=8, out_features=8, rank=2, kernel_size=(3, 3),
                                     padding=1))  # fmt: skip
     assert compare(layer, x, 0.5) <= 2e-6
-    assert len(computed) == sum(type(each) is Conv2D for each in layer.sublayers())  # of the LoRA's own
+    assert len(kernel_operators) == sum(type(each) is Conv2D for each in layer.sublayers())  # of the LoRA's own
 
 
 def test_sessions_are_shared_and_have_as_many_threads_as_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,11 +308,11 @@ def test_without_onnxruntime_a_line_says_so_and_paddle_computes(monkeypatch: pyt
 
 
 @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
-def test_a_program_is_compared_by_kernels_and_the_model_stays(computed: list[str]) -> None:
+def test_a_program_is_compared_by_kernels_and_the_model_stays(kernel_operators: list[str]) -> None:
     model = compile_cpu(plain(tiny.small_unet()))
     before = tiny.snapshot(model)
     with programs_alone():
         tiny.run_unet(model)
-    assert {*computed} == {"MultiHeadAttention", "Conv"}
+    assert {*kernel_operators} == {"MultiHeadAttention", "Conv"}
     assert tiny.snapshot(model) == before
     assert {type(each) for each in model.attn_processors.values()} == {AttnProcessor}

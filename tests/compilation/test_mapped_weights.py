@@ -21,8 +21,8 @@ import paddle
 import pytest
 
 import tiny
-from compilation.compiled import needs_openvino
-from launching import python_path
+from compilation.comparison import needs_openvino
+from environment import python_path
 from patching.test_processors import load_lora
 from ppdiffusers_tome.compilation import mapped_weights
 from ppdiffusers_tome.compilation.mapped_weights import map_weights

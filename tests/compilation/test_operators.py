@@ -11,7 +11,7 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
-from compilation.compiled import needs_openvino
+from compilation.comparison import needs_openvino
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.operators import OPERATORS
 from ppdiffusers_tome.compilation.structure import take_tensors
@@ -43,14 +43,14 @@ def compute(function: Callable[..., Any], inputs: Sequence[Array], *, held: bool
     """Compute a function by a program; return the results and the operators in the program."""
     names: list[str] = []
 
-    def recorded(*args: Any) -> Any:
+    def record(*args: Any) -> Any:
         result = function(*args)
         if not paddle.in_dynamic_mode():
             operators = paddle.static.default_main_program().global_block().ops
             names.extend(each.name().removeprefix("pd_op.").rstrip("_") for each in operators)
         return result
 
-    layer, given = _Function(recorded, inputs if held else ()), () if held else inputs
+    layer, given = _Function(record, inputs if held else ()), () if held else inputs
     tensors: list[Any] = []
     arguments = take_tensors((tuple(map(paddle.to_tensor, given)), {}, {}, {}, []), tensors)
     trace = trace_call(layer, Contents(layer), arguments, tensors)
@@ -117,19 +117,19 @@ def pairs(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
     return [*made, (function, positive(2, 3).astype(np.float64), positive(3).astype(np.float64))]
 
 
-def signed(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
+def signs(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
     """The same with numbers of either sign."""
     made = [(function, real(2, 3, 4), real(3, 1)), (function, nonzero(2, 3), nonzero(3))]
     return [*pairs(function), *made, (function, nonzero(5, 6, dtype=np.int32), nonzero(5, 1, dtype=np.int32))]
 
 
-def compared(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
+def comparisons(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
     """Cases of equal numbers, of every type, with broadcasting."""
     made = [(function, whole(9, 2).astype(kind), whole(2).astype(kind)) for kind in KINDS]
     return [*made, (function, X, real(3, 1)), (function, real(4), X)]
 
 
-def reduced(function: Callable[..., Any], *inputs: Array) -> list[tuple[Any, ...]]:
+def reductions(function: Callable[..., Any], *inputs: Array) -> list[tuple[Any, ...]]:
     """Cases of every form of axes, kept or not."""
     axes = (None, 0, -1, [0, 2], [-1, 0])
     made = [(lambda x, a=a, k=k: function(x, a, keepdim=k), X) for a in axes for k in (False, True)]
@@ -151,7 +151,7 @@ def matrices(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
     return made
 
 
-def drawn(operators: str, dtype: str) -> tuple[Any, ...]:
+def constants(operators: str, dtype: str) -> tuple[Any, ...]:
     """A case of a type, of numbers without input."""
     made: dict[str, Callable[[Any], Any]] = {
         "full": lambda x: paddle.full([2, 3], 1, dtype),
@@ -199,7 +199,7 @@ def norms(function: Callable[..., Any], channels: int, *inputs: Array) -> list[t
     ]  # fmt: skip
 
 
-def resized(mode: str) -> list[tuple[Any, ...]]:
+def resizes(mode: str) -> list[tuple[Any, ...]]:
     forms: list[dict[str, Any]] = [
         dict(size=[14, 12]), dict(size=[9, 11]), dict(size=[3, 4]), dict(scale_factor=2), dict(scale_factor=[2, 3]),
         dict(scale_factor=[0.5, 0.5]), dict(scale_factor=1.3), dict(scale_factor=[2.7, 1.5]), dict(scale_factor=0.7),
@@ -208,7 +208,7 @@ def resized(mode: str) -> list[tuple[Any, ...]]:
     return [(lambda x, form=form: F.interpolate(x, mode=mode, **form), IMAGE) for form in forms]
 
 
-def indexed(items: list[Any]) -> list[tuple[Any, ...]]:
+def indexings(items: list[Any]) -> list[tuple[Any, ...]]:
     return ways(lambda x, item: x[item], (X,), items)
 
 
@@ -218,10 +218,10 @@ ROWS = index(1, 0, 1)
 CASES: dict[str, list[tuple[Any, ...]]] = {
     **{name: each(getattr(paddle, name), *REALS) for name in ("cos", "sin", "tanh", "floor", "ceil", "erf")},
     "exp": each(paddle.exp, *REALS[:3]),
-    **{name: signed(getattr(paddle, name)) for name in ("add", "subtract", "divide", "maximum", "minimum")},
-    "multiply": [*signed(paddle.multiply), (lambda x, y: F.group_norm(x, 2, 0.01) * y, IMAGE, real(2, 4, 1, 1))],
+    **{name: signs(getattr(paddle, name)) for name in ("add", "subtract", "divide", "maximum", "minimum")},
+    "multiply": [*signs(paddle.multiply), (lambda x, y: F.group_norm(x, 2, 0.01) * y, IMAGE, real(2, 4, 1, 1))],
     **{
-        name: compared(getattr(paddle, name))
+        name: comparisons(getattr(paddle, name))
         for name in ("equal", "not_equal", "less_than", "less_equal", "greater_than", "greater_equal")
     },
     "abs": each(paddle.abs, *REALS, *WHOLES),
@@ -236,7 +236,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "logical_and": [(paddle.logical_and, truth(9, 8), truth(8))],
     "logical_or": [(paddle.logical_or, truth(9, 8), truth(8))],
     "elementwise_pow": [*pairs(paddle.pow), (lambda x: x**2, whole(2, 3)), (lambda x: 2.5**x, X)],
-    "remainder": [*signed(paddle.remainder), (lambda x: x % 3, whole(2, 5))],
+    "remainder": [*signs(paddle.remainder), (lambda x: x % 3, whole(2, 5))],
     "silu": each(F.silu, X, real(5)),
     "swish": each(F.swish, X, real(5)),
     "leaky_relu": [(lambda x, s=s: F.leaky_relu(x, s), x) for s in (0.01, 0.3) for x in REALS],
@@ -327,9 +327,9 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "unbind": [*ways(paddle.unbind, (X,), (0, 1, -1, -3)), (lambda x: paddle.unbind(x, 1)[1], whole(2, 3))],
     "slice": [
-        *indexed([0, -1, (_, 1), slice(1, None), (_, slice(None, -1)), (..., slice(1, 3)), (0, 1, 2),
+        *indexings([0, -1, (_, 1), slice(1, None), (_, slice(None, -1)), (..., slice(1, 3)), (0, 1, 2),
             (-1, _, -1), (_, None, 1)]),
-        *indexed([(slice(1, 2), slice(0, 2), slice(-3, -1)), slice(-100, 100), (_, slice(-100, 2))]),
+        *indexings([(slice(1, 2), slice(0, 2), slice(-3, -1)), slice(-100, 100), (_, slice(-100, 2))]),
         (lambda x: x[1], truth(3, 2)),
         (lambda x: paddle.slice(x, [0, 2], [-1, -3], [2, -1]), X), (lambda x: paddle.slice(x, [-1], [1], [3]), X),
         (lambda x: x[:, paddle.full([], 1, "int64")], X), (lambda x: x[:, : paddle.shape(x)[0]], X),
@@ -376,12 +376,12 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         (lambda x: paddle.argmax(x, 1, dtype="int32"), X), (lambda x: paddle.argmax(x, -1), whole(3, 40)),
     ],
     "sum": [
-        *reduced(paddle.sum, *WHOLES, truth(2, 3), REALS[3]),
+        *reductions(paddle.sum, *WHOLES, truth(2, 3), REALS[3]),
         *ways(lambda x, kind: paddle.sum(x, 1, kind), (whole(2, 3),), ("int32", "float32")),
     ],
-    "max": reduced(paddle.max, *WHOLES, REALS[3]),
-    "min": reduced(paddle.min, *WHOLES, REALS[3]),
-    "mean": reduced(paddle.mean, REALS[3]),
+    "max": reductions(paddle.max, *WHOLES, REALS[3]),
+    "min": reductions(paddle.min, *WHOLES, REALS[3]),
+    "mean": reductions(paddle.mean, REALS[3]),
     "conv2d": [
         *convolutions(F.conv2d, 2),
         (lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=[1, 2]), real(2, 4, 7), real(6, 4, 3), real(6)),
@@ -403,11 +403,11 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "pool2d": ways(F.avg_pool2d, (real(2, 3, 4, 6),), (2, [4, 3], [1, 2])),
     "nearest_interp": [
-        *resized("nearest"), (lambda x: F.interpolate(x, [3, 8, 9], data_format="NCDHW"), VIDEO),
+        *resizes("nearest"), (lambda x: F.interpolate(x, [3, 8, 9], data_format="NCDHW"), VIDEO),
         (lambda x: F.interpolate(x, scale_factor=[1, 2, 3], data_format="NCDHW"), VIDEO),
     ],
-    "bilinear_interp": resized("bilinear"),
-    **{name: [drawn(name, kind) for kind in KINDS] for name in ("full", "full_like", "full_with_tensor",
+    "bilinear_interp": resizes("bilinear"),
+    **{name: [constants(name, kind) for kind in KINDS] for name in ("full", "full_like", "full_with_tensor",
         "assign_value")},
     "full_int_array": [(lambda x: paddle.unsqueeze(x, [0, 3]), X)],
     "arange": [

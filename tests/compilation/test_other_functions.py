@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compilation.compiled import difference, needs_openvino
+from compilation.comparison import difference, needs_openvino
 from patching import test_other_functions
 from patching.test_other_functions import *  # noqa: F403
 from ppdiffusers_tome import ToMeValueError, apply_tome, compile_cpu, remove_tome, uncompile_cpu

@@ -21,7 +21,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from compilation.compiled import Counted, check_same, compiled, difference, needs_openvino, programs_alone
+from compilation.comparison import Counted, check_same, compile_small_unet, difference, needs_openvino, programs_alone
 from ppdiffusers_tome import apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu
 from ppdiffusers_tome.compilation import api, mapped_weights, trace
 from ppdiffusers_tome.compilation.twin import COMPILED, run_twin
@@ -34,7 +34,7 @@ SECOND = """
 import functools, sys, warnings
 import paddle, ppdiffusers
 import tiny
-from compilation.compiled import Counted
+from compilation.comparison import Counted
 from ppdiffusers_tome import compile_cpu
 import pytest, json
 
@@ -54,7 +54,7 @@ print(json.dumps(calls))
 
 def test_a_second_process_does_not_compare_again(cache: Path) -> None:
     """But for weights that it has not compared."""
-    tiny.run_unet(compiled())
+    tiny.run_unet(compile_small_unet())
     assert [(each.is_file(), each.stat().st_size) for each in cache.iterdir()] == [(True, 0)]
     assert tiny.run_in_new_process(SECOND) == [0, 1]
     assert len(list(cache.iterdir())) == 2
@@ -64,7 +64,7 @@ def test_a_second_process_does_not_compare_again(cache: Path) -> None:
 def test_fewer_threads_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of several processes would all be on the first core, each of them half as fast."""
     monkeypatch.setattr(api, "prepare_cpu", lambda **_: 1)
-    model = compiled()
+    model = compile_small_unet()
     tiny.run_unet(model)
     (program,) = vars(model)[COMPILED]._programs.values()
     assert program._request.get_compiled_model().get_property("ENABLE_CPU_PINNING") is False
@@ -91,7 +91,7 @@ def test_two_threads_on_one_pipeline() -> None:
 
 def test_two_models_first_called_at_once() -> None:
     """Paddle writes one program at a time, and its own would get the operators of the other."""
-    models, plain = [compiled() for _ in range(3)], tiny.run_unet(tiny.small_unet())
+    models, plain = [compile_small_unet() for _ in range(3)], tiny.run_unet(tiny.small_unet())
     with programs_alone(), ThreadPoolExecutor(3) as pool:
         found = list(pool.map(tiny.run_unet, models))
     assert all(difference(each, plain) <= 1e-4 for each in found)
@@ -124,7 +124,7 @@ def test_other_threads_compute_while_one_compiles() -> None:
     for each in threads:
         each.start()
     try:
-        check_same(compiled(), tiny.small_unet())
+        check_same(compile_small_unet(), tiny.small_unet())
     finally:
         stop.set()
         for each in threads:
@@ -135,7 +135,7 @@ def test_other_threads_compute_while_one_compiles() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_is_computed_by_paddle() -> None:
     """Also where another thread holds the model's lock."""
-    model = compiled()
+    model = compile_small_unet()
     expected = tiny.run_unet(tiny.small_unet())
     tiny.run_unet(model)
     held, release = threading.Event(), threading.Event()
@@ -171,7 +171,7 @@ def test_a_forked_process_is_computed_by_paddle() -> None:
 WORKER = """
 import json, os, signal, warnings
 import tiny
-from compilation.compiled import difference
+from compilation.comparison import difference
 from ppdiffusers_tome import compile_cpu
 
 model, expected = compile_cpu(tiny.small_unet()), tiny.run_unet(tiny.small_unet())
@@ -217,7 +217,7 @@ class Held:
 @pytest.mark.parametrize("name", ["shared_copy", "deepcopy", "state_dict", "attributes", "merging of another"])
 def test_a_model_is_itself_while_it_is_traced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies, settings of a copy and all attributes, in another thread."""
-    model, plain, held = compiled(), tiny.small_unet(), Held(monkeypatch)
+    model, plain, held = compile_small_unet(), tiny.small_unet(), Held(monkeypatch)
     copied = shared_copy(model)
     before = tiny.snapshot(model)
     actions: dict[str, Callable[[], Any]] = {
@@ -261,7 +261,7 @@ def test_a_process_forked_while_another_thread_holds_the_locks() -> None:
 
 
 def test_uncompiling_while_another_thread_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, held, results = compiled(), Held(monkeypatch), []
+    model, held, results = compile_small_unet(), Held(monkeypatch), []
     with ThreadPoolExecutor(1) as pool:
         held.meanwhile(
             lambda: results.append(tiny.run_unet(model)),
@@ -273,7 +273,7 @@ def test_uncompiling_while_another_thread_traces(monkeypatch: pytest.MonkeyPatch
 
 def test_uncompiling_frees_programs_at_once() -> None:
     """Not at the next full garbage collection, which counts objects and not gigabytes."""
-    model = compiled()
+    model = compile_small_unet()
     tiny.run_unet(model)
     (program,) = map(weakref.ref, vars(model)[COMPILED]._programs.values())
     gc.collect()
@@ -286,7 +286,7 @@ def test_uncompiling_frees_programs_at_once() -> None:
 
 
 def test_nothing_is_left_of_a_model() -> None:
-    model: Any = compiled()
+    model: Any = compile_small_unet()
     tiny.run_unet(model)
     programs = [weakref.ref(each) for each in vars(model)[COMPILED]._programs.values()]
     assert programs
@@ -318,7 +318,7 @@ def test_the_bound_counts_what_programs_hold(monkeypatch: pytest.MonkeyPatch) ->
 def test_programs_of_many_sizes_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ppdiffusers_tome.compilation.model._MOST_BYTES", 0)
     counted = Counted(monkeypatch)
-    model, plain = compiled(), tiny.small_unet()
+    model, plain = compile_small_unet(), tiny.small_unet()
     for width in (8, 12, 16, 8):
         check_same(model, plain, width=width)
         assert counted.during(lambda width=width: tiny.run_unet(model, width=width)) == 0

@@ -12,7 +12,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from compilation.compiled import check_by_paddle, difference, needs_openvino, programs_alone
+from compilation.comparison import check_by_paddle, difference, needs_openvino, programs_alone
 from compilation.test_equality import COMPILING
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.twin import COMPILED

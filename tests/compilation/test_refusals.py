@@ -14,11 +14,11 @@ import paddle
 import pytest
 
 import tiny
-from compilation.compiled import (
+from compilation.comparison import (
     BY_PADDLE,
     check_by_paddle,
     check_same,
-    compiled,
+    compile_small_unet,
     difference,
     needs_openvino,
     programs_alone,
@@ -74,25 +74,25 @@ def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "forward" not in vars(model)
 
 
-def _half(model: Any) -> Any:
+def _convert_to_half(model: Any) -> Any:
     return model.to(dtype="float16")
 
 
-def _bfloat16(model: Any) -> Any:
+def _convert_to_bfloat16(model: Any) -> Any:
     return model.to(dtype="bfloat16")
 
 
-def _training(model: Any) -> Any:
+def _start_training(model: Any) -> Any:
     model.train()
     return model
 
 
-def _replaced(model: Any) -> Any:
+def _replace_forward(model: Any) -> Any:
     model.forward = MethodType(lambda layer, *args, **kwargs: type(layer).forward(layer, *args, **kwargs), model)
     return model
 
 
-def _transposed(model: Any) -> Any:
+def _transpose_weight(model: Any) -> Any:
     linear = model.time_embedding.linear_1
     weight = linear.weight.detach()
     del linear.weight
@@ -103,11 +103,11 @@ def _transposed(model: Any) -> Any:
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
-        (_half, "weights are in paddle.float16; load it in float32"),
-        (_bfloat16, "weights are in paddle.bfloat16; load it in float32"),
-        (_training, "training mode; call its eval"),
-        (_replaced, "a function in place of its forward"),
-        (_transposed, "view of another tensor"),
+        (_convert_to_half, "weights are in paddle.float16; load it in float32"),
+        (_convert_to_bfloat16, "weights are in paddle.bfloat16; load it in float32"),
+        (_start_training, "training mode; call its eval"),
+        (_replace_forward, "a function in place of its forward"),
+        (_transpose_weight, "view of another tensor"),
     ],
 )
 @needs_programs[0]
@@ -123,11 +123,11 @@ def test_models_that_are_refused_stay_as_they_are(prepare: Any, reason: str) -> 
 
 
 @needs_3
-@pytest.mark.parametrize("given", [3, None, "unet", paddle.nn.Layer, tiny.scheduler()], ids=str)
-def test_what_is_no_model(given: Any) -> None:
+@pytest.mark.parametrize("value", [3, None, "unet", paddle.nn.Layer, tiny.scheduler()], ids=str)
+def test_what_is_no_model(value: Any) -> None:
     for function in (compile_cpu, uncompile_cpu):
         with pytest.raises(ToMeTypeError, match="pipeline or model"):
-            function(given)
+            function(value)
 
 
 @pytest.mark.parametrize("precision", ["float16", None, 32, [], "BFLOAT16"], ids=str)
@@ -154,7 +154,7 @@ class TestWithPrograms:
         assert np.abs(found - tiny.run_unet(tiny.small_unet())).max() <= 0.1
 
     def test_a_user_s_own_mistake_raises_paddle_s_error(self) -> None:
-        model, plain = compiled(), tiny.small_unet()
+        model, plain = compile_small_unet(), tiny.small_unet()
         for args in ((tiny.latent()[:, :3], 500, tiny.text()), (tiny.latent(), 500), ("a", 500, tiny.text())):
             errors = []
             for each in (plain, model):
@@ -171,7 +171,7 @@ class TestWithPrograms:
 
         silu = operators.OPERATORS["silu"]
         monkeypatch.setitem(operators.OPERATORS, "silu", lambda op: operators.ov.multiply(silu(op), np.float32(1.003)))
-        model, expected = compiled(), tiny.run_unet(tiny.small_unet())
+        model, expected = compile_small_unet(), tiny.run_unet(tiny.small_unet())
         with pytest.warns(UserWarning, match=r"differs from Paddle's by 0\.00\d+, more than 0\.001"):
             assert difference(tiny.run_unet(model), expected) <= 1e-4
         with warnings.catch_warnings():
@@ -188,7 +188,7 @@ class TestWithPrograms:
         from ppdiffusers_tome.compilation import operators
 
         monkeypatch.delitem(operators.OPERATORS, "group_norm")
-        model = compiled()
+        model = compile_small_unet()
         with pytest.warns(UserWarning, match="pd_op.group_norm is none of the operators"):
             assert difference(tiny.run_unet(model), tiny.run_unet(tiny.small_unet())) <= 1e-4
 
@@ -215,7 +215,7 @@ class TestWithPrograms:
         if not is_file and os.access(folder, os.W_OK):
             pytest.skip("this user may write anywhere")
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-        model = compiled()
+        model = compile_small_unet()
         check_same(model, tiny.small_unet())
 
     @pytest.mark.parametrize("place", ["trace", "program"])
@@ -225,7 +225,7 @@ class TestWithPrograms:
         def interrupt(*args: Any, **kwargs: Any) -> None:
             raise KeyboardInterrupt
 
-        model = compiled()
+        model = compile_small_unet()
         before = tiny.snapshot(model)
         with monkeypatch.context() as patch:
             if place == "trace":
@@ -239,7 +239,7 @@ class TestWithPrograms:
         check_same(model, tiny.small_unet())
 
     def test_objects_and_types_that_no_program_takes(self) -> None:
-        model, plain = compiled(), tiny.small_unet()
+        model, plain = compile_small_unet(), tiny.small_unet()
         for timestep in (np.int64(500), paddle.to_tensor([500.0], dtype="float64")):
             with pytest.warns(UserWarning, match=BY_PADDLE):
                 found = tiny.run_unet(model, timestep=timestep)

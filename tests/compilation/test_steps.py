@@ -13,7 +13,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from compilation.compiled import BY_PADDLE, Counted, difference, needs_openvino, programs_alone
+from compilation.comparison import BY_PADDLE, Counted, difference, needs_openvino, programs_alone
 from pipelines.test_images import CASES
 from pipelines.whole import Draw, start
 from ppdiffusers_tome import apply_tome, compile_cpu, get_tome, remove_tome
@@ -48,7 +48,7 @@ def draw_pair(name: str, settings: dict[str, Any]) -> tuple[Any, Draw, np.ndarra
     """Return a compiled pipeline with its function to draw, and the image of the same without."""
     images = []
     for is_compiled in (False, True):
-        pipe, draw = start(lambda: with_steps(*(small() if name == "small" else CASES[name]())))
+        pipe, draw = start(lambda: set_steps(*(small() if name == "small" else CASES[name]())))
         pipe.apply_tome(**settings)
         if is_compiled:
             compile_cpu(pipe)
@@ -63,7 +63,7 @@ def small() -> tuple[Any, Any]:
     return tiny.pipeline(unet=tiny.small_unet()), dict(given, **tiny.PROMPT)
 
 
-def with_steps(pipe: Any, call: Any) -> tuple[Any, Any]:
+def set_steps(pipe: Any, call: Any) -> tuple[Any, Any]:
     return pipe, dict(call, num_inference_steps=STEPS) if isinstance(call, dict) else call
 
 
@@ -87,7 +87,7 @@ def test_images_are_those_of_paddle(name: str, settings: str) -> None:
 def test_what_a_cache_reports_is_that_of_paddle() -> None:
     reports = []
     for is_compiled in (False, True):
-        pipe, draw = start(lambda: with_steps(*CASES["controlnet_img2img"]()))
+        pipe, draw = start(lambda: set_steps(*CASES["controlnet_img2img"]()))
         pipe.apply_tome(ratio=0, cache=0.3)
         if is_compiled:
             compile_cpu(pipe)

@@ -26,7 +26,7 @@ FILES = ["workflow", "workflow_photographs"]  # .json for ComfyUI's page, _api.j
 OWN = "ratio and method"
 
 
-def loaded() -> ModuleType:
+def load_nodes() -> ModuleType:
     """The folder as ComfyUI loads it: a module by its path, with submodules beside it."""
     name = "custom_nodes.token_merging"
     spec = importlib.util.spec_from_file_location(name, FOLDER / "__init__.py")
@@ -36,11 +36,11 @@ def loaded() -> ModuleType:
     return module
 
 
-NODES = loaded().NODE_CLASS_MAPPINGS
+NODES = load_nodes().NODE_CLASS_MAPPINGS
 OURS = NODES[NODE]
 
 
-def written(file: str) -> dict[str, Any]:
+def read_workflow(file: str) -> dict[str, Any]:
     return json.loads((FOLDER / file).read_text(encoding="utf-8"))
 
 
@@ -87,8 +87,9 @@ assert module.NODE_CLASS_MAPPINGS == {{}}
 
 @pytest.mark.parametrize("file", FILES)
 def test_both_forms_of_a_workflow_use_the_node_as_it_is(file):
-    (of_program,) = [node["inputs"] for node in written(f"{file}_api.json").values() if node["class_type"] == NODE]
-    (of_page,) = [node for node in written(f"{file}.json")["nodes"] if node["type"] == NODE]
+    nodes = read_workflow(f"{file}_api.json").values()
+    (of_program,) = [node["inputs"] for node in nodes if node["class_type"] == NODE]
+    (of_page,) = [node for node in read_workflow(f"{file}.json")["nodes"] if node["type"] == NODE]
     assert list(of_program) == list(OURS.INPUT_TYPES()["required"])
     assert [each["name"] for each in of_page["inputs"]] == ["sd_pipe"]
     del of_program["sd_pipe"]
@@ -134,7 +135,7 @@ def test_other_branches_stay_unmerged_and_settings_do_not_add_up():
 def test_the_photographs_models_unet_generates_what_the_model_generates_by_itself():
     """In small and in few steps. Asked at the wrong timesteps they correlate by less than 0.87."""
     pipe = getattr(NODES[LOADER](), NODES[LOADER].FUNCTION)()[0]
-    nodes = written("workflow_photographs_api.json").values()
+    nodes = read_workflow("workflow_photographs_api.json").values()
     inputs = next(node["inputs"] for node in nodes if "Text2Image" in node["class_type"])
     assert [inputs[name] for name in ("width", "height", "steps", "cfg")] == [512, 512, 10, 1.5]
     inputs = {**inputs, "width": 64, "height": 64, "steps": 4}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from examples.playing import encode_image
+from examples.play_page import encode_image
 from tools.cli.conftest import draw_square
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

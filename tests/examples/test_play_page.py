@@ -27,7 +27,7 @@ from PIL import Image
 from studio import Studio
 from words import LANGUAGES, WORDS, translate
 
-from examples.playing import FOLDER, encode_image, load_program, make_form
+from examples.play_page import FOLDER, encode_image, load_program, make_form
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.program import run_command
 from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET

@@ -18,7 +18,7 @@ from page import render_page
 from PIL import Image
 from studio import ImagePair, RefusedError, Studio
 
-from examples.playing import encode_image, make_form, make_studio
+from examples.play_page import encode_image, make_form, make_studio
 from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig

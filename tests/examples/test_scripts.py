@@ -14,7 +14,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from launching import python_path
+from environment import python_path
 from tools.cli.conftest import pixels_of
 
 OFFLINE = ("stable_diffusion", "controlnet_canny")

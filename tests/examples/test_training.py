@@ -13,7 +13,7 @@ from photographs import SUBJECTS
 from safetensors.numpy import load_file
 
 import tiny
-from launching import python_path
+from environment import python_path
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import find_model
 
@@ -31,7 +31,7 @@ def run_script(name: str, *arguments: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def dit_folder(tmp_path_factory):
     """Export a tiny DiT that looks like the training's: in diffusers' format."""
     folder = tmp_path_factory.mktemp("trained")
     tiny.dit(num_embeds_ada_norm=1000, out_channels=8).save_pretrained(str(folder / "dit"), to_diffusers=True)
@@ -41,21 +41,21 @@ def exported(tmp_path_factory):
     return folder / "dit"
 
 
-def test_exported_dit_keeps_its_labels_weights_and_sums(exported):
-    pipe = load_pipeline(find_model(str(exported)))
+def test_exported_dit_keeps_its_labels_weights_and_sums(dit_folder):
+    pipe = load_pipeline(find_model(str(dit_folder)))
     assert pipe.labels == {subject.name: number for number, subject in enumerate(SUBJECTS)}
-    stored = load_file(exported / "transformer" / "diffusion_paddle_model.safetensors")
+    stored = load_file(dit_folder / "transformer" / "diffusion_paddle_model.safetensors")
     assert {value.dtype for value in stored.values()} == {np.dtype("float16")}
     weights = tiny.dit(num_embeds_ada_norm=1000, out_channels=8).state_dict()
     for name, value in pipe.transformer.state_dict().items():
         np.testing.assert_allclose(value.numpy(), weights[name].numpy(), atol=2e-3)
-    for line in (exported / "SHA256SUMS").read_text().splitlines():
+    for line in (dit_folder / "SHA256SUMS").read_text().splitlines():
         digest, name = line.split("  ")
-        assert hashlib.sha256((exported / name).read_bytes()).hexdigest() == digest
+        assert hashlib.sha256((dit_folder / name).read_bytes()).hexdigest() == digest
 
 
-def test_images_are_judged(exported, tmp_path):
-    arguments = ("--model", exported, "--count", 1, "--ratios", 0, "--steps", 1)
+def test_images_are_judged(dit_folder, tmp_path):
+    arguments = ("--model", dit_folder, "--count", 1, "--ratios", 0, "--steps", 1)
     output = run_script("evaluate", "--output", tmp_path, *arguments)
     assert output.splitlines()[-1].startswith("| 0.0 | 1 | 0.000 |")
     assert [path.name for path in tmp_path.glob("*.png")] == ["images-000-0.png"]

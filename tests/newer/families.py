@@ -1,4 +1,7 @@
-"""The newest families: those that the ppdiffusers which is imported has, and FLUX always, if need be a stand-in."""
+"""The newest families of models that the installed ppdiffusers has.
+
+FLUX is always among them, if need be as a stand-in.
+"""
 
 from __future__ import annotations
 
@@ -85,10 +88,10 @@ class PlainAttention:
         return self.call(specimen, model, *arguments(specimen, Inputs(**inputs)))
 
     @paddle.no_grad()
-    def call(self, specimen: Specimen, model: tiny.Model, given: tuple, keywords: dict[str, Any]) -> np.ndarray:
+    def call(self, specimen: Specimen, model: tiny.Model, args: tuple, keywords: dict[str, Any]) -> np.ndarray:
         """Return ``[batch, values]``, of all that a model returns."""
         with specimen.mended(), self.put_in_place():
-            output = model(*given, **keywords)
+            output = model(*args, **keywords)
         outputs = output.values() if isinstance(output, dict) else output
         while isinstance(outputs[0] if isinstance(outputs, (list, tuple)) else None, (list, tuple)):
             outputs = [each for several in outputs for each in several]
@@ -97,13 +100,13 @@ class PlainAttention:
 
 
 def arguments(specimen: Specimen, inputs: Inputs) -> tuple[tuple, dict[str, Any]]:
-    """What a specimen is called with."""
+    """Return the arguments of a specimen's call."""
     return specimen.call(lambda *given, **keywords: (given, keywords), inputs)
 
 
 @paddle.no_grad()
 def numbers(specimen: Specimen, model: tiny.Model, changes: Any = None, **inputs: Any) -> np.ndarray:
-    """What a model predicts; ``changes`` are of the arguments that it is called with."""
+    """Return a model's prediction; ``changes`` replace arguments of its call."""
     if changes is None:
         return specimen.run(model, **inputs).numpy()
     given, keywords = arguments(specimen, Inputs(**inputs))

@@ -1,4 +1,6 @@
-"""A small FLUX of our own, for a ppdiffusers that has none: FLUX's names of layers, calls and order of tokens.
+"""A small FLUX, for a ppdiffusers that has none.
+
+It has FLUX's names of layers, calls and order of tokens.
 
 Adapters find classes by name, so these have the real names. It is called as the real one is, and made of the same
 config; `make test-newer` runs the same tests on the real one.
@@ -21,7 +23,7 @@ Rotary = tuple[Tensor, Tensor]
 
 
 class Processor:
-    """Attention of an image's tokens, and of a text's before them where it has layers of its own."""
+    """Attention of the image's tokens and, in double blocks, the text's."""
 
     def __call__(
         self, attn: Attention, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None,
@@ -117,7 +119,7 @@ def plain_norm(x: Tensor) -> Tensor:
 
 
 class TimeEmbedding(nn.Layer):
-    """Of the timestep and the guidance, both by one layer, and of the text as a whole."""
+    """The embedding of the timestep, the guidance and the pooled text."""
 
     def __init__(self, dim: int, pooled_dim: int) -> None:
         super().__init__()

@@ -127,12 +127,12 @@ def test_each_image_is_what_merging_by_hand_gives(name: str, settings: dict[str,
     places = []
     for number in range(ODD.batch):
 
-        def of_image(value: Any, number: int = number) -> Any:
+        def take_image(value: Any, number: int = number) -> Any:
             is_batch = isinstance(value, paddle.Tensor) and value.shape[0] == ODD.batch
             return value[number : number + 1] if is_batch else value
 
-        own = {key: of_image(each) for key, each in keywords.items()}
-        expected = plain.call(specimen, reference, tuple(map(of_image, given)), own)
+        own = {key: take_image(each) for key, each in keywords.items()}
+        expected = plain.call(specimen, reference, tuple(map(take_image, given)), own)
         assert change(merged[number : number + 1], expected) <= 1e-5
         places.append([hand.places for hand in hands])
     assert len(hands) > 1

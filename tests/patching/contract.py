@@ -106,7 +106,7 @@ def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
 
 @contextlib.contextmanager
 def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
-    """Yield the number of queries in each call of attention, by the path of its block."""
+    """Yield the queries of each attention call, by its block's path."""
     counts: dict[str, list[int]] = {}
     with contextlib.ExitStack() as stack:
         for part, model in list_models(model_or_pipe):

@@ -29,7 +29,7 @@ def transformer(**of_block: Any) -> Transformer2DModel:
     )  # fmt: skip
     model.transformer_blocks = paddle.nn.LayerList([block])
     model.eval()
-    return tiny.as_model(model)
+    return tiny.make_denoiser(model)
 
 
 def run(model: Transformer2DModel, **kwargs: Any) -> np.ndarray:

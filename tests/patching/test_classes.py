@@ -20,11 +20,6 @@ def build(cls: Any) -> Any:
     return tiny.build(cls, **config)
 
 
-@pytest.fixture
-def merged() -> np.ndarray:
-    return tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5))
-
-
 @pytest.mark.parametrize("settings", [dict(ratio=0.5, cache=0.3), dict(ratio=0, cache=0.3)])
 def test_a_forward_that_hands_on_all_its_arguments(settings: dict[str, Any]) -> None:
     class Own(UNet):

@@ -90,7 +90,7 @@ class TestCheckpointing:
 
     @pytest.mark.parametrize("method", ["tome", "keys", "todo"])
     def test_inside_of_the_blocks_of_lvdm(self, method: str) -> None:
-        def found(checkpointed: bool) -> Gradients:
+        def compute_gradients(checkpointed: bool) -> Gradients:
             model = apply_tome(LVDM.build(), 0.5, max_downsample=8, method=method)
             model.train()
             for layer in model.sublayers():
@@ -104,7 +104,7 @@ class TestCheckpointing:
                 x.stop_gradient = False
                 return gradients(model, model(x, inputs.timesteps.astype("int64"), context=inputs.text()).sample)
 
-        assert difference(found(True), found(False)) <= 1e-6
+        assert difference(compute_gradients(True), compute_gradients(False)) <= 1e-6
 
     SETTINGS = ({}, dict(method="todo"))
     NEED_THE_STEP = (dict(reuse_steps=2), dict(end=0.6), dict(ratio=(0.6, 0.2)), dict(cache=0.5))
@@ -128,17 +128,17 @@ class TestCheckpointing:
             def __call__(self, checkpointed: bool) -> paddle.Tensor:
                 return self.denoise(checkpointed)
 
-        def found(checkpointed: bool) -> Gradients:
+        def compute_gradients(checkpointed: bool) -> Gradients:
             pipe = Rewarded(apply_tome(tiny.unet(levels=1), **{"ratio": 0.5, **settings}), tiny.scheduler())
             return gradients(pipe.unet, pipe(checkpointed) if piped else pipe.denoise(checkpointed))
 
         if settings in self.NEED_THE_STEP:
             # Paddle gives an error in a backward pass its own class, around the message.
             with pytest.raises((ToMeValueError, OSError), match="needs the step of each call"):
-                found(True)
+                compute_gradients(True)
             assert not CALL_STACK.is_recomputing
         else:
-            assert difference(found(True), found(False)) <= 1e-6
+            assert difference(compute_gradients(True), compute_gradients(False)) <= 1e-6
 
     def test_without_paddles_state_it_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As with Paddle 2.6, which hands no state to layers that run again."""

@@ -26,7 +26,7 @@ def transformer() -> Any:
         Transformer2DModel, num_attention_heads=2, attention_head_dim=8, in_channels=8, num_layers=2,
         norm_num_groups=4, cross_attention_dim=TEXT_DIM,
     )  # fmt: skip
-    return tiny.as_model(part)
+    return tiny.make_denoiser(part)
 
 
 def equal_in_cells(batch: int = 2) -> paddle.Tensor:

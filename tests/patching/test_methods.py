@@ -72,7 +72,7 @@ def test_each_method_gives_another_output_and_comes_off() -> None:
 @pytest.mark.parametrize("method", EVERY)
 def test_tokens_that_are_equal_lose_nothing(method: str) -> None:
     """An image of one colour has one token many times: whatever stands for many is as good as all."""
-    block = tiny.as_model(tiny.unet().down_blocks[0].attentions[0])
+    block = tiny.make_denoiser(tiny.unet().down_blocks[0].attentions[0])
     flat = paddle.ones([2, 8, 16, 16]) * paddle.linspace(-1, 1, 8).reshape([1, 8, 1, 1])
     with paddle.no_grad():
         plain = block(flat, encoder_hidden_states=tiny.text()).sample.numpy()
@@ -166,7 +166,7 @@ def test_a_processor_whose_keys_are_others_is_told(
 def test_tiles_around_attention_are_told(method: str) -> None:
     """As HyperTile puts them there after ToMe: attention runs on each tile, whole."""
 
-    def in_tiles(inside: Any, hidden_states: paddle.Tensor, *args: Any, **given: Any) -> paddle.Tensor:
+    def run_tiles(inside: Any, hidden_states: paddle.Tensor, *args: Any, **given: Any) -> paddle.Tensor:
         batch, tokens, channels = hidden_states.shape
         tiles = hidden_states.reshape([batch * 4, tokens // 4, channels])
         return inside(tiles, *args, **given).reshape([batch, tokens, channels])
@@ -174,7 +174,7 @@ def test_tiles_around_attention_are_told(method: str) -> None:
     tiled, merging = tiny.small_unet(), tiny.small_unet().apply_tome(0.5, method=method)
     for unet in (tiled, merging):
         for block in (found.block for found in find_blocks(unet)):
-            block.attn1.forward = partial(in_tiles, block.attn1.forward)
+            block.attn1.forward = partial(run_tiles, block.attn1.forward)
     with pytest.warns(UserWarning, match=r"so it runs unmerged: .* tiles around attention \(HyperTile\)"):
         assert np.array_equal(tiny.run_unet(merging), tiny.run_unet(tiled))
 

@@ -271,12 +271,12 @@ class TestComputed:
         check_all_computed(pipe, words, lambda *given: (call(*given), call(*given))[1], times=2)
 
     def test_steps_with_gradients(self) -> None:
-        def with_gradients(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+        def run_recorded(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
             with paddle.enable_grad():
                 return unet(tiny.latent(), timestep, tiny.text()).sample.numpy()
 
         pipe = apply_tome(sampler(), 0, cache=CACHE)
-        check_all_computed(pipe, "steps of this image shared nothing, .* record gradients", with_gradients)
+        check_all_computed(pipe, "steps of this image shared nothing, .* record gradients", run_recorded)
 
     def test_a_pipeline_that_is_called_without_its_scheduler(self) -> None:
         class Bare(ppdiffusers.DiffusionPipeline):

@@ -132,7 +132,7 @@ def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) 
 
 
 def calls_that_merge(pipe: Any, draw: Draw, **settings: Any) -> dict[str, list[bool]]:
-    """Tell of each call of each denoiser whether tokens merge in it at ratio 0.5."""
+    """Return for each denoiser's calls whether tokens merge at ratio 0.5."""
     counts = count_merged(pipe.apply_tome(0.5, **settings), draw)
     return {name: [count > 0 for count in calls] for name, calls in counts.items()}
 

@@ -52,7 +52,7 @@ def tune_with(*candidates: ToMeConfig, call: Any = PROMPT, on_trial: Any = lambd
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("arguments", "error", "words"),
     [
         (dict(psnr=0), ToMeValueError, "psnr=0 must be a number of dB above 0, at most 100"),
         (dict(psnr=3000), ToMeValueError, "psnr=3000 must be a number of dB above 0, at most 100"),
@@ -60,9 +60,9 @@ def tune_with(*candidates: ToMeConfig, call: Any = PROMPT, on_trial: Any = lambd
         (dict(speedup="fast"), ToMeTypeError, "speedup='fast' must be a finite number, 1 or more; got str"),
     ],
 )
-def test_a_bad_target_is_refused(given, error, words):
+def test_a_bad_target_is_refused(arguments, error, words):
     with pytest.raises(error, match=words):
-        Target(**given)
+        Target(**arguments)
 
 
 def test_a_target_without_requirements_is_a_psnr_of_30_db():
@@ -215,11 +215,11 @@ class TestOnAPipeline:
         forward = pipe.unet.mid_block.forward
         pipe.unet.mid_block.forward = lambda *args, **kwargs: forward(*args, **kwargs)
         with pytest.raises(ToMeValueError, match="mid_block of UNet2DConditionModel has a replaced forward"):
-            tune(pipe, watched(steps.append))
+            tune(pipe, report_steps(steps.append))
         assert not steps
 
     @pytest.mark.parametrize(
-        ("given", "error", "words"),
+        ("arguments", "error", "words"),
         [
             (dict(call="a cat"), ToMeTypeError, r"call='a cat' must be the arguments .* in call=\{'prompt': 'a cat'\}"),
             (dict(call=[]), ToMeTypeError, r"call=\[\] must be the arguments"),
@@ -231,12 +231,12 @@ class TestOnAPipeline:
             (dict(added=dict(output_type="latent")), ToMeTypeError, "PIL images, .* output_type='latent'"),
         ],
     )
-    def test_bad_input_is_refused_before_anything_is_drawn(self, given, error, words):
+    def test_bad_input_is_refused_before_anything_is_drawn(self, arguments, error, words):
         pipe, drawn = apply_tome(small_pipeline(), 0.3), []
-        call = watched(drawn.append) | given.pop("added", {})
+        call = report_steps(drawn.append) | arguments.pop("added", {})
         before = tiny.snapshot(pipe.unet)
         with pytest.raises(error, match=words):
-            tune(pipe, **{"call": call, **given})
+            tune(pipe, **{"call": call, **arguments})
         assert tiny.snapshot(pipe.unet) == before
         assert drawn == []
 
@@ -338,7 +338,7 @@ def user_hooks(pipe: Any) -> None:
     block.attn1.register_forward_post_hook(lambda layer, inputs, output: None)
 
 
-def watched(callback: Callable[[int], None]) -> dict[str, Any]:
+def report_steps(callback: Callable[[int], None]) -> dict[str, Any]:
     """A call that tells of every step."""
     return {**PROMPT, "callback": lambda step, timestep, latents: callback(step), "callback_steps": 1}
 
@@ -352,14 +352,14 @@ def failing(error: type[BaseException], at: int) -> dict[str, Any]:
         if steps.count(0) > at:
             raise error("out of luck")
 
-    return watched(callback)
+    return report_steps(callback)
 
 
 class TestWhatIsLeftBehind:
     """Whatever tuning did, and however it ended, the pipeline has the very ToMe that it had before."""
 
     @pytest.mark.parametrize(
-        ("given", "error"),
+        ("make_arguments", "error"),
         [
             (lambda: dict(psnr=1), None),
             (lambda: dict(call=failing(RuntimeError, 2)), RuntimeError),
@@ -368,12 +368,12 @@ class TestWhatIsLeftBehind:
         ],
         ids=["found", "while merged", "interrupt", "nothing to merge"],
     )
-    def test_it_is_as_before(self, given, error):
+    def test_it_is_as_before(self, make_arguments, error):
         pipe = small_pipeline()
         user_hooks(pipe)
         tome, before, states = pipe.tome, everything_held(pipe), tiny.random_states()
         with contextlib.nullcontext() if error is None else pytest.raises(error):
-            tune(pipe, **{"call": PROMPT, "candidates": [STRONG], "psnr": 1, **given()})
+            tune(pipe, **{"call": PROMPT, "candidates": [STRONG], "psnr": 1, **make_arguments()})
         assert everything_held(pipe) == before
         assert pipe.tome == tome
         assert tiny.random_states() == states
@@ -388,7 +388,7 @@ class TestWhatIsLeftBehind:
 
         states["mine"] = 0
         try:
-            tune_with(MILD, call=watched(callback))
+            tune_with(MILD, call=report_steps(callback))
             assert len(seen) >= 2 * 2 * (1 + ROUNDS)
             assert seen == [0, 1] * (len(seen) // 2)
             assert states["mine"] == 0

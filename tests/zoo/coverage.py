@@ -39,7 +39,7 @@ NEWEST = "0.30"
 _WHEEL, _SOURCE = TESTED[-2:]
 _PAGE = f"""# Coverage
 
-Every pipeline that ppdiffusers {_WHEEL} exports, read from tiny real models by the function that `apply_tome` uses.
+Every pipeline that ppdiffusers {_WHEEL} exports, read from tiny models of its classes.
 The level is how many times smaller than the latent the finest grid of tokens is, where merging takes place by default.
 Numbers in brackets are notes at the end.
 
@@ -223,7 +223,10 @@ def format_page() -> str:
 
 
 def _format_groups(pipelines: Iterable[PipelineCoverage], notes: list[str]) -> str:
-    """Format a table with pipelines that are alike in one row, those that merge first; add new notes to the list."""
+    """Format a table with similar pipelines in one row; add new notes.
+
+    Those that merge come first.
+    """
     names: dict[str, list[str]] = {}
     for each in sorted(pipelines, key=lambda each: not each.merges):
         where = _shorten(each.where, notes) if each.merges else f"nothing merges: {each.where}"

@@ -30,7 +30,7 @@ def ids(height: int, width: int) -> tuple[paddle.Tensor, paddle.Tensor]:
 
 
 def arguments(inputs: Inputs) -> dict[str, Any]:
-    """What the model and its ControlNet are called with."""
+    """Return the arguments of the model and its ControlNet."""
     import paddle
 
     height, width = inputs.height // 2, inputs.width // 2

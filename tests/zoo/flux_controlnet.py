@@ -1,4 +1,4 @@
-"""FluxControlNetModel: the first blocks of a FLUX, beside it; here a union of several modes."""
+"""FluxControlNetModel: a FLUX's first blocks, here for several modes."""
 
 from __future__ import annotations
 

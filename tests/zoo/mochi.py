@@ -10,8 +10,8 @@ from zoo.specimen import TEXT_TOKENS, Inputs, Specimen, attention_anywhere
 
 
 @contextlib.contextmanager
-def _views_are_indexed() -> Iterator[None]:
-    """Tensors index a copy: Paddle 3.3.1 finds the elements of a view that was transposed along another axis."""
+def _index_copies() -> Iterator[None]:
+    """Index copies of tensors, as Paddle 3.3.1 misreads transposed views."""
     import paddle
 
     own = paddle.Tensor.__getitem__
@@ -40,6 +40,6 @@ SPECIMEN = Specimen(
         patch_size=2, num_attention_heads=3, attention_head_dim=8, num_layers=2, pooled_projection_dim=16,
         in_channels=4, text_embed_dim=16, time_embed_dim=16,
     ),
-    _call, mended=_views_are_indexed, since="0.30", needs_paddle_3=True,
+    _call, mended=_index_copies, since="0.30", needs_paddle_3=True,
     broken="with Paddle 3.3.1 on a CPU ppdiffusers fails as it indexes transposed tensors; tested with that mended",
 )  # fmt: skip

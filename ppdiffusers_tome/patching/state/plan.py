@@ -12,7 +12,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 
 
 class Plan:
-    """How the tokens of a layout merge in all blocks of a call.
+    """The way tokens of a layout merge in a call's blocks.
 
     Args:
         num_merged: of all frames with a stride over frames, else of one; 0 where the blocks run unmerged.

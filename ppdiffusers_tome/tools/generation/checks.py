@@ -1,4 +1,4 @@
-"""All checks of settings: of arguments, of the device, and of what a loaded pipeline takes.
+"""Checks of settings: arguments, the device, and what a loaded pipeline takes.
 
 Imports no Paddle, so that what is mistyped is refused before the seconds that it takes.
 """
@@ -106,7 +106,7 @@ def check_device(settings: ImageSettings, device: str | None) -> None:
 
 
 def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> None:
-    """Check on a tiny latent that a scheduler, which stays as it is, can run.
+    """Check on a tiny latent that a scheduler, left unchanged, can run.
 
     ppdiffusers 0.29's UniPC, for example, fails on Paddle 3, and PNDM in a single step. With ``may_scale=False`` it is
     for a DiTPipeline, which continues with the latent that was scaled for the model.

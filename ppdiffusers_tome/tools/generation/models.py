@@ -1,4 +1,7 @@
-"""Where models come from: folders, hub names, a clone's small models; what their files are. Imports no Paddle."""
+"""Sources of models: folders, hub names, a clone's small models.
+
+Imports no Paddle.
+"""
 
 import hashlib
 import json
@@ -195,6 +198,6 @@ def sum_model_files(folder: Path) -> str:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """List the files of a model; of a pipeline its index and the files of its parts."""
+    """List a model's files; for a pipeline its index and parts' files."""
     is_pipeline = (folder / "model_index.json").is_file()
     return sorted([*folder.glob("model_index.json" if is_pipeline else "*"), *folder.glob("*/*")])

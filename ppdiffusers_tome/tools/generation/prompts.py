@@ -1,4 +1,7 @@
-"""Prompts of the command line and of files, and a DiTPipeline's classes, which replace them. Imports no Paddle."""
+"""Prompts of the command line and of files, and a DiTPipeline's classes.
+
+Imports no Paddle.
+"""
 
 from __future__ import annotations
 

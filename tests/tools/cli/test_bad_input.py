@@ -39,7 +39,7 @@ generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config bal
 visualize --config tome.json --ratio 0.5 | --ratio 0.5 and --config tome.json both hold the ratio; give one
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --xformers --compile | --compile: not allowed with argument --xformers
-generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16')
+generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16', 'int8')
 generate --prompt x --compile --dtype float16 | --compile is for --dtype float32 on a CPU, and this is float16
 generate --prompt x --model '' | --model has no model_index.json
 generate --prompt x --config '' | cannot be read as settings
@@ -170,11 +170,11 @@ def test_controlnet_of_another_model_is_refused(tmp_path, photo, capsys):
     assert "its block_out_channels is [96, 96, 160, 160], and that of the model [64, 96, 128]" in error
 
 
-@pytest.mark.parametrize("given", [[], ["--model", "photographs"]])
-def test_without_a_clone_a_model_is_asked_for(given, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("arguments", [[], ["--model", "photographs"]])
+def test_without_a_clone_a_model_is_asked_for(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ppdiffusers_tome.__file__", str(tmp_path / "ppdiffusers_tome" / "__init__.py"))
-    error = get_error(["generate", "--prompt", "x", "--output", str(tmp_path), *given], capsys)
+    error = get_error(["generate", "--prompt", "x", "--output", str(tmp_path), *arguments], capsys)
     assert "or a small model of examples/models in a clone of ppdiffusers_tome's repository" in error
 
 

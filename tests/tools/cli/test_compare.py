@@ -9,7 +9,7 @@ import numpy as np
 
 from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.images import read_settings
-from tools.cli.comparing import FILES, compare, read_rows
+from tools.cli.comparison import FILES, compare, read_rows
 from tools.cli.conftest import PROMPT, ROCKET, heard, pixels_of
 
 

@@ -13,7 +13,7 @@ import tiny
 from ppdiffusers_tome.tools.compare import run
 from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.images import write_image
-from tools.cli.comparing import compare, read_rows
+from tools.cli.comparison import compare, read_rows
 from tools.cli.conftest import PROMPT, ROCKET, heard, pixels_of
 
 TWO = ["--prompt", PROMPT, "--prompt", ROCKET]

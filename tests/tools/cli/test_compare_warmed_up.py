@@ -14,7 +14,7 @@ import tiny
 from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from tools.cli.comparing import compare, read_rows
+from tools.cli.comparison import compare, read_rows
 from tools.cli.conftest import PROMPT, SMALL
 
 

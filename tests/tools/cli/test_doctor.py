@@ -13,7 +13,7 @@ import paddle
 import ppdiffusers
 import pytest
 
-from launching import python_path
+from environment import python_path
 from ppdiffusers_tome.cpu import count_usable_cores
 from ppdiffusers_tome.tools.doctor import environment
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems

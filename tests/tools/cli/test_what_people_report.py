@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from launching import python_path
+from environment import python_path
 from ppdiffusers_tome.tools.cli.program import main
 from tools.cli.conftest import PROMPT, SMALL
 

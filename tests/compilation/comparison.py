@@ -1,4 +1,4 @@
-"""Helpers of tests: what is compiled is held against the same model without."""
+"""Helpers of tests: compiled models are compared with the same ones without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_openvino = [
 ]
 
 
-def compiled() -> Any:
+def compile_small_unet() -> Any:
     """Return the smallest UNet, compiled."""
     return compile_cpu(tiny.small_unet())
 
@@ -45,7 +45,7 @@ def difference(found: Any, expected: Any) -> float:
 
 
 def check_same(model: Any, plain: Any, run: Callable[..., Any] = tiny.run_unet, **given: Any) -> np.ndarray:
-    """A program computes what Paddle does, and is no copy of its result; return it."""
+    """Check that a program computes what Paddle does; return its result."""
     with programs_alone():
         found = run(model, **given)
     assert difference(found, run(plain, **given)) <= 1e-4
@@ -68,11 +68,11 @@ class Counted:
         self.calls = 0
         embed = embeddings.get_timestep_embedding  # once in a call; a method would be code that is not known
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def count(*args: Any, **kwargs: Any) -> Any:
             self.calls += paddle.in_dynamic_mode()
             return embed(*args, **kwargs)
 
-        monkeypatch.setattr(embeddings, "get_timestep_embedding", counted)
+        monkeypatch.setattr(embeddings, "get_timestep_embedding", count)
 
     def during(self, run: Callable[[], Any]) -> int:
         before = self.calls

@@ -1,4 +1,4 @@
-"""Programs that tests start."""
+"""The environment of programs that tests start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the page of examples/play: a small studio, and its page on a free port."""
+"""Fixtures of examples/play: a small studio, its page on a free port."""
 
 from __future__ import annotations
 
