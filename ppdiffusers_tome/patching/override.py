@@ -5,7 +5,7 @@ runs the overrides around the method of the class, looked up at each call, or ar
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
@@ -66,7 +66,10 @@ class Override:
         """Put this on its layer, around what is there."""
         attributes, name = vars(self.layer), self.method_name
         slots = attributes.setdefault(SLOTS, {})
-        if name not in slots:
+        slot = slots.get(name)
+        # Other code put a function in place of its method, which none of that code's attributes hold, as hooks do.
+        is_lost = slot is not None and not slot.overrides and not _holds(attributes, slot.method)
+        if slot is None or is_lost:
             found = attributes.get(name)
             attributes[name] = MethodType(_make_method(type(self.layer), name, found), self.layer)
             slots[name] = Slot(attributes[name], found)
@@ -144,6 +147,10 @@ def restore_functions(layer: Layer) -> None:
         # Else other code put a function in its place, and may put the method back when that goes.
     if not attributes.get(SLOTS, True):
         del attributes[SLOTS]
+
+
+def _holds(attributes: Mapping[str, Any], method: MethodType) -> bool:
+    return any(type(each) is MethodType and each == method for each in attributes.values())
 
 
 def _set_function(layer: Layer, name: str, function: Any) -> None:
