@@ -161,7 +161,7 @@ class CompiledModel:
         self, layer: Layer, contents: Contents, args: Any, kwargs: Any, tensors: Sequence[paddle.Tensor],
         call: DenoiserCall,
     ) -> None:  # fmt: skip
-        """Refuse a model that embeds another timestep than it gets, by which its step is known."""
+        """Refuse a model that embeds another timestep than it gets."""
         from ppdiffusers_tome.compilation.trace import embeds_input
 
         arguments = take_tensors((args, kwargs), [])  # a number with a fraction is cut off, and a tensor is not
@@ -205,7 +205,11 @@ class CompiledModel:
     def _make_program(
         self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor], step: _Step
     ) -> tuple["Program", Any]:
-        """Make a call's program; return it with its first result, which is compared with Paddle's, or None."""
+        """Make a call's program.
+
+        Returns:
+            It, and its first result, which was compared with Paddle's; None where a note says that one was.
+        """
         # Which need OpenVINO.
         from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
@@ -227,7 +231,11 @@ class CompiledModel:
         self, program: "Program", layer: Layer, contents: Contents, arguments: Structure,
         tensors: Sequence[paddle.Tensor], step: _Step,
     ) -> Any:  # fmt: skip
-        """Refuse a program whose result differs from Paddle's; note that it does not, and return it."""
+        """Refuse a program whose result differs from Paddle's.
+
+        Returns:
+            The result; None where an earlier comparison is noted.
+        """
         from ppdiffusers_tome.compilation.comparison import measure_difference, name_note_file
 
         merged = [] if step.call is None else [step.call.find_plan(layout).num_merged for layout in program.layouts]
@@ -344,9 +352,9 @@ def is_replaceable(layer: Layer) -> bool:
 
 
 def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Replace numbers that change from call to call by tensors, as numbers are constants of a program.
+    """Replace numbers that change from call to call by tensors.
 
-    Most models cut off the fraction of a timestep that is a number, and not that of a tensor, so a fraction stays.
+    Numbers are constants of a program. Most models cut off the fraction of a timestep that is a number, and not that of a tensor, so a fraction stays.
     """
 
     def convert(name: str, value: Any) -> Any:

@@ -95,7 +95,7 @@ def embeds_input(
 
 
 def _stop(*_: Any, **__: Any) -> None:
-    raise StopIteration
+    raise UncompilableError("the timestep is embedded")
 
 
 def _make_symbolic_twin(layer: Layer, contents: Contents, tensors: Sequence[paddle.Tensor]) -> tuple[Layer, list[Any]]:

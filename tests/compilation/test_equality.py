@@ -48,6 +48,17 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+def build_pair(specimen: Specimen) -> tuple[Any, Any]:
+    """Build a model twice, merged where it can be, to compile the second."""
+    plain, model = specimen.build(), specimen.build()
+    if specimen.reason is None:
+        apply_tome(plain, ratio=0.5)
+        apply_tome(model, ratio=0.5)
+    if specimen.name.endswith("st_unet"):
+        specimen.run(model)  # which sets its batch, as a program would not do
+    return plain, model
+
+
 def _cases() -> list[Any]:
     return [
         pytest.param(each, id=each.name, marks=() if each.name in USUAL else pytest.mark.sweep)
@@ -60,12 +71,7 @@ def _cases() -> list[Any]:
 @paddle.no_grad()
 def test_families_that_compile(specimen: Specimen) -> None:
     with keep_random_state():
-        plain, model = specimen.build(), specimen.build()
-        if specimen.reason is None:
-            apply_tome(plain, ratio=0.5)
-            apply_tome(model, ratio=0.5)
-        if specimen.name.endswith("st_unet"):
-            specimen.run(model)  # which sets its batch, as a program would not do
+        plain, model = build_pair(specimen)
         compile_cpu(model)
         # The second timestep has the program of the first.
         for timestep in (900, 500):

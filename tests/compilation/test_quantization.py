@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from compilation.comparison import check_by_paddle, difference, needs_openvino, programs_alone
-from compilation.test_equality import COMPILING
+from compilation.test_equality import COMPILING, build_pair
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.cpu import has_precision
@@ -102,12 +102,7 @@ QUICK = ("controlnet", "dit", "unet")
 @paddle.no_grad()
 def test_families_in_8_bits(specimen: Specimen) -> None:
     with keep_random_state():
-        plain, model = specimen.build(), specimen.build()
-        if specimen.reason is None:
-            apply_tome(plain, ratio=0.5)
-            apply_tome(model, ratio=0.5)
-        if specimen.name.endswith("st_unet"):
-            specimen.run(model)  # which sets its batch, as a program would not do
+        plain, model = build_pair(specimen)
         compile_cpu(model, "int8")
         with programs_alone():
             found = specimen.run(model, timestep=900).numpy()

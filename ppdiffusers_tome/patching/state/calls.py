@@ -72,11 +72,10 @@ class DenoiserCall:
     def find_plan(self, layout: Layout) -> Plan:
         """Return the plan of a layout; warn where nothing can merge."""
         if layout not in self.plans:
-            num_merged = self._count_merged(layout.grid)
-            self.plans[layout] = Plan(self.state.config, layout, num_merged, timestep=self.timestep)
-        elif self.plans[layout].timestep is None:  # it was counted before the model embedded a timestep
-            self.plans[layout].timestep = self.timestep
-        return self.plans[layout]
+            self.plans[layout] = Plan(self.state.config, layout, self._count_merged(layout.grid))
+        plan = self.plans[layout]
+        plan.timestep = self.timestep  # which may be known only since tokens were counted
+        return plan
 
     def _count_merged(self, grid: Grid) -> int:
         config = self.state.config
