@@ -354,7 +354,8 @@ def is_replaceable(layer: Layer) -> bool:
 def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Replace numbers that change from call to call by tensors.
 
-    Numbers are constants of a program. Most models cut off the fraction of a timestep that is a number, and not that of a tensor, so a fraction stays.
+    Numbers are constants of a program. Most models cut off the fraction of a timestep that is a number, and not that of
+    a tensor, so a fraction stays.
     """
 
     def convert(name: str, value: Any) -> Any:
