@@ -8,8 +8,9 @@
 
 ``generate`` writes SCHEDULER/SETTING/SEED.npy, the images of all classes from one noise, and resumes; other work on the
 machine changes nothing. ``seconds`` times an image of each setting in turn on a quiet machine. Both take ``--model``,
-``--guidance``, ``--compile bfloat16``, by which OpenVINO computes, ``--settings``, such as "balanced, 12 steps", and
-``--enlarge FOLDER``, by which img2img draws images of such a FOLDER again at twice their size ("hires fix"). ``table``
+``--guidance``, ``--compile bfloat16``, by which OpenVINO computes, ``--settings``, such as "balanced, 12 steps" or
+"balanced, int8", compiled in that precision, and ``--enlarge FOLDER``, by which img2img draws images of such a FOLDER
+again at twice their size ("hires fix"). ``table``
 writes docs/measured/quality/SCHEDULER.csv and prints it as Markdown: what a probe recognises, energy and Fréchet
 distances to real emoji, their differences to the unmerged images and to fewer steps at the cost, with 95% intervals; it
 needs numpy and scikit-learn. examples/train_demo_models/emoji.py draws the real emoji. ``texts`` writes what a twin in
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("docs/measured/quality")
 SCHEDULERS = ("ddim", "pndm")
+PRECISIONS = ("float32", "bfloat16", "int8")
 STEPS = 20
 UNMERGED = "unmerged"
 MERGED = ("ratio=0.5", "quality", "balanced")
@@ -60,26 +62,34 @@ def make_variant(setting: str) -> Variant:
     words = setting.split(", ")
     options = {name: literal_eval(value) for name, _, value in (word.partition("=") for word in words) if value}
     steps = next((int(word.removesuffix(" steps")) for word in words if word.endswith(" steps")), STEPS)
-    presets = [word for word in words if word != UNMERGED and "=" not in word and not word.endswith(" steps")]
+    others = (UNMERGED, *PRECISIONS)
+    presets = [word for word in words if word not in others and "=" not in word and not word.endswith(" steps")]
     if not presets and not options:
         return Variant(setting, "", None, steps)
     config = ToMeConfig.preset(*presets) if presets else ToMeConfig(0.0)
     return Variant(setting, "", replace(config, **options), steps)
 
 
-def load_model(args: argparse.Namespace) -> Any:
+def load_models(args: argparse.Namespace) -> dict[str, Any]:
+    """Return each setting's model, one for a precision: its last word or ``--compile``'s."""
+    precisions = {name: name.split(", ")[-1] if name.endswith(PRECISIONS) else args.compile for name in args.settings}
+    models = {precision: load_model(args, precision) for precision in {*precisions.values()}}
+    return {name: models[precision] for name, precision in precisions.items()}
+
+
+def load_model(args: argparse.Namespace, precision: str | None) -> Any:
     """Load a model of emoji that draws or, with ``--enlarge``, enlarges by img2img."""
     from ppdiffusers import StableDiffusionImg2ImgPipeline
 
     from benchmarks.step_caches import Model
     from ppdiffusers_tome.compilation.api import compile_cpu
 
-    model = Model(args.model, args.scheduler, uses_kernels=args.compile is None)
+    model = Model(args.model, args.scheduler, uses_kernels=precision is None)
     if args.enlarge is not None:
         model.pipe = StableDiffusionImg2ImgPipeline(**model.pipe.components, requires_safety_checker=False)
         model.pipe.set_progress_bar_config(disable=True)
-    if args.compile is not None:
-        compile_cpu(model.pipe, args.compile)
+    if precision is not None:
+        compile_cpu(model.pipe, precision)
     return model
 
 
@@ -103,11 +113,12 @@ def draw(model: Any, name: str, steps: int, args: argparse.Namespace, seed: int 
 
 def generate(args: argparse.Namespace) -> None:
     """Write the missing uint8 images, seed by seed: ``[classes, side, side, 3]``."""
-    model, variants = load_model(args), [*map(make_variant, args.settings)]
+    models, variants = load_models(args), [*map(make_variant, args.settings)]
     for seed, variant in product(range(*args.seeds), variants):
         path = args.output / args.scheduler / variant.name / f"{seed}.npy"
         if path.exists():
             continue
+        model = models[variant.name]
         model.apply(variant)
         save_images(path, np.stack([np.asarray(draw(model, name, variant.steps, args, seed)) for name in args.classes]))
         print(path, flush=True)
@@ -157,12 +168,13 @@ def time_images(args: argparse.Namespace) -> None:
     from benchmarks.turns import take_turns
     from ppdiffusers_tome.tools.measure.system import describe_machine
 
-    model = load_model(args)
+    models = load_models(args)
 
     def time_image(variant: Variant) -> float:
+        model = models[variant.name]
         model.apply(variant)
         run = lambda: draw(model, "face", variant.steps, args)  # noqa: E731
-        if args.compile is not None:
+        if args.compile is not None or variant.name.endswith(PRECISIONS):
             run()  # which may compile
         return measure_seconds(run)
 
@@ -321,7 +333,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         paths[name].add_argument("--guidance", type=float, default=7.5)
         paths[name].add_argument("--enlarge", type=Path, metavar="FOLDER", help="of drawings, SEED.npy, to draw again")
         paths[name].add_argument("--strength", type=float, default=0.6, help="of drawing again (%(default)s)")
-        paths[name].add_argument("--compile", choices=("float32", "bfloat16"), help="let OpenVINO compute in it")
+        paths[name].add_argument("--compile", choices=PRECISIONS, help="let OpenVINO compute in it")
     paths["table"].add_argument("--seconds", type=Path, default=FOLDER / "seconds.csv", help="(%(default)s)")
     paths["table"].add_argument("--other", metavar="NAME", help="(for each the most steps that cost no more)")
     for name in ("generate", "seconds", "table", "picture"):
