@@ -90,7 +90,7 @@ setup(
     extras_require={
         "cli": CLI,
         "cpu": [
-            "paddlepaddle>=2.6.2,<=3.3.1", "onnxruntime>=1.20", "openvino>=2026.4,<2027", "xxhash>=3",
+            "paddlepaddle>=2.6.2,<=3.3.1", "openvino>=2026.4,<2027", "xxhash>=3",
             *FRESH_ENVIRONMENT, *CLI,
         ],
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1", *FRESH_ENVIRONMENT, *CLI],

@@ -21,7 +21,7 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import Contents, put_scales
-from ppdiffusers_tome.compilation.kernels import use_kernels
+from ppdiffusers_tome.compilation.slices import compute_in_slices
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.compilation.twin import COMPILED, StepCall, make_twin, run_twin
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
@@ -248,7 +248,7 @@ class CompiledModel:
         twin = make_twin(layer, {id(x): x for x in contents.tensors})
         args, kwargs, predicted, reductions, scales = put_tensors(arguments, tensors)
         put_scales(twin, scales)
-        use_kernels(twin)
+        compute_in_slices(twin)
         computed = StepCall(predicted, reductions, step.stores_values)
         expected = run_twin(twin, args, kwargs, step.call, computed)
         result, bound = program.run(tensors), BOUNDS[self.precision]

@@ -163,7 +163,7 @@ def measure(row: Row, repeats: int, folder: Path, compares: bool) -> dict[str, A
     """
     from ppdiffusers_tome.compilation.api import compile_cpu, uncompile_cpu
     from ppdiffusers_tome.compilation.comparison import measure_difference
-    from ppdiffusers_tome.compilation.kernels import use_kernels
+    from ppdiffusers_tome.compilation.slices import compute_in_slices
 
     if compares:
         shutil.rmtree(folder, ignore_errors=True)
@@ -183,7 +183,7 @@ def measure(row: Row, repeats: int, folder: Path, compares: bool) -> dict[str, A
             "own_mib": read_mebibytes("RssAnon"),
         }
         if found["compared"]:
-            use_kernels(uncompile_cpu(model))
+            compute_in_slices(uncompile_cpu(model))
             run(1)
             found["difference"] = measure_difference(outputs[0], outputs[-1])
     return found

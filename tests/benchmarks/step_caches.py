@@ -119,7 +119,7 @@ class Model:
     """A model, ready to generate; by Paddle with onnxruntime's kernels, or to be compiled."""
 
     def __init__(self, name: str, scheduler: str, *, uses_kernels: bool = True) -> None:
-        from ppdiffusers_tome.compilation.kernels import use_kernels
+        from benchmarks.onnx_kernels import use_kernels
         from ppdiffusers_tome.patching.models import list_models
         from ppdiffusers_tome.tools.generation.loading import load_pipeline, make_scheduler
 

@@ -13,10 +13,10 @@ import pytest
 
 import tiny
 from benchmarks import results
+from benchmarks.onnx_kernels import AttnProcessor
 from benchmarks.random_models import random_model
 from benchmarks.variants import VARIANTS, apply_variant
 from benchmarks.workloads import Case, load_workload
-from ppdiffusers_tome.compilation.kernels import AttnProcessor
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.patching.blocks import find_blocks
 

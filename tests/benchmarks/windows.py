@@ -59,7 +59,7 @@ class WindowProcessor:
     """Attention processor that runs a layer of self-attention in windows."""
 
     def __init__(self, division: int, *, moves: bool) -> None:
-        from ppdiffusers_tome.compilation.kernels import AttnProcessor
+        from benchmarks.onnx_kernels import AttnProcessor
 
         self.division, self.moves, self.num_calls, self.attend = division, moves, 0, AttnProcessor()
 
@@ -150,7 +150,7 @@ def measure_layers(sides: Sequence[int], channels: int, num_heads: int, repeats:
     import paddle
     from ppdiffusers.models.attention_processor import Attention
 
-    from ppdiffusers_tome.compilation.kernels import AttnProcessor
+    from benchmarks.onnx_kernels import AttnProcessor
     from ppdiffusers_tome.merging.grid import Grid
     from ppdiffusers_tome.merging.matching import match_tokens
     from ppdiffusers_tome.merging.partition import random_partition

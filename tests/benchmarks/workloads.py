@@ -54,7 +54,7 @@ def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
     """
     import paddle
 
-    from ppdiffusers_tome.compilation.kernels import use_kernels
+    from benchmarks.onnx_kernels import use_kernels
 
     if case.dtype != "float32" and paddle.get_device() == "cpu":
         raise UserError(f"--dtype {case.dtype} needs a GPU with paddlepaddle-gpu")

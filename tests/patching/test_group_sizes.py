@@ -14,11 +14,11 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor, Sli
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
-from ppdiffusers_tome.compilation import kernels
+from ppdiffusers_tome.compilation import slices
 from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo.specimen import TEXT_DIM, normal
 
-PROCESSORS = [AttnProcessor, kernels.AttnProcessor, lambda: SlicedAttnProcessor(1)]
+PROCESSORS = [AttnProcessor, slices.AttnProcessor, lambda: SlicedAttnProcessor(1)]
 
 
 def transformer() -> Any:

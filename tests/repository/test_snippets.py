@@ -12,7 +12,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome.compilation.kernels import use_kernels
+from ppdiffusers_tome.compilation.slices import compute_in_slices
 from ppdiffusers_tome.patching.models import list_models
 from repository.pages import DOCS, README, ROOT, sections
 
@@ -27,10 +27,10 @@ BLOCKS = {
 }
 
 
-def _use_kernels(pipe: Any) -> None:
+def _compute_in_slices(pipe: Any) -> None:
     """Take the place of a GPU's attention: 1024x1024 in 8 GiB."""
     for _, model in list_models(pipe, denoisers_only=False):
-        use_kernels(model)
+        compute_in_slices(model)
 
 
 def _take_two_steps(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +63,7 @@ def offline(monkeypatch, tmp_path):
         monkeypatch.setattr(ppdiffusers, name, ppdiffusers.StableDiffusionPipeline, raising=False)
     for cls in (getattr(ppdiffusers, f"{name}Pipeline") for name in NAMES):
         monkeypatch.setattr(cls, "__call__", _take_two_steps(cls.__call__))
-        monkeypatch.setattr(cls, "enable_xformers_memory_efficient_attention", _use_kernels, raising=False)
+        monkeypatch.setattr(cls, "enable_xformers_memory_efficient_attention", _compute_in_slices, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")  # a block that is copied runs in a clone
     shutil.copy(ROOT / "examples" / "motorcycle.jpg", "photo.png")

@@ -89,7 +89,7 @@ def test_what_can_be_used_is_listed_with_what_a_missing_package_is_for(home):
     text = " ".join(report(home, before=code).split())
     assert "openvino missing (for compile_cpu, --compile)" in text
     assert "tqdm missing (for the commands)" in text
-    for name in ("onnxruntime", "gradio", "psutil"):
+    for name in ("xxhash", "gradio", "psutil"):
         version = find_version(name)
         assert f"{name} {version}" in text if version else f"{name} missing (for " in text
 

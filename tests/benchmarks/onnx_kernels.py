@@ -1,7 +1,6 @@
-"""Attention and convolutions by onnxruntime's kernels, for the comparison of a program.
+"""Attention and convolutions by onnxruntime's kernels: the baseline of speeds on a CPU.
 
-Plain attention holds the scores of all queries and keys at once, 20 GiB at 1024x1024, and Paddle's convolution unfolds
-the whole image. ``MultiHeadAttention`` keeps the scores of a few queries and keys in the cache, as in FlashAttention-2
+``MultiHeadAttention`` keeps the scores of a few queries and keys in the cache, as in FlashAttention-2
 (Dao 2023), and ``Conv`` unfolds a few pixels at a time. Both give Paddle's numbers to rounding, on its memory.
 """
 
@@ -13,104 +12,52 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle.nn import Conv2D, Layer
-from ppdiffusers.models import attention_processor
-from ppdiffusers.models.attention_processor import Attention, XFormersAttnProcessor
-from ppdiffusers.models.lora import LoRACompatibleConv
-from ppdiffusers.utils import USE_PEFT_BACKEND
+from paddle.nn import Layer
+from ppdiffusers.models.attention_processor import Attention
 
+from ppdiffusers_tome.compilation import slices
 from ppdiffusers_tome.cpu import count_threads
-from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.override import replace_inner_forward
 
 _Attribute = int | tuple[int, ...]
-_CONVOLUTIONS = (Conv2D.forward, LoRACompatibleConv.forward)  # a subclass may have a ``forward`` of its own
 
 
 def use_kernels(model: Layer) -> None:
     """Let kernels compute a model's plain attention and convolutions.
 
-    It is for good, and no gradients pass: give a twin, not a user's model. Other processors stay, and without
-    onnxruntime all of them.
+    It is for good, and no gradients pass. Other processors stay.
     """
-    try:
-        _make_session("Add", 2, (), 1)
-    except Exception as error:  # of a broken installation, anything
-        warn_user(
-            f"onnxruntime cannot be used ({type(error).__name__}: {error}), so programs are compared with Paddle's own "
-            "attention and convolutions, which take longer, and gigabytes for a large image; pip install "
-            "'onnxruntime>=1.20'"
-        )
-        return
     for layer in model.sublayers(include_self=True):
-        if _is_plain(getattr(layer, "processor", None)):
+        if slices.is_plain(getattr(layer, "processor", None)):
             layer.set_processor(AttnProcessor())
-        if type(layer).forward in _CONVOLUTIONS:
+        if type(layer).forward in slices.CONVOLUTIONS:
             replace_inner_forward(layer, None, MethodType(_convolve, layer))
 
 
-def _is_plain(processor: Any) -> bool:
-    # In ppdiffusers 0.29.1 the default is xFormers' processor, which tries a GPU kernel and then computes plainly.
-    if type(processor) is XFormersAttnProcessor:
-        return processor.attention_op is None and paddle.get_device() == "cpu"
-    return type(processor) is attention_processor.AttnProcessor
-
-
-class AttnProcessor(attention_processor.AttnProcessor):
+class AttnProcessor(slices.AttnProcessor):
     """Compute plain attention by a kernel.
 
     By its name ToMe knows that a mask is for the keys of its tokens.
     """
 
-    def __call__(
-        self, attn: Any, hidden_states: paddle.Tensor, encoder_hidden_states: paddle.Tensor | None = None,
-        attention_mask: paddle.Tensor | None = None, temb: paddle.Tensor | None = None, scale: float = 1.0,
-        **kwargs: Any,
-    ) -> paddle.Tensor:  # fmt: skip
-        """Compute attention, of tokens or, in a VAE, of an image's pixels."""
-        lora_scale = () if USE_PEFT_BACKEND else (scale,)
-        x = hidden_states if attn.spatial_norm is None else attn.spatial_norm(hidden_states, temb)
-        image_shape = x.shape if x.ndim == 4 else None
-        if image_shape is not None:
-            x = x.flatten(2).transpose([0, 2, 1])
-        batch, num_keys, _ = x.shape if encoder_hidden_states is None else encoder_hidden_states.shape
-        mask = attn.prepare_attention_mask(attention_mask, num_keys, batch)
-        if attn.group_norm is not None:
-            x = attn.group_norm(x.transpose([0, 2, 1])).transpose([0, 2, 1])
-        context = x
-        if encoder_hidden_states is not None:
-            context = encoder_hidden_states
-            if attn.norm_cross is not None:
-                context = attn.norm_encoder_hidden_states(context)
-        query, key, value = attn.to_q(x, *lora_scale), attn.to_k(context, *lora_scale), attn.to_v(context, *lora_scale)
-        x = _attend(attn, query, key, value, mask)
-        x = attn.to_out[1](attn.to_out[0](x, *lora_scale))
-        if image_shape is not None:
-            x = x.transpose([0, 2, 1]).reshape(image_shape)
-        if attn.residual_connection:
-            x = x + hidden_states
-        return x / attn.rescale_output_factor
-
-
-def _attend(
-    attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
-) -> paddle.Tensor:
-    """Compute attention ``[batch, tokens, channels]`` from projections of that kind."""
-    if (
-        not _are_accepted(query, key, value, mask)
-        or query.shape[0] != key.shape[0]  # a text for several images is broadcast
-        or getattr(attn.get_attention_scores, "__func__", None) is not Attention.get_attention_scores
-        or (mask is not None and mask.shape != [query.shape[0], attn.heads, 1, key.shape[1]])  # it differs by query
-    ):
-        query, key, value = (attn.head_to_batch_dim(x) for x in (query, key, value))
-        return attn.batch_to_head_dim(paddle.matmul(attn.get_attention_scores(query, key, mask), value))
-    shape = [query.shape[0], query.shape[1], value.shape[2]]
-    if mask is not None:
-        query, key = _append_mask_channel(query, key, mask, attn.scale)
-    # The kernel's own scale is 1 / sqrt(channels); the query takes the rest, so that all scales share a session.
-    factor = attn.scale * math.sqrt(query.shape[2] / attn.heads)
-    query = query if math.isclose(factor, 1) else query * factor
-    return _compute("com.microsoft.MultiHeadAttention", (query, key, value), shape, num_heads=attn.heads)
+    def attend(
+        self, attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
+    ) -> paddle.Tensor:
+        """Compute attention ``[batch, tokens, channels]`` from projections of that kind."""
+        if (
+            not _are_accepted(query, key, value, mask)
+            or query.shape[0] != key.shape[0]  # a text for several images is broadcast
+            or getattr(attn.get_attention_scores, "__func__", None) is not Attention.get_attention_scores
+            or (mask is not None and mask.shape != [query.shape[0], attn.heads, 1, key.shape[1]])  # differs by query
+        ):
+            return super().attend(attn, query, key, value, mask)
+        shape = [query.shape[0], query.shape[1], value.shape[2]]
+        if mask is not None:
+            query, key = _append_mask_channel(query, key, mask, attn.scale)
+        # The kernel's own scale is 1 / sqrt(channels); the query takes the rest, so that all scales share a session.
+        factor = attn.scale * math.sqrt(query.shape[2] / attn.heads)
+        query = query if math.isclose(factor, 1) else query * factor
+        return _compute("com.microsoft.MultiHeadAttention", (query, key, value), shape, num_heads=attn.heads)
 
 
 def _append_mask_channel(
