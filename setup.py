@@ -18,7 +18,6 @@ CLI = [
     "pillow>=10.1",  # ImageFont.load_default of any size
     "psutil>=5.9",
     "scikit-image>=0.22,<0.25",
-    "scipy>=1.11,<2",
     "tqdm>=4.60",  # with delay=
 ]
 # Bounds that ppdiffusers and paddlenlp need and do not set: newer ones fail on import.

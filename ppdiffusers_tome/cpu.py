@@ -10,16 +10,15 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from numbers import Integral
 from pathlib import Path
-from typing import ClassVar
 
 from ppdiffusers_tome.settings.bounds import Bounds
 
 _CPU_INFO, _OWN_GROUPS, _GROUPS = Path("/proc/cpuinfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _PROCESS_MEMORY = Path("/proc/self/statm")
-# By the controller that a process's groups name, which version 2 of control groups does not.
-_QUOTA_FILES = {"": ["cpu.max"], "cpu": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]}
+_QUOTA_FILES = (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"])  # of version 2 of control groups, and of 1
 _MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"
 _BLOCKTIME_VARIABLE = "KMP_BLOCKTIME"  # in milliseconds
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
@@ -31,7 +30,9 @@ PRECISIONS = {
     "int8": ("amx_int8", "avx512_vnni", "avx_vnni"),
 }
 _THREADS = Bounds(Integral, "a whole number, 1 or more, or None for one a core", 1, or_none=True)
-_memory_is_kept = False  # a state of the process, as its memory is
+# States of the process, as its memory is.
+_memory_is_kept = False
+_chosen_threads = 0  # that ``prepare_cpu`` was given last
 
 
 def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
@@ -42,8 +43,8 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
     the first image. Images are the same but for the last bits.
 
     Args:
-        threads: of Paddle's operators, 1 or more; None for ``OMP_NUM_THREADS`` in the environment, or else one a core,
-            in a container as many as its quota allows.
+        threads: of Paddle's operators, 1 or more; None for those of an earlier call, ``OMP_NUM_THREADS`` in the
+            environment, or else one a core, in a container as many as its quota allows.
         keep_memory: False where memory is short, or the CPU is shared: freed memory then goes back to the system.
 
     Returns:
@@ -57,7 +58,9 @@ def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
         >>> prepare_cpu()  # doctest: +SKIP
         2
     """
-    threads = _THREADS.check("threads", threads) or choose_threads()
+    global _chosen_threads
+    _chosen_threads = _THREADS.check("threads", threads) or _chosen_threads
+    threads = choose_threads()
     os.environ[_THREADS_VARIABLE] = str(threads)
     if "paddle" in sys.modules:
         sys.modules["paddle"].base.core.set_num_threads(threads)
@@ -94,25 +97,17 @@ def keeps_freed_memory() -> bool:
     return _memory_is_kept
 
 
-class _MallocCounts(ctypes.Structure):
-    """``mallinfo2`` of glibc's malloc.h."""
-
-    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _names.split()]
-
-
 def measure_used_memory() -> int:
-    """Measure the bytes that this process has allocated and not freed.
+    """Give freed memory back, and measure what this process holds.
 
-    Kept but freed memory is none of them. Where the C library does not count them, it is the memory of the process.
+    Returns:
+        Bytes of its own memory, without mapped files; 0 where the system does not tell.
     """
-    with suppress(OSError, AttributeError):
-        count = ctypes.CDLL(None).mallinfo2
-        count.restype = _MallocCounts
-        found = count()
-        return found.uordblks + found.hblkhd
+    with suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):
-        return int(_PROCESS_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident, shared, *_ = map(int, _PROCESS_MEMORY.read_text().split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
@@ -144,7 +139,7 @@ def let_threads_sleep() -> None:
 
 def choose_threads() -> int:
     """Return the threads that the user asks for, or else one a core."""
-    return _read_threads() or count_usable_cores()
+    return _chosen_threads or _read_threads() or count_usable_cores()
 
 
 def has_precision(precision: str) -> bool:
@@ -154,9 +149,9 @@ def has_precision(precision: str) -> bool:
 
 
 def explain_lack(precision: str) -> str:
-    """Say that the processor does not compute in a precision, and what to do."""
+    """Say that the processor is not known to compute in a precision, and what to do."""
     sets = "AMX or AVX-512 BF16" if precision == "bfloat16" else "AMX, AVX-512 VNNI or AVX-VNNI"
-    return f"{precision} needs a processor that computes in it ({sets}), and this one does not; give float32"
+    return f"{precision} needs a processor that is known to compute in it ({sets}), and this one is not; give float32"
 
 
 def find_processor_name() -> str | None:
@@ -181,12 +176,6 @@ def _read_threads() -> int:
     return int(given) if given.isdecimal() else 0
 
 
-def count_threads() -> int:
-    """Return how many threads Paddle uses, as the environment says."""
-    given = os.environ.get(_THREADS_VARIABLE, "")
-    return int(given) if given.isdecimal() and int(given) else 1
-
-
 def count_usable_cores() -> int:
     """Return the number of cores that this process may use."""
     try:
@@ -198,14 +187,19 @@ def count_usable_cores() -> int:
 
 def _list_quotas() -> Iterator[int]:
     """Yield how many cores each control group of this process may use."""
+    for group, names in product(list_control_groups("cpu"), _QUOTA_FILES):
+        with suppress(OSError, ValueError):  # usable microseconds of a period; without a quota "max" or -1
+            quota, period = map(int, " ".join((group / name).read_text() for name in names).split())
+            if quota > 0:
+                yield -(-quota // period)
+
+
+def list_control_groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control groups, and those above."""
     for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else ():
         _, controllers, path = line.split(":", 2)
-        for controller in _QUOTA_FILES.keys() & set(controllers.split(",")):
-            group = _GROUPS / controller / path.strip("/")
-            # A group has the quotas above it, too; a container may see its own as the topmost, and the host's path.
-            for folder in (group, *group.parents):
-                with suppress(OSError, ValueError):  # usable microseconds of a period; without a quota "max" or -1
-                    texts = [(folder / name).read_text() for name in _QUOTA_FILES[controller]]
-                    quota, period = map(int, " ".join(texts).split())
-                    if quota > 0:
-                        yield -(-quota // period)
+        # Version 1 of control groups has a folder for each controller; version 2 names none.
+        for folder in {"", controller} & set(controllers.split(",")):
+            group = _GROUPS / folder / path.strip("/")
+            # A group has the limits above it, too; a container may see its own as the topmost, and the host's path.
+            yield from (group, *group.parents)

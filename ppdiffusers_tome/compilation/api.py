@@ -24,7 +24,8 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
     The denoisers (UNets, ControlNets, transformers) and the VAE run as programs that OpenVINO compiles, one for each
     kind of call (size, batch, length of the text, settings of ToMe, kind of step), made in seconds when it is first
     met. The first result of each in a user's processes is compared with Paddle's own: beyond 0.1% in float32, 10% in
-    bfloat16 or 25% in 8 bits (root mean square) it is not used. The process is set up as ``prepare_cpu`` does.
+    bfloat16 or 25% in 8 bits (root mean square; 10% of what a cache keeps in float32) it is not used. The process is
+    set up as ``prepare_cpu`` does.
 
     A program is made of code of Paddle and ppdiffusers alone. A model with anything else in it (a processor or hook of
     one's own, another package's cache) is computed by Paddle, and so are gradients, training and what OpenVINO cannot

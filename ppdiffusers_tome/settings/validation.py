@@ -13,7 +13,7 @@ from ppdiffusers_tome.settings.bounds import check_type, to_python
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
-_FRACTION = f"a number, the fraction of tokens to merge, such as 0.5, or the name of a preset ({', '.join(PRESETS)})"
+_FRACTION = "a number, the fraction of tokens to merge, such as 0.5"
 
 
 def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,4 +100,4 @@ def _suggest_config(ratio: Any) -> str:
         return f"; call ToMeConfig.preset({ratio!r}), or apply_tome({ratio!r})"
     if isinstance(ratio, str | PathLike) and str(ratio).endswith(".json"):
         return f"; pass a file of settings as config={str(ratio)!r}"
-    return did_you_mean(ratio, PRESETS) if isinstance(ratio, str) else ""
+    return f"; the presets are {', '.join(PRESETS)}{did_you_mean(ratio, PRESETS)}" if isinstance(ratio, str) else ""

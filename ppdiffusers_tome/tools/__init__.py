@@ -1,1 +1,1 @@
-"""The command line, the page and what they share."""
+"""The command line, and what it shares with the page in ``examples/play``."""

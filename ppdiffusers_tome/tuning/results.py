@@ -24,7 +24,7 @@ LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 
 
 def list_candidates(
-    candidates: Sequence[ToMeConfig] | None, steps: Iterable[int | None]
+    candidates: Iterable[ToMeConfig] | None, steps: Iterable[int | None]
 ) -> list[ToMeConfig]:
     """List the settings to try, by default those that suit the calls.
 
@@ -33,11 +33,14 @@ def list_candidates(
     if candidates is None:
         has_no_cache = any(number is not None and number < MIN_STEPS for number in steps)
         return [config for config in CANDIDATES if not (config.cache and has_no_cache)]
-    for each in candidates:
-        check_type(each, ToMeConfig, "settings, as in candidates=[ToMeConfig(0.3), ToMeConfig(0.5)]", "candidates: ")
-    if not candidates:
+    accepted = "settings, as in candidates=[ToMeConfig(0.3), ToMeConfig(0.5)]"
+    check_type(candidates, Iterable, accepted, "candidates: ")
+    configs = list(candidates)
+    for each in configs:
+        check_type(each, ToMeConfig, accepted, "candidates: ")
+    if not configs:
         raise ToMeValueError("there is nothing to try: candidates has no settings")
-    return list(dict.fromkeys(candidates))
+    return list(dict.fromkeys(configs))
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,7 @@ from zoo.prior_transformer import SPECIMEN as PRIOR
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
 STRIDE = r"must be a whole number of tokens, 1 or more, such as 2"
 LEVELS = r"must be 1, 2, 4, 8 or None \(the finest level of the model\)"
-NUMBER = (
-    r"must be a number, the fraction of tokens to merge, such as 0\.5, or the name of a preset "
-    r"\(balanced, quality\); got "
-)
+NUMBER = r"must be a number, the fraction of tokens to merge, such as 0\.5; got "
 
 # Settings, the kind of error, its sentence.
 BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
@@ -204,8 +201,10 @@ def test_what_is_no_model_is_refused(value: Any, function: Callable[[Any], Any])
 def test_a_preset_that_is_nearly_right_is_suggested() -> None:
     with pytest.raises(ToMeValueError, match=r"the presets are balanced, quality; did you mean balanced\?"):
         ToMeConfig.preset("balancd")
-    with pytest.raises(ToMeTypeError, match="did you mean quality"):
+    with pytest.raises(ToMeTypeError, match=r"the presets are balanced, quality; did you mean quality\?"):
         ToMeConfig("qualty")
+    with pytest.raises(ToMeTypeError, match=r"such as 0\.5; got str; call ToMeConfig.preset\('quality'\)"):
+        ToMeConfig("quality")
     with pytest.raises(ToMeError, match=r"did you mean balanced\?"):
         apply_tome(unet(), config="balancd")
 

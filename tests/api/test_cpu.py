@@ -175,6 +175,8 @@ print(prepare_cpu({given}), os.environ["OMP_NUM_THREADS"], keeps_freed_memory(),
     assert run(code.format(before="", given="3, keep_memory=False"), **environment).split()[::2] == ["3", "False"]
     for before in ("", "import paddle"):  # a number that the user asked for stays
         assert run(code.format(before=before, given=""), OMP_NUM_THREADS="1").split()[0] == "1"
+    again = "prepare_cpu(1); import paddle"  # and so does one that a program set
+    assert run(code.format(before=f"from ppdiffusers_tome import prepare_cpu; {again}", given="")).split()[0] == "1"
     before = os.environ.get("OMP_NUM_THREADS")
     with pytest.raises(ToMeValueError, match="threads=0 must be a whole number, 1 or more"):
         cpu.prepare_cpu(0)

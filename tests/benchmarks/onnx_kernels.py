@@ -5,6 +5,7 @@
 """
 
 import math
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from types import MethodType
@@ -16,7 +17,6 @@ from paddle.nn import Layer
 from ppdiffusers.models.attention_processor import Attention
 
 from ppdiffusers_tome.compilation import slices
-from ppdiffusers_tome.cpu import count_threads
 from ppdiffusers_tome.patching.override import replace_inner_forward
 
 _Attribute = int | tuple[int, ...]
@@ -108,7 +108,7 @@ def _compute(
     # ``paddle.empty`` takes the default device, which may be a GPU.
     output = paddle._C_ops.empty(shape, paddle.float32, inputs[0].place)
     inputs = [x.contiguous() for x in inputs]  # which live until the kernel has read them
-    session = _make_session(operator, len(inputs), tuple(attributes.items()), count_threads())
+    session = _make_session(operator, len(inputs), tuple(attributes.items()), int(os.environ["OMP_NUM_THREADS"]))
     binding = session.io_binding()
     for number, x in enumerate(inputs):
         binding.bind_input(str(number), "cpu", 0, np.float32, x.shape, x.data_ptr())

@@ -142,7 +142,7 @@ class TestWithPrograms:
     @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
     def test_a_precision_needs_a_processor(self, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(api, "has_precision", lambda name: False)
-        with pytest.raises(ToMeValueError, match=f"{precision} needs a processor .* this one does not; give float32"):
+        with pytest.raises(ToMeValueError, match=f"{precision} needs a processor .* this one is not; give float32"):
             compile_cpu(tiny.small_unet(), precision)
 
     def test_bfloat16_without_a_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from ppdiffusers_tome import cpu
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.measure import memory
 from tools.cli.conftest import PROMPT
@@ -16,6 +17,8 @@ from tools.cli.conftest import PROMPT
 GIB = 2**30
 LIMITS = {
     "none": {"memory.max": "max", "memory.current": "x", "memory.stat": ""},
+    "of a group inside": {"a/b/memory.max": 8 * GIB, "a/b/memory.current": 6 * GIB,
+                          "a/b/memory.stat": f"inactive_file {GIB}\nactive_file {GIB // 2}\n"},
     "version 2": {"memory.max": 8 * GIB, "memory.current": 6 * GIB,
                   "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file {GIB // 2}\n"},
     "version 1": {"memory/memory.limit_in_bytes": 8 * GIB, "memory/memory.usage_in_bytes": 6 * GIB,
@@ -26,10 +29,11 @@ LIMITS = {
 @pytest.mark.parametrize("kind", LIMITS)
 def test_limits_of_containers_count(kind, tmp_path, monkeypatch):
     """8 GiB, of which 6 are in use, 1.5 of them by cached files."""
-    (tmp_path / "memory").mkdir()
-    for name, content in LIMITS[kind].items():
+    for name, content in {**LIMITS[kind], "own": "4:memory:/\n0::/a/b\n"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(str(content))
-    monkeypatch.setattr(memory, "_CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
+    monkeypatch.setattr(cpu, "_OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=32 * GIB))
     free, total = (32, 64) if kind == "none" else (3.5, 8)
     assert (memory.get_free_memory(), memory.get_total_memory()) == (free * GIB, total * GIB)

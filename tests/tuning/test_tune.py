@@ -136,7 +136,7 @@ class TestCandidates:
     def test_few_steps_have_no_cache_and_given_ones_are_tried_once_in_their_order(self):
         without_cache = [config for config in CANDIDATES if not config.cache]
         assert list_candidates(None, [20, 8]) == without_cache
-        assert list_candidates([STRONG, MILD, STRONG], [2]) == [STRONG, MILD]
+        assert list_candidates(iter([STRONG, MILD, STRONG]), [2]) == [STRONG, MILD]
 
 
 @pytest.mark.once
@@ -224,6 +224,7 @@ class TestOnAPipeline:
             (dict(call="a cat"), ToMeTypeError, r"call='a cat' must be the arguments .* in call=\{'prompt': 'a cat'\}"),
             (dict(call=[]), ToMeTypeError, r"call=\[\] must be the arguments"),
             (dict(candidates=[]), ToMeValueError, "there is nothing to try: candidates has no settings"),
+            (dict(candidates=MILD), ToMeTypeError, "candidates: ToMeConfig.* must be settings"),
             (dict(candidates=["balanced"]), ToMeTypeError, "candidates: 'balanced' must be settings.*got str"),
             (dict(psnr=-1), ToMeValueError, "psnr=-1 must be"),
             (dict(added=dict(guidance_scal=3)), ToMeTypeError, "does not take; did you mean guidance_scale"),

@@ -49,7 +49,7 @@ class GridOverride(Override):
         if not adapter.grid_from_values:
             grid = adapter.find_grid(self.parent, *inputs)
             if grid is not None and min(grid.height, grid.width) < 0:
-                require_eager("a dynamic height or width")
+                require_eager("a dynamic height or width", "give both in the InputSpec")
             return grid
         require_eager(f"a grid given by the values of {' and '.join(map(str, adapter.grid_inputs))}", "remove_tome")
         known, versions = self._known, [tensor.inplace_version for tensor in inputs]

@@ -48,9 +48,8 @@ class PointCall:
         reduction, merge_point = self.reduction, self.merge_point
         if not merge_point.text:
             return reduction.reduce(tokens)
-        text_first = merge_point.text_first
-        image, text = TokenSpan(reduction.num_tokens, text_first).split(tokens)
-        return TokenSpan(reduction.num_left, text_first).join(reduction.reduce(image), text)
+        image, text = TokenSpan(reduction.num_tokens, merge_point.text_first).split(tokens)
+        return TokenSpan(reduction.num_left, merge_point.text_first).join(reduction.reduce(image), text)
 
     def restore(self, output: Any) -> Any:
         """Restore the image's tokens in a layer's first or only output."""
@@ -61,8 +60,5 @@ class PointCall:
         num_text = output.shape[1] - reduction.num_left
         if num_text < 0 or (num_text > 0 and not merge_point.text):
             return output  # not of merged tokens: a function of the user may replace the output
-        if num_text == 0:
-            return reduction.restore(output)
-        text_first = merge_point.text_first
-        image, text = TokenSpan(reduction.num_left, text_first).split(output)
-        return TokenSpan(reduction.num_tokens, text_first).join(reduction.restore(image), text)
+        image, text = TokenSpan(reduction.num_left, merge_point.text_first).split(output)
+        return TokenSpan(reduction.num_tokens, merge_point.text_first).join(reduction.restore(image), text)

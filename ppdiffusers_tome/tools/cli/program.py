@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.commands import commands
-from ppdiffusers_tome.tools.console.extras import require_extra
+from ppdiffusers_tome.tools.console.extras import require_modules
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
 from ppdiffusers_tome.tools.console.process import prepare_process
@@ -47,7 +47,8 @@ def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
     args = None
     try:
         args = parse(parser, sys.argv[1:] if argv is None else argv)
-        require_extra(getattr(args.command, "EXTRA", "cli"), args.parser.prog.split()[-1])
+        if getattr(args.command, "NEEDS_MODULES", True):
+            require_modules(args.parser.prog.split()[-1])
         prepare_process(keep_memory=args.keep_memory)
         with shorten_warnings():
             args.command.run(args)

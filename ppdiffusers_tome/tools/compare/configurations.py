@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.text import format_setting
+from ppdiffusers_tome.settings.text import format_count, format_setting
 from ppdiffusers_tome.tools.console.tome_arguments import (
     DEFAULT_PRESET,
     get_tome_overrides,
     name_option,
     refuse_conflicts,
 )
-from ppdiffusers_tome.tools.measure.units import format_count
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline

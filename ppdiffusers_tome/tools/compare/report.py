@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.compare.configurations import Configuration
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.tables import Page, Table
@@ -17,7 +18,7 @@ from ppdiffusers_tome.tools.images import read_image, write_image
 from ppdiffusers_tome.tools.measure.meter import find_highest_peak
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median
-from ppdiffusers_tome.tools.measure.units import format_bytes, format_count, format_seconds
+from ppdiffusers_tome.tools.measure.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from PIL import Image

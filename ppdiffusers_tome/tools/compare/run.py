@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
@@ -20,7 +21,7 @@ from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.system import describe_machine
-from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_count
+from ppdiffusers_tome.tools.measure.units import NOT_MEASURED
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,10 +13,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from ppdiffusers_tome.cpu import PRECISIONS, has_precision
+from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.console.extras import MODULES
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
-from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
+from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.version import __version__
 
 TESTED = ("0.24.1", "0.29.0", "0.29.1")  # versions of ppdiffusers
@@ -25,7 +26,7 @@ _REPORTED = ("paddlepaddle", "paddlepaddle-gpu", "ppdiffusers", "paddlenlp", "nu
 # What each package that may be missing is for.
 _OPTIONAL = {
     **dict.fromkeys(("openvino", "xxhash"), "compile_cpu, --compile"), "gradio": "play",
-    **dict.fromkeys(MODULES["cli"], "the commands"),
+    **dict.fromkeys(MODULES, "the commands"),
 }  # fmt: skip
 # Variables that change what Paddle computes, how fast, or how text is read and written.
 _SHOWN = re.compile(

@@ -6,10 +6,10 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.figures.merging import draw_groups
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.settings import format_run
-from ppdiffusers_tome.tools.measure.units import format_count
 from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock
 
 

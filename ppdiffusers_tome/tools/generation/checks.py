@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.cpu import explain_lack, has_precision
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.text import shorten_repr
+from ppdiffusers_tome.settings.text import format_count, shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE, check_text
 from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE, ImageSettings
 from ppdiffusers_tome.tools.measure.system import has_only_cpu
-from ppdiffusers_tome.tools.measure.units import format_count
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline

@@ -14,6 +14,7 @@ from PIL import Image
 from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation.checks import check_scheduler
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
@@ -21,7 +22,6 @@ from ppdiffusers_tome.tools.generation.sampling import generate_image, get_nativ
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.meter import Meter
-from ppdiffusers_tome.tools.measure.units import format_count
 from ppdiffusers_tome.version import __version__
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.generation.models import ModelSource
-from ppdiffusers_tome.tools.measure.units import format_count
 
 DTYPES = ("float32", "float16", "bfloat16")
 SCHEDULERS = {

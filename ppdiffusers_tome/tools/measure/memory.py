@@ -1,12 +1,14 @@
-"""Free and total memory, also of Linux's control groups, and what to do without."""
+"""Free and total memory, also of the process's control groups, and what to do without."""
 
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
+from ppdiffusers_tome.cpu import list_control_groups
+
 _SHORTAGE = re.compile("ResourceExhausted|out of memory|bad_alloc|allocate memory|ALLOC_FAILED", re.IGNORECASE)
 
 
@@ -14,14 +16,14 @@ def get_free_memory() -> int:
     """Return the bytes of memory that this process can still take."""
     import psutil
 
-    return max(0, min([psutil.virtual_memory().available, *(limit - used for limit, used in _read_cgroups())]))
+    return max(0, min([psutil.virtual_memory().available, *(limit - used for limit, used in _list_limits())]))
 
 
 def get_total_memory() -> int:
     """Return the bytes of memory that this process can take at most."""
     import psutil
 
-    return min([psutil.virtual_memory().total, *(limit for limit, _ in _read_cgroups())])
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in _list_limits())])
 
 
 def get_process_peak() -> int | None:
@@ -62,14 +64,12 @@ def explain_shortage(error: Exception) -> str | None:
     return text[:200] or type(error).__name__ if is_shortage else None
 
 
-def _read_cgroups() -> Iterator[tuple[int, int]]:
-    """Yield limit and use of a container's control group in bytes."""
-    for folder, limit, use, prefix in (
-        (_CGROUP_ROOT, "memory.max", "memory.current", ""),
-        (_CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-    ):
+def _list_limits() -> Iterator[tuple[int, int]]:
+    """Yield limit and use of each control group of this process in bytes."""
+    files = (("memory.max", "memory.current", ""), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))
+    for group, (limit, use, prefix) in product(list_control_groups("memory"), files):
         with suppress(OSError, ValueError):  # on another system, or "max", which is no limit
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
             # Cached files make room when memory is needed.
             cached = sum(int(stat.get(f"{prefix}{name}_file", 0)) for name in ("inactive", "active"))
-            yield int((folder / limit).read_text()), int((folder / use).read_text()) - cached
+            yield int((group / limit).read_text()), int((group / use).read_text()) - cached

@@ -1,6 +1,4 @@
-"""Bytes, seconds and counts, as people read them."""
-
-from ppdiffusers_tome.settings.text import format_count as format_count
+"""Bytes and seconds, as people read them."""
 
 NOT_MEASURED = "not measured"
 

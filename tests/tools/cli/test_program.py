@@ -203,7 +203,10 @@ def test_process_uses_all_cores_and_keeps_memory_by_default():
     # A terminal that lacks letters is no traceback.
     done = run("-c", SHOW, "--no-keep-memory", OMP_NUM_THREADS="3", GLOG_minloglevel="0", PYTHONIOENCODING="ascii")
     assert done.stdout.splitlines() == ["3 0 False", "\\u4e00\\u53ea\\u732b.png"]
-    assert run("-c", SHOW, PADDLE_LOCAL_SIZE=str(2 * cores)).stdout.split()[0] == "1"  # ranks share the cores
+    shared = {"PADDLE_LOCAL_SIZE": str(2 * cores)}  # ranks share the cores
+    assert run("-c", SHOW, **shared).stdout.split()[0] == "1"
+    shared["PADDLE_LOCAL_SIZE"] = "1"  # of Paddle's launcher, which sets the other variable to 1
+    assert run("-c", SHOW, **shared, OMP_NUM_THREADS="1").stdout.split()[0] == str(cores)
 
 
 def test_libraries_print_nothing(tmp_path):

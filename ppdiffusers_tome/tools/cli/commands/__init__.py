@@ -1,8 +1,8 @@
 """The program's commands: one module each, found in this folder.
 
 A command has ``HELP`` (a sentence), ``add_arguments(parser)`` and ``run(args)``, and may have ``EXAMPLES`` and
-``EXTRA`` (the extra with its packages, "cli" by default, "" for none). It imports neither Paddle nor anything else that
-is slow before ``run``, as ``ppdiffusers-tome --help`` imports every command.
+``NEEDS_MODULES`` (False where it runs without the packages of the extra ``cli``). It imports neither Paddle nor
+anything else that is slow before ``run``, as ``ppdiffusers-tome --help`` imports every command.
 """
 
 import importlib

@@ -7,7 +7,7 @@ from ppdiffusers_tome.tools.doctor.environment import describe_environment, find
 from ppdiffusers_tome.tools.doctor.imports import try_imports
 
 HELP = "Say what is installed and whether it can be imported, for a bug report."
-EXTRA = ""  # it says what is missing
+NEEDS_MODULES = False  # it says what is missing
 EXAMPLES = """It prints versions, devices and memory, and why Paddle or ppdiffusers cannot be imported. It names no
 users or machines.
 """

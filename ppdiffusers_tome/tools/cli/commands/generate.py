@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET, add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.files import prepare_folder
@@ -21,7 +22,7 @@ from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 from ppdiffusers_tome.tools.measure.memory import get_process_peak
 from ppdiffusers_tome.tools.measure.meter import explain_peak, find_highest_peak
 from ppdiffusers_tome.tools.measure.system import get_device_name
-from ppdiffusers_tome.tools.measure.units import format_bytes, format_count
+from ppdiffusers_tome.tools.measure.units import format_bytes
 
 HELP = "Generate images from prompts with token merging."
 EXAMPLES = """Stopped at any moment, the same command generates what is missing. The processes of Paddle's launcher
