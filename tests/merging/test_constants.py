@@ -13,13 +13,6 @@ from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.plan import Plan
 
 
-def reduce_at(side: int, ratio: float, method: str) -> None:
-    layout = Layout(Grid(side, side))
-    config = ToMeConfig(ratio, method=method, **({"tile": 4} if method == "tome" else {}))
-    x = paddle.zeros([1, layout.num_tokens, 2])
-    Plan(config, layout, layout.grid.num_merged(ratio), timestep=paddle.to_tensor([5])).reduce(x)
-
-
 @dataclass(frozen=True, eq=False)
 class Numbers:
     array: Any
@@ -39,8 +32,14 @@ def test_arrays_become_tensors_once_and_as_long_as_they_are_there() -> None:
 
 def test_a_hundred_sizes_and_ratios_in_turns_keep_what_is_in_use() -> None:
     """The four caches hold 32 entries each."""
+
+    def reduce_at(side: int, config: ToMeConfig) -> None:
+        layout = Layout(Grid(side, side))
+        plan = Plan(config, layout, config.num_merged(layout.grid), timestep=paddle.to_tensor([5]))
+        plan.reduce(paddle.zeros([1, layout.num_tokens, 2]))
+
     for number in (*range(100), *range(100)):
-        for method in ("tome", "todo"):
-            reduce_at(4 + number, 0.5, method)
-        reduce_at(32, 0.1 + number / 200, "todo")  # as of a ramp
+        for config in (ToMeConfig(0.5, tile=4), ToMeConfig(0.5, method="todo")):
+            reduce_at(4 + number, config)
+        reduce_at(32, ToMeConfig(0.1 + number / 200, method="todo"))  # as of a ramp
     assert 0 < len(constants._loaded) <= 32 * 4

@@ -15,9 +15,7 @@ TOKENS, TEXT, HEADS = 12, 5, 2
 
 
 def matching() -> Matching:
-    found = match_tokens(tiny.array((2, TOKENS, 6)), regular_partition(Grid(3, 4), 2, 2), 7)
-    assert found is not None
-    return found
+    return match_tokens(tiny.array((2, TOKENS, 6)), regular_partition(Grid(3, 4), 2, 2), 7)
 
 
 @pytest.mark.parametrize("images", [1, 2])
@@ -51,7 +49,6 @@ def test_sizes_are_added_to_a_mask() -> None:
     found = matching()
     seen = paddle.to_tensor(np.arange(TEXT + found.num_left).reshape(1, 1, 1, -1) != 2)
     got = add_group_size_bias(seen, found, TEXT, paddle.float16, text_first=True)
-    assert got is not None
     assert (got.dtype, got.shape) == (paddle.float16, [2, 1, 1, TEXT + found.num_left])
     numbers = got.astype("float32").numpy()
     assert (numbers[..., 2] <= -9e3).all()

@@ -23,6 +23,7 @@ NO_KERNEL = {
     "full_int_array", "reshape", "reshape2", "share_data_", "squeeze", "squeeze2", "unsqueeze", "unsqueeze2",
 }  # fmt: skip
 
+
 def list_operators(settings: dict[str, Any], dtype: str = "float32") -> dict[str, list[str]]:
     layout, config, stages, before = Layout(GRID), ToMeConfig(**settings), dict[str, list[str]](), 0
     paddle.enable_static()
