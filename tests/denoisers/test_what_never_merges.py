@@ -36,15 +36,15 @@ def input_of(layer: tiny.Model, model: tiny.Model, name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "others"),
+    ("name", "config", "num_others"),
     [("uvit", {}, 1), ("unidiffuser", {}, 4), ("unidiffuser", dict(use_data_type_embedding=False), 3)],
     ids=["uvit", "unidiffuser", "unidiffuser-v0"],
 )
 @pytest.mark.parametrize("tile", [None, 2])
 def test_rows_of_tokens_before_the_grid_hold_nothing_else(
-    name: str, config: dict[str, Any], others: int, tile: int | None
+    name: str, config: dict[str, Any], num_others: int, tile: int | None
 ) -> None:
-    model, prefix = apply_tome(ZOO[name].build(**config), 0.7, tile=tile), others + tiny.TEXT_TOKENS
+    model, prefix = apply_tome(ZOO[name].build(**config), 0.7, tile=tile), num_others + tiny.TEXT_TOKENS
     used = [call.reduction for call in list_merging_calls(name, model)]
     assert len(used) == 3
     for matching in used:
