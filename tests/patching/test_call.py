@@ -113,12 +113,9 @@ class TestMasks:
         unet = apply_tome(tiny.unet(levels=1), 0.5, use_rand=False, **settings)
         block, keep = unet.down_blocks[0].attentions[0].transformer_blocks[0], tiny.keep_mask().numpy()
         # Before ToMe merges, so that matchings are the same and the values alone differ.
-        noise = np.zeros((2, 256, 8), "float32")
-        seen: list[np.ndarray] = []
-        called = watch_blocks(unet)
+        noise, called, seen = np.zeros((2, 256, 8), "float32"), watch_blocks(unet), []
         block.norm1.register_forward_post_hook(lambda layer, inputs, output: output + paddle.to_tensor(noise))
-        attention = block.attn1
-        attention.register_forward_post_hook(lambda layer, inputs, output: seen.append(output.numpy()))
+        block.attn1.register_forward_post_hook(lambda layer, inputs, output: seen.append(output.numpy()))
         given = dict(attention_mask=paddle.to_tensor(keep))
         tiny.run_unet(unet, **given)
         noise[keep == 0] = 7
@@ -127,9 +124,8 @@ class TestMasks:
         if not reduction.keeps_queries:  # a group with a masked token is masked, and so is what comes of it
             owner = reduction.owner.numpy()
             masked = np.isin(owner, owner[masked.ravel()]).reshape(keep.shape)
-        clean = ~masked
-        assert clean.sum() > 50
-        assert np.abs(seen[0] - seen[1])[clean].max() <= 1e-5
+        assert (~masked).sum() > 50
+        assert np.abs(seen[0] - seen[1])[~masked].max() <= 1e-5
         assert np.isfinite(seen[1]).all()
 
     def test_todo_with_a_mask_equals_the_plain_model_with_those_keys_masked(self) -> None:
