@@ -29,7 +29,7 @@ from compilation.comparison import (
     needs_openvino,
     programs_alone,
 )
-from patching.test_processors import load_ip_adapter, load_lora, math_attention, set_sliced, set_xformers
+from patching.test_processors import load_ip_adapter, load_lora, set_sliced, set_xformers
 from ppdiffusers_tome import (
     ToMeTypeError,
     apply_tome,
@@ -43,6 +43,7 @@ from ppdiffusers_tome.compilation import contents
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.tools.recorder import record_merging
+from zoo.specimen import attention_anywhere
 
 pytestmark = needs_openvino
 
@@ -461,8 +462,8 @@ def test_lora_loaded_fused_and_unfused(tmp_path: Path) -> None:
     assert np.abs(check_same(model, plain) - loaded).max() > 1e-3
 
 
-def test_processors_of_ppdiffusers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paddle.nn.functional, "scaled_dot_product_attention_", math_attention(), raising=False)
+@attention_anywhere()
+def test_processors_of_ppdiffusers(tmp_path: Path) -> None:
     model, plain = compile_small_unet(), tiny.small_unet()
     set_xformers(model, tmp_path)
     set_xformers(plain, tmp_path)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tiny
 from merging.test_properties import PROPERTY
-from patching.contract import groups
+from patching.contract import first_arguments, groups
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matching import Matching
@@ -69,18 +69,13 @@ def test_a_block_attends_over_the_groups(config: ToMeConfig, batch: int, height:
     num_merged = config.num_merged(grid)
     assume(num_merged > 0)
     block = model.down_blocks[0].attentions[0].transformer_blocks[0]
-    seen: list[paddle.Tensor] = []
-    hooks = [
-        block.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0])),
-        block.norm2.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0])),
-    ]
+    apply_tome(model, config)
     try:
-        tiny.run_unet(apply_tome(model, config), batch=batch, height=height, width=width, timestep=TIMESTEP)
+        with first_arguments(block) as seen, first_arguments(block.norm2) as seen_behind:
+            tiny.run_unet(model, batch, height, width, TIMESTEP)
     finally:
         remove_tome(model)
-        for hook in hooks:
-            hook.remove()
-    x, after_attention = seen
+    x, after_attention = map(paddle.to_tensor, (*seen, *seen_behind))
     plan = Plan(config, Layout(grid), num_merged, timestep=paddle.to_tensor([TIMESTEP]))
     reduction: Any = plan.reduce(x)
     tokens = block.norm1(x)

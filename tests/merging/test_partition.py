@@ -37,7 +37,8 @@ def test_random_destinations_of_neighbours_steps_and_grids_are_independent() -> 
     agree = {
         "cells": (draws[:, 1:] == draws[:, :-1]).mean(),
         "steps": (draws[1:] == draws[:-1]).mean(),
-        "steps of 20": (draws[20:] == draws[:-20]).mean(), "grids": (draws == other).mean(),
+        "steps of 20": (draws[20:] == draws[:-20]).mean(),
+        "grids": (draws == other).mean(),
     }
     assert all(abs(share - 0.25) < 0.02 for share in agree.values()), agree
 

@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 import pytest
 
+import tiny
 from ppdiffusers_tome.merging import similarity as module
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.partition import random_partition
@@ -21,17 +22,11 @@ from ppdiffusers_tome.merging.tiles import split_by_tile
 CASES = [(Grid(16, 16), 2, 8, None), (Grid(5, 7), 3, 40, None), (Grid(24, 24), 2, 320, 8), (Grid(13, 14), 1, 6, 4)]
 
 
-def tokens_of(grid: Grid, batch: int, channels: int, dtype: str = "float32") -> paddle.Tensor:
-    drawn = np.random.default_rng(7).standard_normal((batch, grid.num_tokens, channels), np.float32)
-    return paddle.to_tensor(drawn).astype(dtype)
-
-
 def search_of(grid: Grid, tile: int | None) -> tuple[paddle.Tensor, paddle.Tensor, int]:
     partition = random_partition(grid, 2, 2, seed=0, timestep=paddle.to_tensor([500]))
     if tile is None:
         return partition.sources, partition.destinations, 1
     tiles = split_by_tile(partition, grid, tile, (2, 2, 1))
-    assert tiles is not None
     return tiles.source_tokens, tiles.destination_tokens, tiles.num_tiles
 
 
@@ -72,7 +67,7 @@ WAYS = {
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("grid", "batch", "channels", "tile"), CASES)
 def test_the_nearest_is_found(find, grid: Grid, batch: int, channels: int, tile: int | None, dtype: str) -> None:
-    x, search = tokens_of(grid, batch, channels, dtype), search_of(grid, tile)
+    x, search = tiny.array((batch, grid.num_tokens, channels)).astype(dtype), search_of(grid, tile)
     cosine, best = find(x, *search)
     assert (cosine.dtype, best.dtype) == (x.dtype, paddle.int64)
     check_found(x, search, cosine, best)
@@ -81,8 +76,7 @@ def test_the_nearest_is_found(find, grid: Grid, batch: int, channels: int, tile:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_compared_in_float32(dtype: str) -> None:
     """So long tokens, whose squares no float16 holds, rank by their direction."""
-    grid = Grid(16, 16)
-    x, search = tokens_of(grid, 2, 320).astype(dtype) * 40, search_of(grid, None)
+    x, search = tiny.array((2, 256, 320)).astype(dtype) * 40, search_of(Grid(16, 16), None)
     cosine, best = find_nearest_on_cpu(x, *search)
     assert cosine.dtype == paddle.float32
     check_found(x.astype("float32"), search, cosine, best)
@@ -128,8 +122,7 @@ def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monk
 
 def test_tokens_that_are_a_view_are_read_as_they_are() -> None:
     """Transposed and sliced tensors share memory on Paddle 3, and numpy reads memory."""
-    grid = Grid(16, 16)
-    x, search = tokens_of(grid, 3, 8), search_of(grid, None)
+    x, search = tiny.array((3, 256, 8)), search_of(Grid(16, 16), None)
     channels_first = x.transpose([0, 2, 1]).clone()
     for view in (x[1:], channels_first.transpose([0, 2, 1])[1:]):
         check_found(x[1:].clone(), search, *find_nearest_on_cpu(view, *search))

@@ -1,7 +1,5 @@
 """ppdiffusers' own port of tomesd, whose methods ours stand in for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ppdiffusers_tome

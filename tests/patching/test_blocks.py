@@ -1,7 +1,5 @@
 """What a block may hold besides plain layers: position embeddings, masks, chunks, prefixes of its own."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -12,43 +10,32 @@ from ppdiffusers.models import Transformer2DModel
 from ppdiffusers.models.attention import BasicTransformerBlock
 
 import tiny
+from patching.contract import first_arguments
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matching import Matching, match_tokens
+from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 
 SIDE, CHANNELS = 8, 8
 
 
 def transformer(**of_block: Any) -> Transformer2DModel:
-    settings = dict(num_attention_heads=2, attention_head_dim=4, in_channels=CHANNELS, norm_num_groups=4)
-    model = tiny.build(Transformer2DModel, **settings)
-    block = tiny.build(
-        BasicTransformerBlock, dim=CHANNELS, num_attention_heads=2, attention_head_dim=4,
-        cross_attention_dim=tiny.CROSS_DIM, **of_block,
-    )  # fmt: skip
+    heads = dict(num_attention_heads=2, attention_head_dim=4)
+    model = tiny.build(Transformer2DModel, in_channels=CHANNELS, norm_num_groups=4, **heads)
+    block = tiny.build(BasicTransformerBlock, dim=CHANNELS, cross_attention_dim=tiny.CROSS_DIM, **heads, **of_block)
     model.transformer_blocks = paddle.nn.LayerList([block])
-    model.eval()
     return tiny.make_denoiser(model)
 
 
+@paddle.no_grad()
 def run(model: Transformer2DModel, **kwargs: Any) -> np.ndarray:
-    with paddle.no_grad():
-        return model(tiny.array((2, CHANNELS, SIDE, SIDE)), tiny.text(), **kwargs).sample.numpy()
-
-
-def tokens_of(block: tiny.Model, model: Transformer2DModel) -> paddle.Tensor:
-    seen: list[paddle.Tensor] = []
-    helper = block.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
-    run(model)
-    helper.remove()
-    return seen[0]
+    return model(tiny.array((2, CHANNELS, SIDE, SIDE)), tiny.text(), **kwargs).sample.numpy()
 
 
 @paddle.no_grad()
 def run_block_by_hand(block: Any, x: paddle.Tensor, num_merged: int, mask: paddle.Tensor | None = None) -> np.ndarray:
     """The block written out with ToMe around attn1, as in the paper: after the norm and the position embedding."""
-    matching: Matching = match_tokens(x, regular_partition(Grid(SIDE, SIDE), 2, 2), num_merged)
+    matching = match_tokens(x, regular_partition(Grid(SIDE, SIDE), 2, 2), num_merged)
     hidden = block.norm1(x)
     if block.pos_embed is not None:
         hidden = block.pos_embed(hidden)
@@ -73,8 +60,9 @@ def test_a_block_equals_the_block_written_out(num_merged: int, special: str) -> 
     masked = special == "mask"
     bias = paddle.to_tensor((1 - keep[:, None]) * -10000) if masked else None
     given = {"attention_mask": paddle.to_tensor(keep)} if masked else {}
-    expected = run_block_by_hand(block, tokens_of(block, model), num_merged, bias)
-    plain = run(model, **given)
+    with first_arguments(block) as tokens:
+        plain = run(model, **given)
+    expected = run_block_by_hand(block, paddle.to_tensor(tokens[0]), num_merged, bias)
     outputs: list[np.ndarray] = []
     apply_tome(model, (num_merged + 0.5) / SIDE**2, use_rand=False)
     block.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output.numpy()))
@@ -96,41 +84,31 @@ def test_text_mask_as_long_as_the_tokens_is_left_alone() -> None:
     assert np.abs(masked - cut).max() <= 1e-5
 
 
-def chunk(model: tiny.Model, size: int | None, dim: int) -> None:
+def chunk(model: tiny.Model, size: int, dim: int) -> tiny.Model:
     for layer in model.sublayers():
         if isinstance(layer, BasicTransformerBlock):
             layer.set_chunk_feed_forward(size, dim)
+    return model
 
 
-class TestChunkedFeedForward:
+@pytest.mark.parametrize("ratio", [0.1, 0.3, 0.5, 0.7])
+@pytest.mark.parametrize(("size", "dim"), [(32, 1), (64, 1), (1, 0)])
+def test_merging_a_chunked_mlp_warns_once_and_leaves_it_unmerged(ratio: float, size: int, dim: int) -> None:
     """The port crashes where the chunk does not divide the tokens that are left."""
-
-    @pytest.mark.parametrize("ratio", [0.1, 0.3, 0.5, 0.7])
-    @pytest.mark.parametrize(("size", "dim"), [(32, 1), (64, 1), (1, 0)])
-    def test_merging_the_mlp_warns_once_and_leaves_the_mlp_unmerged(self, ratio: float, size: int, dim: int) -> None:
-        unet = tiny.unet()
-        chunk(unet, size, dim)
-        expected = tiny.run_unet(apply_tome(unet, ratio, max_downsample=2))
-        apply_tome(unet, ratio, max_downsample=2, merge_mlp=True)
-        with pytest.warns(UserWarning, match=r"so it runs unmerged: feed-forward chunking") as caught:
-            outputs = [tiny.run_unet(unet) for _ in range(2)]
-        # A chunk of 64 is the whole of the coarser grid's tokens, which can merge.
-        if (size, dim) != (64, 1):
-            assert all(np.array_equal(output, expected) for output in outputs)
-        assert len([w for w in caught if "ToMe" in str(w.message)]) == 1
-
-    def test_without_merging_the_mlp_nothing_is_said(self) -> None:
-        unet = apply_tome(tiny.unet(), 0.3, max_downsample=2)
-        whole = tiny.run_unet(unet)
-        chunk(unet, 32, 1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            assert np.abs(tiny.run_unet(unet) - whole).max() <= 1e-5
+    unet = chunk(tiny.unet(), size, dim)
+    expected = tiny.run_unet(apply_tome(unet, ratio, max_downsample=2))
+    apply_tome(unet, ratio, max_downsample=2, merge_mlp=True)
+    with pytest.warns(UserWarning, match=r"so it runs unmerged: feed-forward chunking") as caught:
+        outputs = [tiny.run_unet(unet) for _ in range(2)]
+    # A chunk of 64 is the whole of the coarser grid's tokens, which can merge.
+    if (size, dim) != (64, 1):
+        assert all(np.array_equal(output, expected) for output in outputs)
+    assert len([w for w in caught if "ToMe" in str(w.message)]) == 1
 
 
-def test_keywords_only_call_equals_a_positional_one() -> None:
-    """The port takes the size from the first positional argument of the UNet."""
-    unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
-    with paddle.no_grad():
-        output = unet(sample=tiny.latent(), timestep=500, encoder_hidden_states=tiny.text()).sample.numpy()
-    assert np.array_equal(output, tiny.run_unet(unet))
+def test_without_merging_a_chunked_mlp_nothing_is_said() -> None:
+    unet = apply_tome(tiny.unet(), 0.3, max_downsample=2)
+    whole = tiny.run_unet(unet)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert np.abs(tiny.run_unet(chunk(unet, 32, 1)) - whole).max() <= 1e-5

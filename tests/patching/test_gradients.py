@@ -1,7 +1,5 @@
 """Training through merged tokens: gradients are right, also with gradient checkpointing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import tiny
 from patching.contract import Tensors, needs_recompute
 from ppdiffusers_tome import ToMeValueError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matching import Matching, match_tokens
+from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.overrides import denoiser
@@ -171,28 +169,24 @@ class TestCheckpointing:
             gradients(unet, run_unet(unet))
 
 
-class TestMatching:
-    @pytest.fixture
-    def matching(self) -> Matching:
-        return match_tokens(tiny.array((2, 16, 5)), regular_partition(Grid(4, 4), 2, 2), 9)
+@pytest.mark.parametrize("direction", ["merge", "unmerge", "both"])
+def test_gradients_of_a_matching_equal_finite_differences(direction: str) -> None:
+    matching = match_tokens(tiny.array((2, 16, 5)), regular_partition(Grid(4, 4), 2, 2), 9)
+    tokens = matching.num_left if direction == "unmerge" else matching.num_tokens
+    x = np.random.default_rng(1).standard_normal((2, tokens, 3))
 
-    @pytest.mark.parametrize("direction", ["merge", "unmerge", "both"])
-    def test_gradient_equals_finite_differences(self, matching: Matching, direction: str) -> None:
-        tokens = matching.num_left if direction == "unmerge" else matching.num_tokens
-        x = np.random.default_rng(1).standard_normal((2, tokens, 3))
+    def loss(array: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
+        x = paddle.to_tensor(array, dtype="float64", stop_gradient=False)
+        y = x if direction == "unmerge" else paddle.tanh(matching.reduce(x))
+        y = y if direction == "merge" else matching.restore(y)
+        weights = paddle.to_tensor(np.random.default_rng(2).standard_normal(y.shape))
+        return (weights * y * y).sum(), x
 
-        def loss(array: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
-            x = paddle.to_tensor(array, dtype="float64", stop_gradient=False)
-            y = x if direction == "unmerge" else paddle.tanh(matching.reduce(x))
-            y = y if direction == "merge" else matching.restore(y)
-            weights = paddle.to_tensor(np.random.default_rng(2).standard_normal(y.shape))
-            return (weights * y * y).sum(), x
-
-        value, leaf = loss(x)
-        value.backward()
-        for index in np.ndindex(*x.shape):
-            step = np.zeros_like(x)
-            step[index] = 1e-5
-            slope = (float(loss(x + step)[0]) - float(loss(x - step)[0])) / 2e-5
-            # The mean's divisor, one over the count, is float32.
-            assert slope == pytest.approx(float(leaf.grad.numpy()[index]), abs=1e-6)
+    value, leaf = loss(x)
+    value.backward()
+    for index in np.ndindex(*x.shape):
+        step = np.zeros_like(x)
+        step[index] = 1e-5
+        slope = (float(loss(x + step)[0]) - float(loss(x - step)[0])) / 2e-5
+        # The mean's divisor, one over the count, is float32.
+        assert slope == pytest.approx(float(leaf.grad.numpy()[index]), abs=1e-6)

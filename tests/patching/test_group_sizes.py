@@ -1,7 +1,5 @@
 """A merged key counts in attention as many times as it stands for tokens."""
 
-from __future__ import annotations
-
 from types import MethodType
 from typing import Any
 
@@ -13,7 +11,7 @@ from ppdiffusers import Transformer2DModel
 from ppdiffusers.models.attention_processor import Attention, AttnProcessor, SlicedAttnProcessor
 
 import tiny
-from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
+from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.compilation import slices
 from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo.specimen import TEXT_DIM, normal
@@ -75,14 +73,6 @@ def test_anothers_scores_get_queries_and_keys_as_they_are(of_class: bool) -> Non
     merged = run(apply_tome(model, 0.6, method="keys"), x)
     assert np.abs(merged - plain).max() <= 2e-5
     assert tiny.snapshot(remove_tome(model)) == before
-
-
-def test_frames_are_refused_in_a_model_of_images() -> None:
-    model = tiny.unet()
-    before = tiny.snapshot(model)
-    with pytest.raises(NothingToMergeError, match=r"st=2 merges tokens of several frames, .* leave st at 1"):
-        apply_tome(model, 0.5, st=2)
-    assert tiny.snapshot(model) == before
 
 
 class WholeNumbers(paddle.nn.Layer):

@@ -1,7 +1,6 @@
 """What others put on the layers that ToMe is applied to: hooks, adapters such as LoRA, masks, keys of other tokens."""
 
-from __future__ import annotations
-
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,10 +27,9 @@ SPECIMENS = [
 METHODS = ["tome", "keys", "todo"]
 
 
+@paddle.no_grad()
 def run(specimen: Specimen, model: Any) -> np.ndarray:
-    with paddle.no_grad(), specimen.mended():
-        output = specimen.run(model)
-    return tiny.to_numpy(output)
+    return specimen.run(model).numpy()
 
 
 def attentions_of(model: Any) -> list[Any]:
@@ -70,11 +68,7 @@ def put_lora(model: Any) -> None:
 def take_lora_off(model: Any) -> None:
     for attention in attentions_of(model):
         for name in ("to_q", "to_k", "to_v"):
-            base = getattr(attention, name).base_layer
-            fresh = tiny.build(type(base), in_features=base.weight.shape[0], out_features=base.weight.shape[1],
-                               **({} if base.bias is not None else {"bias_attr": False}))  # fmt: skip
-            fresh.set_state_dict(base.state_dict())
-            setattr(attention, name, fresh)
+            setattr(attention, name, copy.deepcopy(getattr(attention, name).base_layer))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -101,28 +95,23 @@ def test_a_hook_of_the_user_sees_all_tokens(settings: dict[str, Any], when: str)
     """Also what it puts in their place stays: plug-and-play injects features of a reference image so."""
     unet = tiny.unet(levels=1)
     block = unet.down_blocks[0].attentions[0].transformer_blocks[0]
-    features: list[paddle.Tensor] = []
-    helper = block.attn1.register_forward_post_hook(lambda layer, inputs, output: features.append(output))
-    tiny.run_unet(unet)
-    helper.remove()
-    shapes: list[list[int]] = []
+    features, shapes, outputs = tiny.array((2, 256, 8), seed=5), [], []
 
     def put_hooks() -> None:
         for layer in (block.attn1, block.ff):
             layer.register_forward_pre_hook(lambda layer, inputs: shapes.append(inputs[0].shape))
             layer.register_forward_post_hook(lambda layer, inputs, output: shapes.append(output.shape))
-        block.attn1.register_forward_post_hook(lambda layer, inputs, output: features[0])
+        block.attn1.register_forward_post_hook(lambda layer, inputs, output: features)
 
     if when == "before":
         put_hooks()
     apply_tome(unet, **settings)
     if when == "after":
         put_hooks()
-    outputs: list[paddle.Tensor] = []
     block.attn1.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output))
     tiny.run_unet(unet)
     assert shapes == [[2, 256, 8]] * 4
-    assert outputs[0] is features[0]
+    assert outputs[0] is features
 
 
 @pytest.mark.parametrize("method", ["tome", "keys"])
@@ -136,7 +125,7 @@ def test_a_function_that_leaves_attention_out_in_some_calls(method: str) -> None
     attention.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output))
     tiny.run_unet(unet)
     assert outputs[0] is features.pop()
-    assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5, method=method)))
+    assert np.array_equal(tiny.run_unet(unet), run_merged(0.5, method=method))
 
 
 class GivenMore(nn.Layer):
@@ -194,8 +183,8 @@ def test_self_attention_with_keys_of_other_tokens(settings: dict[str, Any]) -> N
 ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
 
 
-def run_merged(ratio: float) -> np.ndarray:
-    return tiny.run_unet(apply_tome(tiny.unet(levels=1), ratio))
+def run_merged(ratio: float, **settings: Any) -> np.ndarray:
+    return tiny.run_unet(apply_tome(tiny.unet(levels=1), ratio, **settings))
 
 
 @pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", ATTENTION])

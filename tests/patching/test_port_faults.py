@@ -1,7 +1,5 @@
 """What the installed port of tomesd gets wrong, as docs/en/developers/upstream.md has it; a mended point fails here."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from threading import Thread
@@ -11,11 +9,11 @@ import numpy as np
 import paddle
 import pytest
 from ppdiffusers import StableDiffusionControlNetPipeline, StableDiffusionSAGPipeline
-from ppdiffusers.models.attention import BasicTransformerBlock
 
 import tiny
 from patching.contract import marks_of
 from patching.port import apply_port
+from patching.test_blocks import chunk
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.tuning.measurement import keep_random_state
 from zoo import Specimen, specimens
@@ -104,14 +102,6 @@ def test_what_it_gets_right_without_randomness(height: int, width: int) -> None:
     assert np.abs(found - expected).max() <= 1e-4
 
 
-def build_chunked() -> tiny.Model:
-    unet = tiny.unet(1)
-    for layer in unet.sublayers():
-        if isinstance(layer, BasicTransformerBlock):
-            layer.set_chunk_feed_forward(64, dim=1)
-    return unet
-
-
 @paddle.no_grad()
 def run_by_keyword(unet: tiny.Model) -> None:
     unet(sample=tiny.latent(), timestep=500, encoder_hidden_states=tiny.text())
@@ -155,7 +145,8 @@ NEEDS_PADDLE_3 = pytest.mark.skipif(PADDLE_2, reason="with Paddle 2.6 not even t
             ValueError, "roadcast", id="a mask",
         ),
         pytest.param(
-            build_chunked, dict(ratio=0.4, merge_mlp=True), tiny.run_unet, ValueError, "divisible by chunk", id="chunks"
+            lambda: chunk(tiny.unet(1), 64, 1), dict(ratio=0.4, merge_mlp=True), tiny.run_unet,
+            ValueError, "divisible by chunk", id="chunks",
         ),
         pytest.param(tiny.unet, {}, run_at_two_sizes, ValueError, "expand", id="two sizes at once"),
         pytest.param(tiny.unet, {}, run_backward, RuntimeError, "modified by an inplace operation", id="gradients"),

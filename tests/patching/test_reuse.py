@@ -1,11 +1,9 @@
 """Reuse of matchings over steps: what is shared, and that nothing is shared that must not be."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import paddle
@@ -30,12 +28,6 @@ def denoise(unet: tiny.Model, call: Callable[..., Any] = tiny.run_unet, steps: i
     """Call a UNet in a pipeline, at every timestep of its scheduler."""
     pipe = tiny.Sampler(unet, tiny.scheduler())
     return pipe(lambda unet, number, timestep: call(unet, timestep=timestep), steps=steps)
-
-
-def count_by_step(unet: tiny.Model, call: Callable[..., Any] = tiny.run_unet) -> list[int]:
-    with count_matchings(unet) as counts:
-        denoise(unet, call)
-    return counts
 
 
 def encode(text: str) -> paddle.Tensor:
@@ -79,36 +71,22 @@ def test_steps_that_share_are_places_in_the_list(steps: int, timesteps: Sequence
 class TestCallsOfAStep:
     """A step may call a denoiser several times. Each call finds its own, or none."""
 
-    @staticmethod
-    def start_run(*texts: str) -> Calls:
-        """A run of two steps, one call a text in each."""
-        bare = Calls(10)
-        for timestep in (900, 800):
+    @pytest.mark.parametrize(
+        ("steps", "found"),
+        [
+            # By the letter of its text: prompted and unprompted, in any order, of which one may stop; and others.
+            (("pu", "pu", "upx"), [{"u": 1}, {"p": 1}, {}]), (("pu", "pu", "p"), [{"p": 1}]),
+            (("pu", "pu", "u"), [{"u": 1}]), (("p", "p", "x"), [{}]),
+            # Two images that nothing tells apart, in turns; then one of them alone, which is fresh once more.
+            (("pp", "pp", "pp"), [{}, {}]), (("pp", "pp", "pp", "p"), [{}]),
+        ],
+    )  # fmt: skip
+    def test_each_finds_its_own_or_nothing(self, steps: tuple[str, ...], found: list[dict]) -> None:
+        calls, (*before, last) = Calls(10), steps
+        for number, texts in enumerate(before):
             for text in texts:
-                bare.lookup(timestep, text)[text] = timestep
-        return bare
-
-    def test_each_keeps_to_itself_in_any_order(self) -> None:
-        bare = self.start_run("prompted", "unprompted")
-        assert [bare.lookup(700, text) for text in ("unprompted", "prompted", "another")] == [
-            {"unprompted": 800}, {"prompted": 800}, {},
-        ]  # fmt: skip
-
-    @pytest.mark.parametrize("stays", ["prompted", "unprompted"])
-    def test_one_that_stops_leaves_nothing_to_the_other(self, stays: str) -> None:
-        bare = self.start_run("prompted", "unprompted")
-        assert bare.lookup(700, stays) == {stays: 800}
-
-    def test_calls_that_nothing_tells_apart_get_nothing(self) -> None:
-        """Two images of one prompt in turns; then one of them alone, which is fresh once more."""
-        bare = self.start_run("a cat", "a cat")
-        one, other = bare.lookup(700), bare.lookup(700)
-        assert one == other == {}
-        one["one"] = other["other"] = True
-        assert bare.lookup(600) == {}
-
-    def test_an_only_call_with_another_text_is_another_image(self) -> None:
-        assert self.start_run("a cat").lookup(700, "a dog") == {}
+                calls.lookup(FALLING[number], text)[text] = number
+        assert [calls.lookup(FALLING[len(before)], text) for text in last] == found
 
     def test_a_view_of_text_that_changed_in_place_is_another(self) -> None:
         texts, calls = paddle.ones([2, 3, 4]), Calls(10)
@@ -128,20 +106,19 @@ class TestCallsOfAStep:
 
 
 class TestSteps:
-    def test_steps_share(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_steps_share_and_fresh_ones_are_as_without_reuse(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A step that takes matchings over makes no partition either."""
+        plain = denoise(apply_tome(tiny.unet(), **SETTINGS))
         partitions, random_partition = [], plan.random_partition
         monkeypatch.setattr(
             plan, "random_partition", lambda *args, **given: partitions.append(1) or random_partition(*args, **given)
         )
         unet = apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
-        assert count_by_step(unet) == [7, 0, 0, 7, 0, 0, 7]
+        with count_matchings(unet) as counts:
+            kept = denoise(unet)
+        assert counts == [BLOCKS, 0, 0, BLOCKS, 0, 0, BLOCKS]
         assert len(partitions) == 3 * GRIDS
-
-    def test_fresh_steps_are_as_without_reuse(self) -> None:
-        plain, kept = apply_tome(tiny.unet(), **SETTINGS), apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
-        same = [np.array_equal(*pair) for pair in zip(denoise(plain), denoise(kept), strict=True)]
-        assert same == [True, False, False, True, False, False, True]
+        assert list(map(np.array_equal, plain, kept)) == [True, False, False, True, False, False, True]
 
     @pytest.mark.parametrize("other", [dict(height=8, width=32), dict(height=32), dict(batch=3), dict(batch=1)])
     def test_other_shape_in_the_middle_is_fresh_and_right(self, other: dict) -> None:
@@ -179,13 +156,13 @@ class TestSteps:
             with paddle.enable_grad():
                 return unet(tiny.latent(), timestep, tiny.text()).sample
 
-        assert count_by_step(unet, run) == [7] * 7
         with count_matchings(unet) as counts:
+            denoise(unet, run)
             with pytest.warns(UserWarning, match="known only in a call of a pipeline, .* reuse_steps have no effect"):
                 tiny.run_unet(unet, timestep=FALLING[0])
             for timestep in FALLING[1:]:
                 tiny.run_unet(unet, timestep=timestep)
-        assert counts == [7] * 7
+        assert counts == [BLOCKS] * 2 * len(FALLING)
 
     def test_a_copy_starts_afresh(self) -> None:
         copies: list[tiny.Model] = []
@@ -198,14 +175,12 @@ class TestSteps:
         denoise(unet, run, steps=3)
         with count_matchings(copies[2]) as counts:
             tiny.run_unet(copies[2])
-        assert counts == [7]
+        assert counts == [BLOCKS]
 
 
 class TestPipelines:
-    REUSE: ClassVar = dict(ratio=0.5, reuse_steps=3)
-
     def test_another_prompt_gets_its_own(self) -> None:
-        pipe = apply_tome(tiny.pipeline(), **self.REUSE)
+        pipe = tiny.pipeline().apply_tome(0.5, reuse_steps=3)
         other = dict(steps=6, guidance_scale=2.0)
         expected = tiny.run_pipeline(pipe, **other)
         tiny.run_pipeline(pipe, steps=6)
@@ -214,7 +189,8 @@ class TestPipelines:
     @pytest.mark.parametrize("scheduler", ["DDIM", "PNDM", "HeunDiscrete", "EulerDiscrete"])
     def test_called_again_gives_the_same_image(self, scheduler: str) -> None:
         pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, f"{scheduler}Scheduler")())
-        first, second = (tiny.run_pipeline(made, steps=6) for made in [pipe.apply_tome(**self.REUSE)] * 2)
+        pipe.apply_tome(0.5, reuse_steps=3)
+        first, second = (tiny.run_pipeline(pipe, steps=6) for _ in range(2))
         assert np.isfinite(first).all()
         assert np.array_equal(first, second)
         assert not np.array_equal(tiny.run_pipeline(pipe.apply_tome(0.5), steps=6), first)

@@ -1,7 +1,5 @@
 """Ratios that differ by level and over the denoising, and settings as files and presets."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json
@@ -19,7 +17,7 @@ from paddle.static import InputSpec
 
 import tiny
 from patching.contract import count_queries
-from ppdiffusers_tome import ToMeConfig, ToMeError, ToMeTypeError, ToMeValueError, apply_tome, remove_tome
+from ppdiffusers_tome import ToMeConfig, ToMeError, ToMeTypeError, ToMeValueError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.console.tome_arguments import parse_tome_config
@@ -73,7 +71,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("content", "error", "words"),
         [
-            ("{\"ratio\":\n 0.5,, }", ToMeValueError, r"holds broken JSON, in line 2, column 6 \(.*\); mend it"),
+            ('{"ratio":\n 0.5,, }', ToMeValueError, r"holds broken JSON, in line 2, column 6 \(.*\); mend it"),
             ("[0.5]", ToMeValueError, r'must hold a JSON object such as \{"ratio": 0.5\}; got list'),
             ('{"ration": 0.5}', ToMeTypeError, r"unknown setting 'ration'; .*; did you mean ratio\?"),
             ('{"ratio": {"1": 0.5}}', ToMeTypeError, "ratio=.* must be a number, .*; got dict"),
@@ -120,12 +118,8 @@ class TestExplicitSettings:
     """A preset or config is where settings begin; what is given replaces its own, also where it is the default."""
 
     @pytest.fixture(scope="class")
-    def model(self) -> tiny.Model:
+    def unet(self) -> tiny.Model:
         return tiny.unet()
-
-    @pytest.fixture
-    def unet(self, model: tiny.Model) -> tiny.Model:
-        return remove_tome(model)
 
     @pytest.mark.parametrize("name", SETTINGS)
     @pytest.mark.parametrize("base", [*PRESETS, UNUSUAL], ids=str)
@@ -143,22 +137,22 @@ class TestExplicitSettings:
             if default is not None and "ratio" not in given:  # which commands do not take with a config
                 assert parse_tome_config(options(given, base)) == expected
 
-    def test_so_do_those_that_are_for_some_models_alone(self, unet: tiny.Model) -> None:
-        assert apply_tome(unet, config=ToMeConfig(0.5, st=2), st=1).tome.config == ToMeConfig(0.5)
-
     @pytest.mark.parametrize(
-        ("arguments", "expected"),
+        ("arguments", "keywords", "expected"),
         [
-            (("quality", None, 2, 2), ToMeConfig.preset("quality")),
-            (("balanced", None, 8), replace(ToMeConfig.preset("balanced"), sx=8)),
-            ((UNUSUAL, None, 8), replace(UNUSUAL, sx=8, max_downsample=None)),
-            ((UNUSUAL, 2, 3, 4, True, True, False, False, 0),
+            (("quality", None, 2, 2), {}, ToMeConfig.preset("quality")),
+            (("balanced", None, 8), {}, replace(ToMeConfig.preset("balanced"), sx=8)),
+            ((UNUSUAL, None, 8), {}, replace(UNUSUAL, sx=8, max_downsample=None)),
+            ((UNUSUAL, 2, 3, 4, True, True, False, False, 0), {},
              replace(UNUSUAL, use_rand=True, merge_attn=True, merge_crossattn=False, merge_mlp=False, seed=0)),
+            (((0.6, 0.2),), dict(config=UNUSUAL), replace(UNUSUAL, ratio=(0.6, 0.2))),
+            ((), dict(config=ToMeConfig(0.5, st=2), st=1), ToMeConfig(0.5)),  # as st is for some models alone
         ],
     )  # fmt: skip
-    def test_by_position_too(self, arguments: tuple[Any, ...], expected: ToMeConfig, unet: tiny.Model) -> None:
-        assert apply_tome(unet, *arguments).tome.config == expected
-        assert apply_tome(unet, (0.6, 0.2), config=UNUSUAL).tome.config == replace(UNUSUAL, ratio=(0.6, 0.2))
+    def test_by_position_too(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any], expected: ToMeConfig, unet: tiny.Model
+    ) -> None:
+        assert apply_tome(unet, *arguments, **keywords).tome.config == expected
 
     @pytest.mark.parametrize("name", PRESETS)
     def test_nothing_given_leaves_the_base_as_it_is(self, name: str, unet: tiny.Model) -> None:
@@ -237,21 +231,18 @@ class TestUnchangeable:
         assert {config: "found"}[same] == "found"
 
 
-def tokens_by_level(unet: Any, **given: Any) -> dict[str, int]:
+def count_finest_tokens(unet: Any, timestep: float) -> int:
     with count_queries(unet) as counts:
-        tiny.run_unet(unet, **given)
-    return {path.removesuffix(".transformer_blocks.0"): count for path, (count,) in counts.items()}
-
-
-FINEST, COARSER = ".down_blocks.0.attentions.0", ".down_blocks.1.attentions.0"
+        tiny.run_unet(unet, timestep=timestep)
+    (tokens,) = counts[".down_blocks.0.attentions.0.transformer_blocks.0"]
+    return tokens
 
 
 class TestInAModel:
-
     @pytest.mark.parametrize(("timestep", "tokens"), [(999, 103), (750, 141), (500, 180), (0, 256)])
     def test_a_ramp_follows_the_timestep(self, timestep: int, tokens: int) -> None:
         unet = apply_tome(tiny.unet(), (0.6, 0.0))
-        assert tokens_by_level(unet, timestep=timestep)[FINEST] == pytest.approx(tokens, abs=1)
+        assert count_finest_tokens(unet, timestep) == pytest.approx(tokens, abs=1)
 
     def test_outside_start_and_end_it_is_the_plain_model(self) -> None:
         unet = tiny.unet()
@@ -263,7 +254,7 @@ class TestInAModel:
     def test_reuse_and_a_ramp_go_together(self) -> None:
         """A matching that is kept keeps its number of tokens, until a fresh one is made."""
         pipe = tiny.Sampler(apply_tome(tiny.unet(), (0.6, 0.0), reuse_steps=3), tiny.scheduler())
-        seen = pipe(lambda unet, number, timestep: tokens_by_level(unet, timestep=timestep)[FINEST], steps=6)
+        seen = pipe(lambda unet, number, timestep: count_finest_tokens(unet, timestep), steps=6)
         assert seen[0] == seen[1] == seen[2] != seen[3] == seen[4] == seen[5]
 
     @pytest.mark.parametrize("settings", [dict(ratio=(0.6, 0.2)), dict(end=0.5), dict(ratio=0, cache=0.5)])

@@ -1,12 +1,9 @@
 """``shared_copy``: one set of weights, two pipelines, and nothing of the one's ToMe in the other."""
 
-from __future__ import annotations
-
 from types import MethodType
 from typing import Any
 
 import numpy as np
-import paddle
 import pytest
 from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, StableDiffusionPipeline
 
@@ -18,8 +15,9 @@ from ppdiffusers_tome.patching.models import list_models
 MERGED = dict(tiny.MERGE_ALL, reuse_steps=2)
 
 
-def weights(model_or_pipe: Any) -> list[paddle.Tensor]:
-    return [weight for _, model in list_models(model_or_pipe, denoisers_only=False) for weight in model.parameters()]
+def weights(pipe: Any) -> list[int]:
+    """The very objects, by their numbers."""
+    return [id(each) for _, model in list_models(pipe, denoisers_only=False) for each in model.parameters()]
 
 
 @pytest.fixture
@@ -41,8 +39,7 @@ class TestOfAPipeline:
     def test_has_the_very_weights_and_shares_all_but_denoisers_and_schedulers(self, pipe: Any) -> None:
         other = shared_copy(pipe)
         assert type(other) is type(pipe)
-        assert weights(pipe)
-        assert all(one is two for one, two in zip(weights(pipe), weights(other), strict=True))
+        assert weights(pipe) == weights(other) != []
         assert list(other.unet.state_dict()) == list(pipe.unet.state_dict())
         assert other.config == pipe.config
         mine, yours = pipe.components, other.components
@@ -70,7 +67,7 @@ class TestOfAPipeline:
         ported, before = tiny.run_pipeline(pipe), tiny.snapshot(pipe.unet)
         other = shared_copy(pipe)
         assert [hasattr(each.unet, "_tome_info") for each in (pipe, other)] == [True, False]
-        assert all(one is two for one, two in zip(weights(pipe), weights(other), strict=True))
+        assert weights(pipe) == weights(other) != []
         assert np.array_equal(tiny.run_pipeline(other), plain)
         assert tiny.snapshot(pipe.unet) == before
         assert np.array_equal(tiny.run_pipeline(pipe), ported)
@@ -79,10 +76,10 @@ class TestOfAPipeline:
     @pytest.mark.parametrize("controlnet", [tiny.controlnet, tiny.multi_controlnet])
     def test_its_controlnets_are_its_own(self, controlnet: Any) -> None:
         pipe = tiny.pipeline(StableDiffusionControlNetPipeline, controlnet=controlnet())
-        blocks = shared_copy(pipe).apply_tome(0.5).tome.blocks
-        assert set(blocks) == {"unet", "controlnet"}
+        other = shared_copy(pipe).apply_tome(0.5)
+        assert set(other.tome.blocks) == {"unet", "controlnet"}
         assert pipe.tome is None
-        assert all(one is two for one, two in zip(weights(pipe), weights(shared_copy(pipe)), strict=True))
+        assert weights(pipe) == weights(other) != []
 
 
 class Combined(DiffusionPipeline):
@@ -114,8 +111,7 @@ def test_a_pipeline_in_a_pipeline_shares_its_weights_too() -> None:
     pipe.decoder_pipe = tiny.pipeline()
     other = shared_copy(pipe)
     assert other.decoder_pipe.unet is not pipe.decoder_pipe.unet
-    pairs = zip(pipe.decoder_pipe.unet.parameters(), other.decoder_pipe.unet.parameters(), strict=True)
-    assert all(one is two for one, two in pairs)
+    assert weights(pipe.decoder_pipe) == weights(other.decoder_pipe) != []
     pipe.decoder_pipe.unet.conv_in.forward = lambda x: x
     with pytest.raises(ToMeValueError, match=r"conv_in of \w+ has a replaced forward"):
         shared_copy(pipe)

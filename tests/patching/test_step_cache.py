@@ -1,7 +1,5 @@
 """The cache over steps: which steps are computed, what the others predict, and that nothing reaches another image."""
 
-from __future__ import annotations
-
 import copy
 import json
 from itertools import pairwise
@@ -13,13 +11,12 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, shared_copy
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState, StepReport
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity
 from ppdiffusers_tome.patching.step_cache.cached_call import SLOPE, History
@@ -47,12 +44,31 @@ def call(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
     return tiny.run_unet(unet, timestep=timestep)
 
 
-def sampler(scheduler: Any = None) -> Any:
+@paddle.enable_grad()
+def call_with_gradients(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+    return unet(tiny.latent(), timestep, tiny.text()).sample.numpy()
+
+
+def build(scheduler: Any = None) -> Any:
     return Sampler(tiny.unet(), scheduler or tiny.scheduler())
+
+
+def build_cached() -> Any:
+    return apply_tome(build(), ratio=0, cache=CACHE)
+
+
+def report_of(pipe: Any) -> StepReport:
+    return pipe.tome.entries[0].last_image
 
 
 def equal_steps(one: list[np.ndarray], another: list[np.ndarray]) -> list[int]:
     return [number for number, pair in enumerate(zip(one, another, strict=True)) if np.array_equal(*pair)]
+
+
+def list_computed_steps(pipe: Any, *given: Any, cache: float = CACHE, **named: Any) -> list[int]:
+    """Call a pipeline without and with a cache, and list the steps in which that changes nothing."""
+    plain = pipe(*given, **named)
+    return equal_steps(plain, apply_tome(pipe, ratio=0, cache=cache)(*given, **named))
 
 
 def count_attentions(unet: tiny.Model) -> list[int]:
@@ -62,24 +78,16 @@ def count_attentions(unet: tiny.Model) -> list[int]:
     return runs
 
 
-def check_all_computed(pipe: Any, words: str, calls: Any = call, times: int = 1) -> None:
-    """A pipeline with ToMe computes all calls, counts them as computed, and that is logged."""
-    runs = count_attentions(pipe.unet)
-    with pytest.warns(UserWarning, match=words):
-        outputs = pipe(calls)
-    (report,) = (entry.last_image for entry in pipe.tome.entries)
-    assert len(runs) == report.num_computed == times * STEPS
-    assert report.num_skipped == 0
-    assert equal_steps(remove_tome(pipe)(calls), outputs) == list(range(STEPS))
-
-
 class TestSchedule:
-    @given(st.integers(MIN_STEPS, 120), st.floats(0, 0.99), st.sampled_from(FAMILIES), st.booleans())
+    @given(st.integers(1, 120), st.floats(0, 0.99), st.sampled_from(FAMILIES), st.booleans())
+    @example(MIN_STEPS - 1, 0.5, UNET, False)
     @settings(max_examples=200, deadline=None)
     def test_the_share_is_of_any_number(self, num_steps: int, share: float, family: str, predicts_noise: bool) -> None:
+        """Few steps are all computed."""
         computed = choose_computed_steps(num_steps, share, family, predicts_noise=predicts_noise)
         assert {0, num_steps - 1} <= computed <= set(range(num_steps))
-        assert len(computed) == max(4, num_steps - round(share * num_steps))
+        skipped = round(share * num_steps) if num_steps >= MIN_STEPS else 0
+        assert len(computed) == max(min(4, num_steps), num_steps - skipped)
 
     @given(st.integers(MIN_STEPS, 120), st.floats(0.01, HIGHEST_SHARE), st.sampled_from(FAMILIES))
     @settings(max_examples=200, deadline=None)
@@ -119,9 +127,6 @@ class TestSchedule:
         gaps = [(step - last, step) for last, end in pairwise([*steps, 50]) for step in range(last + 1, end)]
         assert sum(rows[gap - 1][step] for gap, step in gaps) <= highest
 
-    def test_few_steps_are_all_computed(self) -> None:
-        assert all(len(choose_computed_steps(n, 0.5)) == n for n in range(1, MIN_STEPS))
-
 
 @pytest.mark.parametrize("has_slope", [False, True])
 def test_a_share_of_the_slope_is_followed(has_slope: bool) -> None:
@@ -146,35 +151,28 @@ def test_the_memory_of_the_cache_counts_each_tensor_once() -> None:
 
 class TestSteps:
     def test_computed_steps_equal_the_model_and_skipped_ones_run_no_block(self) -> None:
-        pipe = sampler()
+        pipe = build()
         plain = pipe(call)
         apply_tome(pipe, ratio=0, cache=CACHE)
         runs = count_attentions(pipe.unet)
-        cached = pipe(call)
+        cached, report = pipe(call), report_of(pipe)
         assert equal_steps(plain, cached) == list(COMPUTED)
-        assert len(runs) == len(COMPUTED)
-        report = pipe.tome.entries[0].last_image
-        assert (report.num_computed, report.num_skipped) == (len(COMPUTED), STEPS - len(COMPUTED))
+        assert (len(runs), report.num_computed, report.num_skipped) == (7, 7, 5)
         assert report.cache_bytes > 0
         assert equal_steps(cached, pipe(call)) == list(range(STEPS))  # nothing of the first image reaches the second
         remove_tome(pipe)
         assert equal_steps(plain, pipe(call)) == list(range(STEPS))
 
     def test_image_to_image_has_its_own_ends(self) -> None:
-        pipe = sampler()
-        plain = pipe(call, 24, begin=12)
-        apply_tome(pipe, ratio=0, cache=0.4)
-        expected = sorted(choose_computed_steps(12, 0.4, predicts_noise=True))
-        assert equal_steps(plain, pipe(call, 24, begin=12)) == expected
-        assert pipe.tome.entries[0].last_image.computed_steps == tuple(12 + step for step in expected)
+        pipe, expected = build(), sorted(choose_computed_steps(12, CACHE, predicts_noise=True))
+        assert list_computed_steps(pipe, call, 24, begin=12) == expected
+        assert report_of(pipe).computed_steps == tuple(12 + step for step in expected)
 
     @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
     def test_steps_depend_on_what_the_scheduler_takes_the_output_for(self, prediction: str) -> None:
-        pipe = sampler(scheduler=ppdiffusers.DDIMScheduler(prediction_type=prediction))
-        plain = pipe(call, 20)
-        apply_tome(pipe, ratio=0, cache=0.2)
+        pipe = build(ppdiffusers.DDIMScheduler(prediction_type=prediction))
         expected = choose_computed_steps(20, 0.2, predicts_noise=prediction == "epsilon")
-        assert equal_steps(plain, pipe(call, 20)) == sorted(expected)
+        assert list_computed_steps(pipe, call, 20, cache=0.2) == sorted(expected)
 
     @pytest.mark.parametrize(
         ("name", "family", "is_noise"),
@@ -187,10 +185,8 @@ class TestSteps:
         assert predicts_noise(getattr(ppdiffusers, name)(), family) == is_noise
 
     def test_scheduler_of_second_order_counts_its_calls(self) -> None:
-        pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())
-        plain = pipe(call, 10)
-        apply_tome(pipe, ratio=0, cache=0.4)
-        assert equal_steps(plain, pipe(call, 10)) == sorted(choose_computed_steps(19, 0.4, predicts_noise=True))
+        expected = sorted(choose_computed_steps(19, CACHE, predicts_noise=True))
+        assert list_computed_steps(build(ppdiffusers.HeunDiscreteScheduler()), call, 10) == expected
 
     def test_two_calls_a_step_have_their_own_histories(self) -> None:
         prompts = [tiny.text(2), tiny.array((2, 5, 12), seed=9)]
@@ -199,28 +195,23 @@ class TestSteps:
         def one(prompt: int) -> Any:
             return lambda unet, _, timestep: unet(tiny.latent(), timestep, prompts[prompt]).sample.numpy()
 
-        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        pipe = build_cached()
         alone = [pipe(one(prompt)) for prompt in (0, 1)]
         both = pipe(lambda *given: np.stack([one(prompt)(*given) for prompt in (0, 1)]))
         assert equal_steps([np.stack(pair) for pair in zip(*alone, strict=True)], both) == list(range(STEPS))
 
     def test_a_call_with_gradients_in_each_step_leaves_the_other_one_its_history(self) -> None:
         """As in Attend-and-Excite."""
-
-        def both(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
-            with paddle.enable_grad():
-                unet(tiny.latent(), timestep, tiny.text())
-            return call(unet, number, timestep)
-
-        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
-        expected, bytes_of_one = pipe(call), pipe.tome.entries[0].last_image.cache_bytes
-        assert equal_steps(expected, pipe(both)) == list(range(STEPS))
-        report = pipe.tome.entries[0].last_image
-        assert (report.num_computed, report.num_skipped) == (STEPS + len(COMPUTED), STEPS - len(COMPUTED))
-        assert report.cache_bytes == bytes_of_one
+        pipe = build_cached()
+        expected, alone = pipe(call), report_of(pipe)
+        both = pipe(lambda *given: (call_with_gradients(*given), call(*given))[1])
+        assert equal_steps(expected, both) == list(range(STEPS))
+        report = report_of(pipe)
+        assert (report.num_computed, report.num_skipped) == (STEPS + alone.num_computed, alone.num_skipped)
+        assert report.cache_bytes == alone.cache_bytes
 
     def test_an_image_of_another_pipeline_in_between_changes_nothing(self) -> None:
-        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        pipe = build_cached()
         expected = pipe(call)
 
         def call_with_interruption(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
@@ -236,28 +227,25 @@ class TestSteps:
                      view_batch_size=2, num_inference_steps=STEPS)  # fmt: skip
         plain = tiny.to_numpy(pipe(**given).images)
         assert np.array_equal(tiny.to_numpy(pipe.apply_tome(0, cache=0.5)(**given).images), plain)
-        report = pipe.tome.entries[0].last_image
-        assert (report.num_computed, report.num_skipped) == (2 * STEPS, 0)
-        assert report.computed_steps == tuple(range(STEPS))
+        assert (report_of(pipe).num_computed, report_of(pipe).num_skipped) == (2 * STEPS, 0)
+        assert report_of(pipe).computed_steps == tuple(range(STEPS))
 
     def test_the_end_of_a_list_that_the_pipeline_cuts_is_computed(self) -> None:
         class Cut(tiny.Sampler):
             def __call__(self, call: Any, steps: int) -> list[np.ndarray]:
                 self._num_timesteps = steps - 4
-                return super().__call__(lambda unet, n, t: call(unet, n, t) if n < steps - 4 else None, steps)
+                return super().__call__(lambda unet, n, t: call(unet, n, t) if n < steps - 4 else None, steps)[:-4]
 
-        pipe = Cut(tiny.unet(), tiny.scheduler())
-        plain = pipe(call, 20)[:16]
-        cached = apply_tome(pipe, ratio=0, cache=0.5)(call, 20)[:16]
-        assert equal_steps(plain, cached) == sorted(choose_computed_steps(16, 0.5, predicts_noise=True))
+        expected = sorted(choose_computed_steps(16, 0.5, predicts_noise=True))
+        assert list_computed_steps(Cut(tiny.unet(), tiny.scheduler()), call, 20, cache=0.5) == expected
 
     def test_what_no_later_step_uses_is_not_kept(self) -> None:
         """Of computed steps that are followed by computed ones, and of the last."""
 
         def bytes_after(cache: float) -> int:
-            pipe = apply_tome(sampler(), ratio=0, cache=cache)
+            pipe = apply_tome(build(), ratio=0, cache=cache)
             pipe(call)
-            return pipe.tome.entries[0].last_image.cache_bytes
+            return report_of(pipe).cache_bytes
 
         assert bytes_after(0.1) == bytes_after(0.2) > bytes_after(0.01) == 0
 
@@ -265,18 +253,20 @@ class TestSteps:
 class TestComputed:
     """What the cache cannot serve is computed, counted so, and logged."""
 
-    def test_calls_that_cannot_be_told_apart(self) -> None:
-        pipe = apply_tome(sampler(), 0, cache=CACHE)
-        words = "steps of this image shared nothing, so cache and reuse_steps have no effect.* cannot be told apart"
-        check_all_computed(pipe, words, lambda *given: (call(*given), call(*given))[1], times=2)
-
-    def test_steps_with_gradients(self) -> None:
-        def run_recorded(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
-            with paddle.enable_grad():
-                return unet(tiny.latent(), timestep, tiny.text()).sample.numpy()
-
-        pipe = apply_tome(sampler(), 0, cache=CACHE)
-        check_all_computed(pipe, "steps of this image shared nothing, .* record gradients", run_recorded)
+    @pytest.mark.parametrize(
+        ("calls", "times"),
+        [(lambda *given: (call(*given), call(*given))[1], 2), (call_with_gradients, 1)],
+        ids=["calls that cannot be told apart", "with gradients"],
+    )
+    def test_calls_that_share_nothing(self, calls: Any, times: int) -> None:
+        pipe = build_cached()
+        runs = count_attentions(pipe.unet)
+        words = "this image shared nothing, so cache and reuse_steps have no effect.* record gradients.* be told apart"
+        with pytest.warns(UserWarning, match=words):
+            outputs = pipe(calls)
+        assert len(runs) == report_of(pipe).num_computed == times * STEPS
+        assert report_of(pipe).num_skipped == 0
+        assert equal_steps(remove_tome(pipe)(calls), outputs) == list(range(STEPS))
 
     def test_a_pipeline_that_is_called_without_its_scheduler(self) -> None:
         class Bare(ppdiffusers.DiffusionPipeline):
@@ -293,19 +283,19 @@ class TestComputed:
         assert equal_steps(remove_tome(pipe)(call), outputs) == list(range(STEPS))
 
     def test_timesteps_on_no_list(self) -> None:
-        pipe = apply_tome(sampler(), 0, cache=CACHE)
+        pipe = build_cached()
         runs = count_attentions(pipe.unet)
         with pytest.warns(UserWarning, match="known only .* at timesteps on the list of its scheduler, so cache"):
             pipe(lambda unet, number, timestep: call(unet, number, timestep + 40 * (number > 3)))
-        report = pipe.tome.entries[0].last_image
+        report = report_of(pipe)
         assert (report.num_computed, report.num_skipped) == (len(runs), STEPS - len(runs)) == (STEPS - 1, 1)
 
     def test_a_model_that_its_pipeline_left_in_training_mode_skips(self) -> None:
         """As AnimateDiff's, which the pipeline builds itself."""
-        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        pipe = build_cached()
         pipe.unet.train()
         pipe(call)
-        assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(COMPUTED)
+        assert report_of(pipe).num_skipped == STEPS - len(COMPUTED)
 
 
 class TestLayers:
@@ -316,10 +306,9 @@ class TestLayers:
             if type(layer).__name__ == "TimestepEmbedding":
                 for parameter in layer.linear_2.parameters():
                     parameter.set_value(paddle.zeros_like(parameter))
-        pipe = Sampler(model, tiny.scheduler())
-        apply_tome(pipe, ratio=0, cache=CACHE)
+        pipe = apply_tome(Sampler(model, tiny.scheduler()), ratio=0, cache=CACHE)
         outputs = pipe(lambda model, _, timestep: run(model, timestep=timestep))
-        assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(COMPUTED)
+        assert report_of(pipe).num_skipped == STEPS - len(COMPUTED)
         return max(np.abs(output - outputs[0]).max() / np.abs(outputs[0]).max() for output in outputs)
 
     def test_tokens_may_change_in_place_between_blocks(self) -> None:
@@ -336,8 +325,7 @@ class TestLayers:
 
     def test_the_output_of_a_coarse_level_may_change_in_place(self) -> None:
         """FreeU does so."""
-        unet = tiny.unet(levels=2)
-
+        unet = tiny.unet()
         original = unet.up_blocks[-1].forward
 
         def forward(hidden_states: paddle.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -350,24 +338,21 @@ class TestLayers:
 
 class TestOnPipelines:
     def test_merging_and_the_cache_work_together(self) -> None:
-        pipe = tiny.pipeline()
-        plain = tiny.run_pipeline(pipe, steps=STEPS, guidance_scale=3.0)
-        apply_tome(pipe, "balanced", cache=0.4)
-        image = tiny.run_pipeline(pipe, steps=STEPS, guidance_scale=3.0)
+        pipe, given = tiny.pipeline(), dict(steps=STEPS, guidance_scale=3.0)
+        plain = tiny.run_pipeline(pipe, **given)
+        image = tiny.run_pipeline(apply_tome(pipe, "balanced", cache=0.4), **given)
         assert np.isfinite(image).all()
         assert not np.array_equal(image, plain)
-        assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(choose_computed_steps(STEPS, 0.4))
-        assert np.array_equal(tiny.run_pipeline(remove_tome(pipe), steps=STEPS, guidance_scale=3.0), plain)
+        assert report_of(pipe).num_skipped == STEPS - len(choose_computed_steps(STEPS, 0.4))
+        assert np.array_equal(tiny.run_pipeline(remove_tome(pipe), **given), plain)
 
     @pytest.mark.parametrize("count", [1, 2])
     def test_controlnets_skip_with_their_unet_and_are_one_report(self, count: int) -> None:
-        nets = [tiny.controlnet() for _ in range(count)]
-        controlnets = nets[0] if count == 1 else MultiControlNetModel(nets)
+        controlnets = tiny.controlnet() if count == 1 else tiny.multi_controlnet()
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=controlnets)
-        apply_tome(pipe, ratio=0, cache=0.4)
         image = tiny.array((1, 3, 32, 32))
-        tiny.run_pipeline(pipe, steps=STEPS, image=image if count == 1 else [image] * count,
-                          controlnet_conditioning_scale=1.0 if count == 1 else [1.0] * count)  # fmt: skip
+        apply_tome(pipe, ratio=0, cache=0.4)
+        tiny.run_pipeline(pipe, steps=STEPS, image=image if count == 1 else [image] * count)
         unet, of_controlnets = (entry.last_image for entry in pipe.tome.entries)
         assert of_controlnets.num_skipped == count * unet.num_skipped > 0
 
@@ -408,16 +393,12 @@ class TestOnPipelines:
         apply_tome(pipe, ratio=0, cache=cache)
         with pytest.warns(UserWarning, match=words):
             assert np.array_equal(tiny.run_pipeline(pipe, steps=steps), plain)
-        assert pipe.tome.entries[0].last_image.cache_bytes == 0
+        assert report_of(pipe).cache_bytes == 0
 
     def test_a_layer_that_runs_several_times_in_a_call_is_computed(self) -> None:
         dit = tiny.dit(num_layers=1)
         dit.transformer_blocks = paddle.nn.LayerList([dit.transformer_blocks[0]] * 3)
-        pipe = Sampler(dit, tiny.scheduler())
-
-        def run(model: tiny.Model, number: int, timestep: float) -> np.ndarray:
-            return tiny.run_dit(model, timestep=timestep)
-
-        plain = pipe(run)
-        apply_tome(pipe, ratio=0, cache=CACHE)
-        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
+        computed = list_computed_steps(
+            Sampler(dit, tiny.scheduler()), lambda model, _, timestep: tiny.run_dit(model, timestep=timestep)
+        )
+        assert computed == list(range(STEPS))

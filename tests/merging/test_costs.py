@@ -1,16 +1,21 @@
-"""The operators of a matching, read off a program: on a CPU Paddle switches mixed precision off where it runs layers.
+"""The costs of a matching: its operators, and constants, which are kept as long as their arrays and no longer.
 
-Their number does not grow, as each is at least one launch in every block on a GPU.
+The operators are read off a program, as on a CPU Paddle switches mixed precision off where it runs layers. Their number
+does not grow: each is at least one launch in every block on a GPU.
 """
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import paddle
 import pytest
 
 from benchmarks.gpu_trace import trace_with_inplace
 from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.merging import constants
+from ppdiffusers_tome.merging.constants import load_constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.state.plan import Plan
@@ -22,6 +27,7 @@ NO_KERNEL = {
     "assign_value", "assign_value_", "combine", "data", "fill_constant", "flatten", "flatten_contiguous_range", "full",
     "full_int_array", "reshape", "reshape2", "share_data_", "squeeze", "squeeze2", "unsqueeze", "unsqueeze2",
 }  # fmt: skip
+
 
 def list_operators(settings: dict[str, Any], dtype: str = "float32") -> dict[str, list[str]]:
     layout, config, stages, before = Layout(GRID), ToMeConfig(**settings), dict[str, list[str]](), 0
@@ -93,3 +99,35 @@ def test_what_ranks_and_sums_tokens_is_not_rounded(settings: dict[str, Any], lev
         assert set(rounded[:-1]) == {"pd_op.cast"}  # of the last product's factors
     finally:
         paddle.disable_static()
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    array: Any
+    count: int
+
+
+def test_arrays_become_tensors_once_and_as_long_as_they_are_there() -> None:
+    before = len(constants._loaded)
+    for number in range(200):
+        numbers = Numbers(np.full(3, number), number)
+        found = load_constants(numbers)
+        assert (found.array.tolist(), found.count) == ([number] * 3, number)
+        assert load_constants(numbers) is found
+        del numbers
+    assert len(constants._loaded) <= before
+
+
+def test_a_hundred_sizes_and_ratios_in_turns_keep_what_is_in_use() -> None:
+    """The four caches hold 32 entries each."""
+
+    def reduce_at(side: int, config: ToMeConfig) -> None:
+        layout = Layout(Grid(side, side))
+        plan = Plan(config, layout, config.num_merged(layout.grid), timestep=paddle.to_tensor([5]))
+        plan.reduce(paddle.zeros([1, layout.num_tokens, 2]))
+
+    for number in (*range(100), *range(100)):
+        for config in (ToMeConfig(0.5, tile=4), ToMeConfig(0.5, method="todo")):
+            reduce_at(4 + number, config)
+        reduce_at(32, ToMeConfig(0.1 + number / 200, method="todo"))  # as of a ramp
+    assert 0 < len(constants._loaded) <= 32 * 4

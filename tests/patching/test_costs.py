@@ -1,13 +1,13 @@
-"""Memory stays what it is, however often ToMe comes and goes, and over calls of ever new sizes."""
-
-from __future__ import annotations
+"""Memory stays what it is, and a block's tokens pass through few of our own functions, which a reader has to follow."""
 
 import gc
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.override import Override
@@ -17,6 +17,8 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 MOST_GROWTH = 8 * 2**20
 # Caches of partitions and constants are full by then.
 WARM = 60
+FOLDER = str(Path(ppdiffusers_tome.__file__).parent)
+MOST_CALLS = 27  # of our own functions in a later block on the same grid
 
 
 @pytest.mark.parametrize("removing", [True, False], ids=["removed", "replaced"])
@@ -67,3 +69,29 @@ def _is_of_keywords(held: Any) -> bool:
     if type(held) is not list or list(map(type, held[:2])) != [str, str]:  # others' objects may refuse to be compared
         return False
     return held[:2] == ["value", "place"]
+
+
+def count_own_calls(unet: tiny.Model) -> int:
+    calls: list[str] = []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(FOLDER):
+            calls.append(frame.f_code.co_name)
+
+    tiny.run_unet(unet)
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        tiny.run_unet(unet)
+    finally:
+        sys.setprofile(before)
+    return len(calls)
+
+
+@pytest.mark.parametrize("method", ["tome", "todo"])
+def test_a_later_block_on_the_same_grid_has_few_own_calls(method: str) -> None:
+    one, two = (
+        apply_tome(tiny.unet(levels=1, transformer_layers_per_block=layers), 0.5, method=method) for layers in (1, 2)
+    )
+    calls, blocks = count_own_calls(two) - count_own_calls(one), one.tome.num_blocks
+    assert 10 * blocks < calls <= MOST_CALLS * blocks
