@@ -1,9 +1,11 @@
 """What a process does to use its CPU well: each is seen at work, in a process of its own."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,12 +13,12 @@ from ppdiffusers_tome import cpu
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-RESIDENT = "int(open('/proc/self/statm').read().split()[1]) * 4096"
 
 
 def run(code: str, **environment: str) -> str:
     """What a fresh Python prints; without the settings that this one may have inherited."""
-    inherited = {name: value for name, value in os.environ.items() if name != "MKL_DEBUG_CPU_TYPE"}
+    unset = ("MKL_DEBUG_CPU_TYPE", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**inherited, **environment}
     )
@@ -25,68 +27,37 @@ def run(code: str, **environment: str) -> str:
 
 @LINUX
 @pytest.mark.parametrize("keep", [True, False])
-def test_freed_memory_is_kept_or_given_back(keep: bool) -> None:
+def test_freed_memory_is_kept_for_all_threads_or_given_back(keep: bool) -> None:
+    """Of a block that is freed and asked for again, nothing is fetched from the system a second time."""
     code = f"""
+import resource, threading
 import numpy as np
 from ppdiffusers_tome import keep_freed_memory
 from ppdiffusers_tome.cpu import keeps_freed_memory
 kept = {keep} and keep_freed_memory()
 assert kept == keeps_freed_memory()
+
+def fetch():
+    for number in range(6):
+        if number == 3:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        blocks = [np.ones(size, np.uint8) for size in (10**7, 4 * 10**7, 10**8)]
+        del blocks
+    fetched.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+fetched = []
+thread = threading.Thread(target=fetch)
+thread.start()
+thread.join()
+fetch()
 np.ones(50_000_000)
-print(kept, {RESIDENT})
+print(kept, int(open("/proc/self/statm").read().split()[1]) * 4096, *fetched)
 """
-    kept, resident = run(code).split()
+    kept, resident, *fetched = run(code).split()
     if keep and kept == "False":
         pytest.skip("this C library keeps nothing")
     assert (int(resident) > 400_000_000) == keep
-
-
-@LINUX
-def test_freed_memory_is_kept_for_threads_too() -> None:
-    """Of a block that is freed and asked for again, nothing is fetched from the system a second time."""
-    code = """
-import resource, threading
-import numpy as np
-from ppdiffusers_tome import keep_freed_memory
-kept = keep_freed_memory()
-
-def fetched():
-    def fill():
-        blocks = [np.ones(size, np.uint8) for size in (10**7, 4 * 10**7, 10**8)]
-    for _ in range(3):
-        fill()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(3):
-        fill()
-    print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-thread = threading.Thread(target=fetched)
-thread.start()
-thread.join()
-"""
-    kept, fetched = run(code).split()
-    if kept == "False":
-        pytest.skip("this C library keeps nothing")
-    assert int(fetched) < 100
-
-
-@LINUX
-@pytest.mark.parametrize("variables", [{}, {"MKL_DEBUG_CPU_TYPE": "4"}])
-def test_mkl_takes_the_path_for_avx2_on_amd_unless_told_otherwise(variables: dict[str, str]) -> None:
-    code = """
-import ctypes, pathlib
-from ppdiffusers_tome import let_mkl_use_avx2
-done = let_mkl_use_avx2()
-import paddle
-(library,) = pathlib.Path(paddle.__file__).parent.glob("libs/libmklml_intel.so")
-print(done, ctypes.CDLL(str(library)).mkl_serv_get_cpu_type(1))
-"""
-    done, path = run(code, **variables).split()
-    processor = cpu._CPU_INFO.read_text()
-    on_amd = "AuthenticAMD" in processor and " avx2" in processor
-    assert done == str(on_amd and not variables)
-    if on_amd:
-        assert path == variables.get("MKL_DEBUG_CPU_TYPE", "5")
+    assert [int(number) < 100 for number in fetched] == [keep] * 2
 
 
 @pytest.mark.parametrize("words", ["GenuineIntel\nflags : avx avx2", "AuthenticAMD\nflags : avx"])
@@ -143,40 +114,49 @@ def test_cores_are_at_most_the_quota_of_a_container(
     assert cpu.count_usable_cores() == cores
 
 
-@LINUX
-def test_threads_sleep_after_an_operator_unless_told_otherwise() -> None:
-    code = """
-from ppdiffusers_tome import prepare_cpu
-prepare_cpu()
-import ctypes, os, paddle
-openmp = os.path.join(os.path.dirname(paddle.__file__), "libs", "libiomp5.so")
-print(ctypes.CDLL(openmp).kmp_get_blocktime() if os.path.exists(openmp) else "")
-"""
-    milliseconds = run(code, KMP_BLOCKTIME="50")
-    if not milliseconds:
-        pytest.skip("this Paddle has another OpenMP")
-    assert milliseconds == "50"
-    for before in ("", "import paddle; paddle.ones([64, 64]) @ paddle.ones([64, 64])"):
-        assert run(f"import os; os.environ.pop('KMP_BLOCKTIME')\n{before}\n{code}", KMP_BLOCKTIME="") == "1"
-
-
-def test_one_call_prepares_a_process_before_and_after_paddle_is_imported() -> None:
-    code = """
-import os, sys
+PREPARE = """
+import ctypes, json, os, pathlib, sys
 {before}
-from ppdiffusers_tome import prepare_cpu
+from ppdiffusers_tome import let_mkl_use_avx2, prepare_cpu
 from ppdiffusers_tome.cpu import keeps_freed_memory
-print(prepare_cpu({given}), os.environ["OMP_NUM_THREADS"], keeps_freed_memory(), "paddle" in sys.modules)
+found = dict(threads=prepare_cpu({given}), variable=os.environ["OMP_NUM_THREADS"], keeps=keeps_freed_memory(),
+             uses_avx2=let_mkl_use_avx2(), has_paddle="paddle" in sys.modules)
+import paddle
+def call(library, function, *given):
+    path = pathlib.Path(paddle.__file__).parent / "libs" / library
+    return getattr(ctypes.CDLL(str(path)), function)(*given) if path.exists() else None
+found["milliseconds"] = call("libiomp5.so", "kmp_get_blocktime")
+found["mkl"] = call("libmklml_intel.so", "mkl_serv_get_cpu_type", 1)
+print(json.dumps(found))
 """
-    cores = cpu.count_usable_cores()
-    environment = {"OMP_NUM_THREADS": ""}
-    assert run(code.format(before="", given=""), **environment).split()[:2] == [str(cores)] * 2
-    assert run(code.format(before="import paddle", given=""), **environment).split()[::3] == [str(cores), "True"]
-    assert run(code.format(before="", given="3, keep_memory=False"), **environment).split()[::2] == ["3", "False"]
+
+
+def prepare(given: str = "", before: str = "", **environment: str) -> dict[str, Any]:
+    return json.loads(run(PREPARE.format(given=given, before=before), **environment))
+
+
+@LINUX
+def test_one_call_prepares_a_process_before_and_after_paddle_is_imported() -> None:
+    cores, processor = cpu.count_usable_cores(), cpu._CPU_INFO.read_text()
+    first = prepare()
+    later = prepare(before="import paddle; paddle.ones([64, 64]) @ paddle.ones([64, 64])")
+    asked = prepare("3, keep_memory=False", MKL_DEBUG_CPU_TYPE="4", KMP_BLOCKTIME="50")
+    assert (first["threads"], first["variable"], first["has_paddle"]) == (cores, str(cores), False)
+    assert (later["threads"], later["has_paddle"]) == (cores, True)
+    assert (asked["threads"], asked["keeps"]) == (3, False)
     for before in ("", "import paddle"):  # a number that the user asked for stays
-        assert run(code.format(before=before, given=""), OMP_NUM_THREADS="1").split()[0] == "1"
-    again = "prepare_cpu(1); import paddle"  # and so does one that a program set
-    assert run(code.format(before=f"from ppdiffusers_tome import prepare_cpu; {again}", given="")).split()[0] == "1"
+        code = f"{before}\nfrom ppdiffusers_tome import prepare_cpu\nprint(prepare_cpu())"
+        assert run(code, OMP_NUM_THREADS="1") == "1"
+    again = "from ppdiffusers_tome import prepare_cpu\nprepare_cpu(1)\nimport paddle\nprint(prepare_cpu())"
+    assert run(again, OMP_NUM_THREADS="") == "1"  # and so does one that a program set
+    # Threads sleep after an operator unless told otherwise; another OpenMP tells nothing.
+    assert [each["milliseconds"] for each in (first, later, asked)] in ([1, 1, 50], [None] * 3)
+    on_amd = "AuthenticAMD" in processor and " avx2" in processor
+    assert [first["uses_avx2"], asked["uses_avx2"]] == [on_amd, False]
+    assert not on_amd or [first["mkl"], asked["mkl"]] == [5, 4]
+
+
+def test_threads_that_are_no_number_change_nothing() -> None:
     before = os.environ.get("OMP_NUM_THREADS")
     with pytest.raises(ToMeValueError, match="threads=0 must be a whole number, 1 or more"):
         cpu.prepare_cpu(0)

@@ -20,10 +20,6 @@ class TwoUNets(DiffusionPipeline):
         self.unets, self.strength = unets, strength
 
 
-class MyPipeline(ToMeMixin, StableDiffusionPipeline):
-    pass
-
-
 @pytest.fixture
 def pipe() -> Any:
     return tiny.pipeline()
@@ -115,6 +111,9 @@ class TestDifferentSettings:
 
 
 def test_mixin_gives_a_class_its_methods() -> None:
+    class MyPipeline(ToMeMixin, StableDiffusionPipeline):
+        pass
+
     assert MyPipeline.apply_tome is ToMeMixin.apply_tome
     pipe = tiny.pipeline(MyPipeline)
     assert pipe.apply_tome(0.4) is pipe
@@ -123,33 +122,30 @@ def test_mixin_gives_a_class_its_methods() -> None:
     assert pipe.tome is None
 
 
-class TestWaysOfAsking:
-    @pytest.fixture(scope="class")
-    def unet(self) -> tiny.Model:
-        return tiny.unet()
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda m: apply_tome(m, ToMeConfig(ratio=0.6, sx=4, seed=2)),
+        lambda m: apply_tome(m, config=ToMeConfig(ratio=0.6, sx=4, seed=2)),
+        lambda m: apply_tome(m, ratio=0.6, sx=4, seed=2),
+        lambda m: apply_tome(m, 0.6, None, 4, 2, True, True, False, False, 2),
+        lambda m: m.apply_tome(0.6, sx=4, seed=2),
+        lambda m: m.apply_tome(ToMeConfig(0.6, sx=4, seed=2)),
+        lambda m: ppdiffusers_tome.apply_tome(m, np.float64(0.6), sx=np.int64(4), seed=np.int32(2)),
+    ],
+)
+def test_all_ways_of_asking_agree(apply: Any) -> None:
+    unet = tiny.unet()
+    assert apply(unet) is unet
+    applied = get_tome(unet)
+    assert (applied.config, applied.blocks) == (ToMeConfig(ratio=0.6, sx=4, seed=2), {"": 3})
 
-    @pytest.mark.parametrize(
-        "apply",
-        [
-            lambda m: apply_tome(m, ToMeConfig(ratio=0.6, sx=4, seed=2)),
-            lambda m: apply_tome(m, config=ToMeConfig(ratio=0.6, sx=4, seed=2)),
-            lambda m: apply_tome(m, ratio=0.6, sx=4, seed=2),
-            lambda m: apply_tome(m, 0.6, None, 4, 2, True, True, False, False, 2),
-            lambda m: m.apply_tome(0.6, sx=4, seed=2),
-            lambda m: m.apply_tome(ToMeConfig(0.6, sx=4, seed=2)),
-            lambda m: ppdiffusers_tome.apply_tome(m, np.float64(0.6), sx=np.int64(4), seed=np.int32(2)),
-        ],
-    )
-    def test_all_agree(self, unet: tiny.Model, apply: Any) -> None:
-        assert apply(unet) is unet
-        applied = get_tome(unet)
-        assert (applied.config, applied.blocks) == (ToMeConfig(ratio=0.6, sx=4, seed=2), {"": 3})
 
-    def test_every_name_of_the_package_is_there(self) -> None:
-        for name in ppdiffusers_tome.__all__:
-            assert getattr(ppdiffusers_tome, name) is not None
-        with pytest.raises(AttributeError, match="no attribute 'aply_tome'"):
-            ppdiffusers_tome.aply_tome  # noqa: B018
+def test_every_name_of_the_package_is_there() -> None:
+    for name in ppdiffusers_tome.__all__:
+        assert getattr(ppdiffusers_tome, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'aply_tome'"):
+        ppdiffusers_tome.aply_tome  # noqa: B018
 
 
 class TestForOneRequest:

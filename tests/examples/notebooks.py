@@ -29,15 +29,7 @@ def code_cells(book: NotebookNode) -> list[NotebookNode]:
 
 
 def ran(book: NotebookNode, parameters: str = "") -> NotebookNode:
-    """A notebook with what its code shows.
-
-    Args:
-        book: it is left as it is.
-        parameters: code that runs behind the cell with the tag ``parameters``.
-
-    Raises:
-        nbclient.exceptions.CellExecutionError: a cell raised.
-    """
+    """A copy with what its code shows, where ``parameters`` run behind the cell with that tag."""
     book = deepcopy(book)
     for cell in code_cells(book):
         if "parameters" in cell.metadata.get("tags", ()):

@@ -1,6 +1,6 @@
 """Write ``docs/images/play.png`` by a real browser.
 
-    python tests/examples/play_picture.py     # needs playwright and a Chromium
+python tests/examples/play_picture.py     # needs playwright and a Chromium
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def main() -> None:
             tab.wait_for_selector(".tome-pair input", timeout=WAIT)
             tab.wait_for_timeout(1000)
             # Seconds and the speed-up are of whichever machine this runs on.
-            tab.evaluate("document.querySelectorAll('#tome-result tr:nth-child(-n+3) td').forEach(cell => {"
-                         " if (/^[0-9]/.test(cell.textContent)) cell.textContent = '…' })")
+            tab.evaluate(
+                "document.querySelectorAll('#tome-result tr:nth-child(-n+3) td').forEach(cell => {"
+                " if (/^[0-9]/.test(cell.textContent)) cell.textContent = '…' })"
+            )
             picture = Image.open(io.BytesIO(tab.screenshot(full_page=True))).convert("RGB")
             picture.quantize(256).save(ROOT / "docs" / "images" / "play.png", optimize=True)
         finally:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
 import sys
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,28 +12,22 @@ import pytest
 from ppdiffusers import StableDiffusionPipeline
 
 import tiny
+from examples.conftest import EXAMPLES, load_module
 from pipelines.whole import text_parts
 from ppdiffusers_tome import ToMeConfig
 
-pytestmark = pytest.mark.once
-
-FOLDER = tiny.ROOT / "examples" / "comfyui"
+FOLDER = EXAMPLES / "comfyui"
 NODE, LOADER = "PaddleTokenMerging", "PaddlePhotographsLoader"
 FILES = ["workflow", "workflow_photographs"]  # .json for ComfyUI's page, _api.json for its /prompt
 OWN = "ratio and method"
 
 
-def load_nodes() -> ModuleType:
+def load_nodes() -> dict[str, Any]:
     """The folder as ComfyUI loads it: a module by its path, with submodules beside it."""
-    name = "custom_nodes.token_merging"
-    spec = importlib.util.spec_from_file_location(name, FOLDER / "__init__.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module("custom_nodes.token_merging", FOLDER / "__init__.py").NODE_CLASS_MAPPINGS
 
 
-NODES = load_nodes().NODE_CLASS_MAPPINGS
+NODES = load_nodes()
 OURS = NODES[NODE]
 
 
@@ -44,45 +35,39 @@ def read_workflow(file: str) -> dict[str, Any]:
     return json.loads((FOLDER / file).read_text(encoding="utf-8"))
 
 
-class TestOfTheNode:
-    def test_says_what_is_wrong_before_anything_is_loaded(self):
-        usual = dict(settings="balanced", ratio=0.5, method="tome", start=0.0, end=1.0)
-        assert OURS.VALIDATE_INPUTS(**usual) is True
-        assert OURS.VALIDATE_INPUTS(**{**usual, "settings": "off"}) is True
-        assert OURS.VALIDATE_INPUTS(**{**usual, "ratio": None, "start": 5.0}) is True  # another node gives the ratio
-        for given, words in [
-            (dict(start=0.8, end=0.2), "start=0.8 must be below end=0.2"),
-            (dict(settings=OWN, ratio=0.75), "below 0.75"),
-            (dict(settings=OWN, method="merge"), "method='merge'"),
-            (dict(settings="quick"), "there is no preset 'quick'"), (dict(cache=1.0), "cache=1.0"),
-        ]:
-            assert words in OURS.VALIDATE_INPUTS(**{**usual, **given})
+def test_the_node_says_what_is_wrong_before_anything_is_loaded():
+    usual = dict(settings="balanced", ratio=0.5, method="tome", start=0.0, end=1.0)
+    assert OURS.VALIDATE_INPUTS(**usual) is True
+    assert OURS.VALIDATE_INPUTS(**{**usual, "settings": "off"}) is True
+    assert OURS.VALIDATE_INPUTS(**{**usual, "ratio": None, "start": 5.0}) is True  # another node gives the ratio
+    for given, words in [
+        (dict(start=0.8, end=0.2), "start=0.8 must be below end=0.2"),
+        (dict(settings=OWN, ratio=0.75), "below 0.75"),
+        (dict(settings=OWN, method="merge"), "method='merge'"),
+        (dict(settings="quick"), "there is no preset 'quick'"),
+        (dict(cache=1.0), "cache=1.0"),
+    ]:
+        assert words in OURS.VALIDATE_INPUTS(**{**usual, **given})
 
-    def test_a_cache_over_steps_is_optional(self):
-        usual = dict(settings=OWN, ratio=0.5, method="tome", start=0.0, end=1.0)
-        for given, cache in ((usual, 0.0), ({**usual, "cache": 0.5}, 0.5)):
-            pipe, summary = OURS().merge(tiny.pipeline(), **given)
-            assert pipe.tome.config == ToMeConfig(0.5, cache=cache)
-            assert ("cache 0.5" in summary) == bool(cache)
-        assert OURS().merge(tiny.pipeline(), **{**usual, "settings": "off", "cache": 0.2})[0].tome.config == ToMeConfig(
-            0.0, cache=0.2
-        ), "nothing merges, and the cache is used"
-        pipe, summary = OURS().merge(tiny.pipeline(), **{**usual, "ratio": 0.0})
-        assert (pipe.tome, summary) == (None, "nothing merges")
 
-    def test_without_the_package_one_line_says_so(self):
-        code = f"""
-import importlib.util, sys
-sys.modules["ppdiffusers_tome"] = None
-spec = importlib.util.spec_from_file_location("nodes", {str(FOLDER / "__init__.py")!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-assert module.NODE_CLASS_MAPPINGS == {{}}
-"""
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert len(done.stdout.splitlines()) == 1
-        assert "ppdiffusers_tome is not installed" in done.stdout
+def test_a_cache_over_steps_is_optional():
+    usual = dict(settings=OWN, ratio=0.5, method="tome", start=0.0, end=1.0)
+    for given, cache in ((usual, 0.0), ({**usual, "cache": 0.5}, 0.5)):
+        pipe, summary = OURS().merge(tiny.pipeline(), **given)
+        assert pipe.tome.config == ToMeConfig(0.5, cache=cache)
+        assert ("cache 0.5" in summary) == bool(cache)
+    pipe, _ = OURS().merge(tiny.pipeline(), **{**usual, "settings": "off", "cache": 0.2})
+    assert pipe.tome.config == ToMeConfig(0.0, cache=0.2), "nothing merges, and the cache is used"
+    pipe, summary = OURS().merge(tiny.pipeline(), **{**usual, "ratio": 0.0})
+    assert (pipe.tome, summary) == (None, "nothing merges")
+
+
+def test_without_the_package_one_line_says_so(monkeypatch, capsys):
+    for name in ("ppdiffusers_tome", "custom_nodes.token_merging"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert load_nodes() == {}
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "ppdiffusers_tome is not installed" in line
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from examples.play_page import encode_image
-from tools.cli.conftest import draw_square
-
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.sweep,
@@ -83,11 +80,10 @@ def test_cancel_and_generate_in_turns_end_in_images(open_page: Any) -> None:
     tab.wait_for_selector(".tome-pair input", timeout=WAIT)
 
 
-def test_a_photo_of_the_browser_guides_until_it_is_dropped(open_page: Any, tmp_path: Path) -> None:
-    tab, path = open_page(), tmp_path / "photo.png"
-    path.write_bytes(encode_image(draw_square()))
+def test_a_photo_of_the_browser_guides_until_it_is_dropped(open_page: Any, photo: Path) -> None:
+    tab = open_page()
     tab.click("#tome-guide summary")
-    tab.set_input_files("[name=photo]", path)
+    tab.set_input_files("[name=photo]", photo)
     assert tab.inner_text("#tome-guide output") == "photo.png"
     tab.click("#tome-generate")
     tab.wait_for_selector(".tome-pair input", timeout=WAIT)

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from functools import partial
-from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from string import Formatter
@@ -27,26 +27,21 @@ from PIL import Image
 from studio import Studio
 from words import LANGUAGES, WORDS, translate
 
-from examples.play_page import FOLDER, encode_image, load_program, make_form
+from examples.conftest import EXAMPLES, encode_image, encode_photo, load_program, make_form
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.program import run_command
-from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET
 from tools.cli.conftest import SMALL, draw_square
 
-pytestmark = pytest.mark.once
+FOLDER = EXAMPLES / "play"
 
 
 def request(
     address: str, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, bytes, http.client.HTTPMessage]:
-    """Send a request as it is written here."""
-    connection = http.client.HTTPConnection(address, timeout=60)
-    try:
+    with closing(http.client.HTTPConnection(address, timeout=60)) as connection:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()
         return response.status, response.read(), response.headers
-    finally:
-        connection.close()
 
 
 def post(address: str, form: dict[str, Any], **headers: str) -> tuple[int, list[dict[str, Any]]]:
@@ -78,10 +73,6 @@ def find_images(html: str) -> list[np.ndarray]:
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) for data in found]
 
 
-def encode_photo(content: bytes | Image.Image) -> str:
-    return base64.b64encode(encode_image(content) if isinstance(content, Image.Image) else content).decode()
-
-
 def test_a_comparison_has_two_images_and_figures(address: str, studio: Studio) -> None:
     html = generate(address, studio, seed=1, cache=0.3)["html"]
     merged, unmerged = find_images(html)
@@ -103,13 +94,6 @@ def test_a_comparison_has_two_images_and_figures(address: str, studio: Studio) -
     other = generate(address, studio, seed=1, prompt="<img src=x>")
     assert "are those of before" not in other["html"]
     assert "<img src=x" not in other["html"] + other["notice"]
-
-
-def test_the_page_begins_with_the_preset_of_the_commands(address: str) -> None:
-    html = request(address, "GET", "/")[1].decode()
-    assert f'value="{DEFAULT_PRESET}" checked' in html
-    fields = json.loads(unescape(re.search('data-begin="(.*?)"', html)[1]))["fields"]
-    assert (fields["ratio"]["value"], fields["cache"]["value"]) == (0.5, 0)
 
 
 def test_leaving_ends_the_running_comparison_and_those_that_wait(address: str, studio: Studio) -> None:
@@ -266,15 +250,12 @@ def test_names_of_other_sites_lead_nowhere_and_files_are_not_served_or_read(addr
         studio.prepare(make_form(studio, preset=__file__))
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("--host 203.0.113.7", "--host 203.0.113.7 --port 7860 cannot be used"),
-        ("--port 70000", "--port 70000 cannot be used"), ("--prompt a --prompt b", "2 prompts were given"),
-        ("--promt x", "'--promt' is not an argument of examples/play; did you mean --prompt?"),
-        ("--config balance", "did you mean balanced?"), ("--model nowhere", "does not exist; give a pipeline's folder"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "words"), [
+    ("--host 203.0.113.7", "--host 203.0.113.7 --port 7860 cannot be used"),
+    ("--port 70000", "--port 70000 cannot be used"), ("--prompt a --prompt b", "2 prompts were given"),
+    ("--promt x", "'--promt' is not an argument of examples/play; did you mean --prompt?"),
+    ("--config balance", "did you mean balanced?"), ("--model nowhere", "does not exist; give a pipeline's folder"),
+])  # fmt: skip
 def test_bad_arguments_are_one_line(
     line: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,31 +267,24 @@ def test_bad_arguments_are_one_line(
     assert words in error
 
 
-# A shell that starts a program with "&" has it ignore Ctrl-C.
-@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN])
-def test_the_program_serves_until_it_is_interrupted(handler: signal.Handlers, tmp_path: Path, studio: Studio) -> None:
+def test_the_program_serves_until_it_is_interrupted(tmp_path: Path, studio: Studio) -> None:
+    """Also where a shell that started it with "&" has it ignore Ctrl-C."""
     command = [sys.executable, str(FOLDER), "--port", "0", "--host", "0.0.0.0", *SMALL, "--language", "zh"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "all_proxy": "socks5://127.0.0.1:9"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        preexec_fn=partial(signal.signal, signal.SIGINT, handler),
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),
     ) as program:  # fmt: skip
         try:
-            assert program.stdout is not None
-            line = program.stdout.readline()
-            address = line.split()[0].removeprefix("http://").rstrip("/")
+            address = program.stdout.readline().split()[0].removeprefix("http://").rstrip("/")
             status, page, _ = request(address, "GET", "/", Host="any.example")
             assert (status, "生成" in page.decode()) == (200, True)
-            form = make_form(studio, steps=200)
-            working = threading.Thread(target=request, daemon=True, args=(
-                address, "POST", "/generate", json.dumps(form).encode()), kwargs={"Content_Type": "application/json"})
-            working.start()
+            threading.Thread(target=post, args=(address, make_form(studio, steps=200)), daemon=True).start()
             time.sleep(3)
             program.send_signal(signal.SIGINT)
             assert program.wait(timeout=10) == 130
         finally:
             program.kill()
-        assert program.stderr is not None
         errors = program.stderr.read()
     assert "warning: every machine" in errors
     assert "Traceback" not in errors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import time
@@ -18,10 +17,11 @@ from page import render_page
 from PIL import Image
 from studio import ImagePair, RefusedError, Studio
 
-from examples.play_page import encode_image, make_form, make_studio
+from examples.conftest import encode_photo, make_form, make_studio
 from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET
 from ppdiffusers_tome.tools.measure.similarity import compare_images
 from tools.cli.conftest import SMALL, draw_square, write_dit
 
@@ -31,16 +31,11 @@ def compare(studio: Studio, stages: list[Any] | None = None, **fields: Any) -> I
     return studio.compare(request, [].append if stages is None else stages.append)
 
 
-def encode_photo(image: Image.Image) -> str:
-    return base64.b64encode(encode_image(image)).decode()
-
-
 def read_page(studio: Studio, language: str) -> dict[str, Any]:
-    """What a page begins with, its HTML, and what is chosen."""
+    """What a page begins with, and what is chosen."""
     html = render_page(studio, language)
     begin = json.loads(unescape(re.search('data-begin="(.*?)"', html)[1]))
-    chosen = dict(re.findall('name="(\\w+)" value="(\\w+)" checked', html))
-    return {**begin, "html": html, "chosen": chosen}
+    return {**begin, "chosen": dict(re.findall('name="(\\w+)" value="(\\w+)" checked', html))}
 
 
 def images_equal(first: Image.Image, second: Image.Image) -> bool:
@@ -120,7 +115,7 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     assert (studio.guided, studio.prompt) == (None, "cat")
     page = read_page(studio, "zh")
     assert page["fields"]["prompt"]["value"] == "cat"
-    assert page["chosen"]["preset"] == "none"
+    assert page["chosen"]["preset"] == "none", "on a transformer of classes the cache keeps more than merging"
     assert {"size", "negative", "guide", "known"} <= {*page["hidden"]}
 
     def leave(event: Any) -> None:
@@ -137,16 +132,16 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
         compare(studio, prompt="tea")
 
 
-def test_a_page_says_how_images_are_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_dit(tmp_path, {"0": "cat"})
-    studio = make_studio("--model", str(tmp_path), "--prompt", "cat")
-    plain = studio.plain
+def test_a_page_begins_with_the_preset_of_the_commands_and_says_how_images_are_computed(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, plain = read_page(studio, "en"), studio.plain
+    assert page["chosen"]["preset"] == DEFAULT_PRESET
+    assert (page["fields"]["ratio"]["value"], page["fields"]["cache"]["value"]) == (0.5, 0)
     for changed, language, words in (
         ({}, "en", "float32"),
         ({"compile": "bfloat16"}, "en", "float32 · compiled in bfloat16"),
         ({"compile": "bfloat16"}, "zh", "float32 · 以 bfloat16 编译"),
     ):  # fmt: skip
         monkeypatch.setattr(studio, "plain", replace(plain, settings=replace(plain.settings, **changed)))
-        page = read_page(studio, language)
-        assert f"{words}</p>" in page["html"]
-        assert page["chosen"]["preset"] == "none", "on a transformer of classes the cache keeps more than merging"
+        assert f"{words}</p>" in render_page(studio, language)

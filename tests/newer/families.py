@@ -1,7 +1,4 @@
-"""The newest families of models that the installed ppdiffusers has.
-
-FLUX is always among them, if need be as a stand-in.
-"""
+"""The newest families of models that the installed ppdiffusers has, and FLUX always, if need be as a stand-in."""
 
 from __future__ import annotations
 
@@ -100,7 +97,6 @@ class PlainAttention:
 
 
 def arguments(specimen: Specimen, inputs: Inputs) -> tuple[tuple, dict[str, Any]]:
-    """Return the arguments of a specimen's call."""
     return specimen.call(lambda *given, **keywords: (given, keywords), inputs)
 
 

@@ -1,9 +1,6 @@
-"""A small FLUX, for a ppdiffusers that has none.
+"""A small FLUX, for a ppdiffusers that has none: with its names, calls, config and order of tokens.
 
-It has FLUX's names of layers, calls and order of tokens.
-
-Adapters find classes by name, so these have the real names. It is called as the real one is, and made of the same
-config; `make test-newer` runs the same tests on the real one.
+Adapters find classes by name. `make test-newer` runs the same tests on the real one.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 from ppdiffusers.models.attention import FeedForward
 from ppdiffusers.models.attention_processor import Attention
-from ppdiffusers.models.embeddings import Timesteps
+from ppdiffusers.models.embeddings import CombinedTimestepTextProjEmbeddings
 from ppdiffusers.models.normalization import AdaLayerNormZero
 
 Rotary = tuple[Tensor, Tensor]
@@ -59,20 +56,9 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     return x * rotary[0] + paddle.stack([-other, one], axis=-1).flatten(3) * rotary[1]
 
 
-class RMSNorm(nn.Layer):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.weight = self.create_parameter([channels], default_initializer=nn.initializer.Constant(1.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * paddle.rsqrt(x.square().mean(axis=-1, keepdim=True) + 1e-6) * self.weight
-
-
 def attention(dim: int, heads: int, **settings: Any) -> Attention:
-    attn = Attention(
-        dim, heads=heads, dim_head=dim // heads, bias=True, out_dim=dim, processor=Processor(), **settings
-    )
-    attn.norm_q, attn.norm_k = RMSNorm(dim // heads), RMSNorm(dim // heads)
+    attn = Attention(dim, heads=heads, dim_head=dim // heads, bias=True, out_dim=dim, processor=Processor(), **settings)
+    attn.norm_q, attn.norm_k = nn.LayerNorm(dim // heads), nn.LayerNorm(dim // heads)
     return attn
 
 
@@ -83,7 +69,7 @@ class FluxTransformerBlock(nn.Layer):
         super().__init__()
         self.norm1, self.norm1_context = AdaLayerNormZero(dim), AdaLayerNormZero(dim)
         self.attn = attention(dim, heads, added_kv_proj_dim=dim, context_pre_only=False)
-        self.attn.norm_added_q, self.attn.norm_added_k = RMSNorm(dim // heads), RMSNorm(dim // heads)
+        self.attn.norm_added_q, self.attn.norm_added_k = nn.LayerNorm(dim // heads), nn.LayerNorm(dim // heads)
         self.ff, self.ff_context = (FeedForward(dim, activation_fn="gelu-approximate") for _ in range(2))
 
     def forward(
@@ -118,17 +104,11 @@ def plain_norm(x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:])
 
 
-class TimeEmbedding(nn.Layer):
-    """The embedding of the timestep, the guidance and the pooled text."""
-
-    def __init__(self, dim: int, pooled_dim: int) -> None:
-        super().__init__()
-        self.time_proj, self.linear = Timesteps(dim, True, 0), nn.Linear(dim, dim)
-        self.text_embedder = nn.Linear(pooled_dim, dim)
+class TimeEmbedding(CombinedTimestepTextProjEmbeddings):
+    """The embedding of the timestep, the pooled text and the guidance, in this order."""
 
     def forward(self, timestep: Tensor, guidance: Tensor, pooled: Tensor) -> Tensor:
-        embedded = self.linear(self.time_proj(timestep)) + self.linear(self.time_proj(guidance))
-        return embedded + self.text_embedder(pooled)
+        return super().forward(timestep, pooled) + self.timestep_embedder(self.time_proj(guidance))
 
 
 class Positions(nn.Layer):
@@ -148,21 +128,18 @@ class Positions(nn.Layer):
 
 
 class FluxTransformer2DModel(nn.Layer):
-    def __init__(
-        self, patch_size: int, in_channels: int, num_layers: int, num_single_layers: int, attention_head_dim: int,
-        num_attention_heads: int, joint_attention_dim: int, pooled_projection_dim: int, guidance_embeds: bool,
-        axes_dims_rope: tuple[int, ...],
-    ) -> None:  # fmt: skip
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self.config = SimpleNamespace(patch_size=patch_size)
-        heads, dim = num_attention_heads, num_attention_heads * attention_head_dim
-        self.pos_embed, self.time_text_embed = Positions(axes_dims_rope), TimeEmbedding(dim, pooled_projection_dim)
-        self.x_embedder, self.context_embedder = nn.Linear(in_channels, dim), nn.Linear(joint_attention_dim, dim)
-        self.transformer_blocks = nn.LayerList([FluxTransformerBlock(dim, heads) for _ in range(num_layers)])
-        self.single_transformer_blocks = nn.LayerList(
-            [FluxSingleTransformerBlock(dim, heads) for _ in range(num_single_layers)]
-        )
-        self.proj_out = nn.Linear(dim, in_channels)
+        self.config = config = SimpleNamespace(**settings)
+        heads, channels = config.num_attention_heads, config.in_channels
+        dim = heads * config.attention_head_dim
+        self.pos_embed = Positions(config.axes_dims_rope)
+        self.time_text_embed = TimeEmbedding(dim, config.pooled_projection_dim)
+        self.x_embedder, self.context_embedder = nn.Linear(channels, dim), nn.Linear(config.joint_attention_dim, dim)
+        blocks = [FluxTransformerBlock(dim, heads) for _ in range(config.num_layers)]
+        single_blocks = [FluxSingleTransformerBlock(dim, heads) for _ in range(config.num_single_layers)]
+        self.transformer_blocks, self.single_transformer_blocks = nn.LayerList(blocks), nn.LayerList(single_blocks)
+        self.proj_out = nn.Linear(dim, channels)
 
     def forward(
         self, hidden_states: Tensor, encoder_hidden_states: Tensor, pooled_projections: Tensor, timestep: Tensor,

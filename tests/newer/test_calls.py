@@ -18,6 +18,7 @@ from newer.families import FAMILIES, FLUX, ROTARY, STAND_IN, arguments, attentio
 from newer.stand_in import Processor
 from patching.contract import EverySecond
 from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.patching.override import list_overrides
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import Inputs
 
@@ -33,25 +34,15 @@ def check_single_warning(about: str) -> Iterator[None]:
     assert len([each for each in told if about in str(each.message)]) == 1, [str(each.message) for each in told]
 
 
-class Bypassed:
-    """A layer that computes, and of which nothing runs that ToMe put on it."""
-
-    def __init__(self, layer: tiny.Model) -> None:
-        self.forward = partial(type(layer).forward, layer)
-
-    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
-        return self.forward(*inputs, **keywords)
-
-
 class Kernels:
-    """Attention as a processor with kernels of its own sees it, which need the numbers of some layers alone."""
+    """Attention as a processor with kernels of its own sees it: of some layers nothing runs that ToMe put on them."""
 
     def __init__(self, attention: Any, names: tuple[str, ...]) -> None:
         self.attention, self.names = attention, names
 
     def __getattr__(self, name: str) -> Any:
         layer = getattr(self.attention, name)
-        return Bypassed(layer) if name in self.names and layer is not None else layer
+        return partial(type(layer).forward, layer) if name in self.names and layer is not None else layer
 
 
 def fuse(model: tiny.Model, *names: str) -> tiny.Model:
@@ -182,13 +173,15 @@ def test_the_guidance_that_is_embedded_like_a_timestep_is_none() -> None:
     assert [record.num_merged / 64 for record in records] == pytest.approx([0.64, 0.16], abs=1 / 64)
 
 
+def steps(model: tiny.Model) -> list[np.ndarray]:
+    for layer in model.sublayers(include_self=True):
+        vars(layer).pop("count", None)
+    return [numbers(FLUX, model, timestep=timestep) for timestep in (900, 200, 800, 300)]
+
+
 @pytest.mark.parametrize("settings", [dict(end=0.5), dict(start=0.5), dict(method="todo")], ids=str)
 def test_a_cache_around_attention_hands_out_all_tokens(settings: dict[str, Any]) -> None:
     """Such as Pyramid Attention Broadcast's: every second step gets what attention gave before, merged or not."""
-
-    def steps(model: tiny.Model) -> list[np.ndarray]:
-        return [numbers(FLUX, model, timestep=timestep) for timestep in (900, 200, 800, 300)]
-
     model = apply_tome(FLUX.build(), 0.5, **settings)
     computed = steps(model)
     for attention in attentions(model):
@@ -196,3 +189,49 @@ def test_a_cache_around_attention_hands_out_all_tokens(settings: dict[str, Any])
     assert list(map(same, steps(model), computed)) == [True, False, True, False]
     # The cache stays when ToMe goes.
     assert list(map(same, steps(remove_tome(model)), steps(FLUX.build()))) == [True, False, True, False]
+
+
+# Caches over steps that replace the ``forward`` of classes, as PaddleMIX' examples for FLUX do. Each is a few lines of
+# our own that skip what theirs skip: the whole stack (TeaCache), all behind the first block (first-block caches,
+# CG-Taylor), or the layers inside of each block (TaylorSeer).
+CLASSES = {
+    "model": lambda model: type(model),
+    "dual blocks": lambda model: type(model.transformer_blocks[0]),
+    "single blocks": lambda model: type(model.single_transformer_blocks[0]),
+}
+
+
+def cache_every_second_call(monkeypatch: pytest.MonkeyPatch, cls: type) -> None:
+    """Let the layers of a class return what they returned in the call before, in every second call."""
+    compute = cls.forward
+
+    def forward(self: Any, *inputs: Any, joint_attention_kwargs: Any = None, **keywords: Any) -> Any:
+        self.count = getattr(self, "count", -1) + 1
+        if self.count % 2 == 0:
+            self.kept = compute(self, *inputs, **keywords)
+        if joint_attention_kwargs is not None:  # as theirs, whose features are in the arguments of the call
+            joint_attention_kwargs["cache_dic"] = {"cache": {0: {"hidden": self.kept[0]}}}
+        return self.kept
+
+    monkeypatch.setattr(cls, "forward", forward)
+
+
+@pytest.mark.parametrize("tome_first", [True, False])
+@pytest.mark.parametrize("name", CLASSES)
+def test_merging_works_beside_a_cache_over_steps(name: str, tome_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = steps(apply_tome(FLUX.build(), 0.5))
+    model = FLUX.build()
+    if tome_first:
+        apply_tome(model, 0.5)
+    cache_every_second_call(monkeypatch, CLASSES[name](model))
+    alone = steps(FLUX.build())
+    if not tome_first:
+        apply_tome(model, 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cached = steps(model)
+    # Computed steps are those of merging alone, the others are those of neither alone.
+    assert list(map(np.array_equal, cached, merged)) == [True, False, True, False]
+    assert not any(map(np.array_equal, cached, alone))
+    assert all(map(np.array_equal, steps(remove_tome(model)), alone))
+    assert not [each for layer in model.sublayers(include_self=True) for each in list_overrides(layer)]

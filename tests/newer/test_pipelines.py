@@ -17,7 +17,7 @@ from ppdiffusers import transformers
 import tiny
 from newer.families import NEWEST, THERE, lacking, parametrize_specimens
 from patching.contract import count_matchings
-from pipelines.whole import count_merged, image_encoder, load_tokenizer
+from pipelines.whole import build_pipeline, count_merged, image_encoder, load_tokenizer
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen, flux, sd3, wan_image
 from zoo import hunyuan_video as hunyuan
@@ -40,10 +40,9 @@ def an_image(*, seed: int = 1) -> paddle.Tensor:
 
 
 def build_flux(name: str, **config: Any) -> Any:
-    return getattr(ppdiffusers, name)(
-        scheduler=scheduler(use_dynamic_shifting=True), vae=tiny.vae(shift_factor=0.1), text_encoder=None,
-        tokenizer=load_tokenizer(), text_encoder_2=None, tokenizer_2=None,
-        transformer=flux.SPECIMEN.build(**{"in_channels": 16, **config}),
+    return build_pipeline(
+        name, scheduler=scheduler(use_dynamic_shifting=True), vae=tiny.vae(shift_factor=0.1),
+        tokenizer=load_tokenizer(), transformer=flux.SPECIMEN.build(**{"in_channels": 16, **config}),
     )  # fmt: skip
 
 
@@ -60,10 +59,9 @@ def build_flux_controlnet(name: str) -> Any:
 
 
 def build_sd3(name: str) -> Any:
-    return getattr(ppdiffusers, name)(
-        transformer=sd3.SPECIMEN.build(), controlnet=NEWEST["sd3_controlnet"].build(),
-        scheduler=scheduler(), vae=tiny.vae(shift_factor=0.1), text_encoder=None, tokenizer=load_tokenizer(),
-        text_encoder_2=None, tokenizer_2=None, text_encoder_3=None, tokenizer_3=None,
+    return build_pipeline(
+        name, transformer=sd3.SPECIMEN.build(), controlnet=NEWEST["sd3_controlnet"].build(), scheduler=scheduler(),
+        vae=tiny.vae(shift_factor=0.1), tokenizer=load_tokenizer(),
     )  # fmt: skip
 
 
@@ -75,10 +73,8 @@ def call_sd3() -> dict[str, Any]:
     return dict(**tiny.PROMPT, **pooled, **IMAGE, control_image=an_image())
 
 
-def build_without_encoders(name: str, specimen: str, scheduler: Callable[[], Any] = scheduler) -> Any:
-    return getattr(ppdiffusers, name)(
-        tokenizer=None, text_encoder=None, vae=None, transformer=NEWEST[specimen].build(), scheduler=scheduler()
-    )
+def build_without_encoders(name: str, scheduler: Callable[[], Any] = scheduler) -> Any:
+    return build_pipeline(name, transformer=NEWEST[CASES[name].needs].build(), scheduler=scheduler())
 
 
 def build_vctrl(name: str) -> Any:
@@ -86,8 +82,8 @@ def build_vctrl(name: str) -> Any:
         ppdiffusers.AutoencoderKLCogVideoX, block_out_channels=(4, 4, 4, 4), norm_num_groups=2, latent_channels=4,
         layers_per_block=1,
     )  # fmt: skip
-    pipe = getattr(ppdiffusers, name)(
-        tokenizer=None, text_encoder=None, vae=of_videos, scheduler=ppdiffusers.CogVideoXDDIMScheduler(),
+    pipe = build_pipeline(
+        name, vae=of_videos, scheduler=ppdiffusers.CogVideoXDDIMScheduler(),
         transformer=NEWEST["cogvideox_vctrl"].build(), vctrl=NEWEST["vctrl"].build(),
     )  # fmt: skip
     # Paddle 3.3.1 finds the elements of a list along another axis of a view that was transposed.
@@ -109,8 +105,8 @@ def build_wan_image(name: str) -> Any:
         ppdiffusers.AutoencoderKLWan, base_dim=4, z_dim=4, num_res_blocks=1, latents_mean=[0.0] * 4,
         latents_std=[1.0] * 4,
     )  # fmt: skip
-    return getattr(ppdiffusers, name)(
-        tokenizer=None, text_encoder=None, vae=of_videos, scheduler=scheduler(),
+    return build_pipeline(
+        name, vae=of_videos, scheduler=scheduler(),
         image_encoder=image_encoder(32, 2, layers=2, width=wan_image.IMAGE_DIM, kind=transformers.CLIPVisionModel),
         image_processor=transformers.CLIPImageProcessor(size=32, crop_size=32),
         # The image's latents, and of each frame which of four are its, stand behind the noise.
@@ -133,10 +129,7 @@ def hunyuan_video() -> type:
 
 
 def build_hunyuan(name: str) -> Any:
-    return hunyuan_video()(
-        text_encoder=None, tokenizer=None, transformer=NEWEST["hunyuan_video"].build(), vae=None,
-        scheduler=scheduler(), text_encoder_2=None, tokenizer_2=None,
-    )  # fmt: skip
+    return build_pipeline(hunyuan_video(), transformer=NEWEST["hunyuan_video"].build(), scheduler=scheduler())
 
 
 def call_hunyuan() -> dict[str, Any]:
@@ -187,20 +180,19 @@ CASES = {
     ),
     "CogVideoXPipeline": Case(
         "cogvideox_rotary", build_without_encoders, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2},
-        dict(specimen="cogvideox_rotary", scheduler=lambda: ppdiffusers.CogVideoXDDIMScheduler()),
+        dict(scheduler=lambda: ppdiffusers.CogVideoXDDIMScheduler()),
     ),
     "CogVideoXVCtrlPipeline": Case("vctrl", build_vctrl, call_vctrl, {"transformer": 2, "vctrl": 2}),
-    "MochiPipeline": Case("mochi", build_without_encoders, call_mochi, {"transformer": 2}, dict(specimen="mochi")),
+    "MochiPipeline": Case("mochi", build_without_encoders, call_mochi, {"transformer": 2}),
     "HunyuanVideoPipeline": Case("hunyuan_video", build_hunyuan, call_hunyuan, {"transformer": 4}),
     "WanPipeline": Case(
-        "wan", build_without_encoders, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2}, dict(specimen="wan"),
-        calls=2,
+        "wan", build_without_encoders, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2}, calls=2
     ),
     "WanImageToVideoPipeline": Case(
         "wan_image", build_wan_image, lambda: dict(**tiny.PROMPT, **VIDEO, image=first_frame()), {"transformer": 2},
         calls=2,
     ),
-}
+}  # fmt: skip
 
 
 def parametrize_cases(*names: str) -> pytest.MarkDecorator:
@@ -210,7 +202,7 @@ def parametrize_cases(*names: str) -> pytest.MarkDecorator:
     )
 
 
-def build_pipeline(name: str) -> Any:
+def build_case(name: str) -> Any:
     case = CASES[name]
     pipe = case.build(name, **case.config)
     pipe.set_progress_bar_config(disable=True)
@@ -229,7 +221,7 @@ def latents(pipe: Any, steps: int = STEPS, **given: Any) -> np.ndarray:
 
 @parametrize_cases(*CASES)
 def test_a_pipeline_merges_and_comes_back(name: str) -> None:
-    pipe = build_pipeline(name)
+    pipe = build_case(name)
     plain = latents(pipe)
     assert pipe.apply_tome(ratio=0.5) is pipe
     assert pipe.tome.blocks == CASES[name].blocks
@@ -255,7 +247,7 @@ def test_a_pipeline_merges_and_comes_back(name: str) -> None:
 @parametrize_cases("FluxPipeline", "CogVideoXPipeline", "CogVideoXVCtrlPipeline", "HunyuanVideoPipeline", "WanPipeline")
 def test_steps_share_matchings(name: str) -> None:
     """Wan calls its transformer twice a step, with a text each; VCtrl adds other tokens in every step."""
-    pipe = build_pipeline(name).apply_tome(0.5, reuse_steps=2)
+    pipe = build_case(name).apply_tome(0.5, reuse_steps=2)
     of_a_step = CASES[name].calls
     with count_matchings(getattr(pipe, "vctrl", pipe.transformer)) as counts:
         shared = latents(pipe)

@@ -14,6 +14,7 @@ import paddle
 import ppdiffusers
 import pytest
 from PIL import Image
+from ppdiffusers.pipelines.unidiffuser import UniDiffuserTextDecoder
 from studio import drop_controlnet
 
 import tiny
@@ -21,6 +22,7 @@ from patching.contract import count_queries
 from patching.test_processors import load_ip_adapter
 from pipelines.whole import (
     Made,
+    build_pipeline,
     build_text_encoder,
     check_merging,
     draw,
@@ -28,9 +30,10 @@ from pipelines.whole import (
     load_tokenizer,
     start,
     text_parts,
-)  # fmt: skip
-from zoo import added_kv, controlnet_sdxl, gligen, sdxl, unet_consistency, upscaler
+)
+from zoo import added_kv, controlnet_sdxl, gligen, pixart, sd3, sdxl, unet_consistency, upscaler, wuerstchen_prior
 from zoo import unet_unconditional as unconditional
+from zoo import unidiffuser as zoo_unidiffuser
 from zoo.specimen import create, normal, smooth_image
 
 SIDE = 32  # of images, in pixels; a latent's is half of it
@@ -57,20 +60,16 @@ def mask(side: int = SIDE) -> paddle.Tensor:
     return paddle.concat([paddle.zeros([1, 1, side, side // 2]), paddle.ones([1, 1, side, side // 2])], axis=-1)
 
 
-def pipeline(name: str, **parts: Any) -> Any:
-    return getattr(ppdiffusers, name)(**parts)
-
-
 def sd(name: str, **parts: Any) -> Any:
     return tiny.pipeline(getattr(ppdiffusers, name), **parts)
 
 
 def upscale() -> Made:
-    parts = dict(
-        vae=tiny.vae(), text_encoder=None, tokenizer=None, unet=upscaler.SPECIMEN.build(), scheduler=tiny.scheduler(),
+    pipe = build_pipeline(
+        "StableDiffusionUpscalePipeline", vae=tiny.vae(), unet=upscaler.SPECIMEN.build(), scheduler=tiny.scheduler(),
         low_res_scheduler=ppdiffusers.DDPMScheduler(),
     )  # fmt: skip
-    return pipeline("StableDiffusionUpscalePipeline", **parts), dict(image=rgb(), **TEXT, **LATENT)
+    return pipe, dict(image=rgb(), **TEXT, **LATENT)
 
 
 def panorama() -> Made:
@@ -95,10 +94,10 @@ def xl(name: str, **parts: Any) -> Any:
     # Its width tells how wide the embeddings are.
     pooled = build_text_encoder("CLIPTextModelWithProjection", sdxl.POOLED_DIM)
     defaults = dict(
-        vae=tiny.vae(), text_encoder=None, text_encoder_2=pooled, tokenizer=None, tokenizer_2=None,
-        unet=sdxl.SPECIMEN.build(), scheduler=ppdiffusers.EulerDiscreteScheduler(), add_watermarker=False,
+        vae=tiny.vae(), text_encoder_2=pooled, unet=sdxl.SPECIMEN.build(), add_watermarker=False,
+        scheduler=ppdiffusers.EulerDiscreteScheduler(),
     )  # fmt: skip
-    return pipeline(name, **{**defaults, **parts})
+    return build_pipeline(name, **{**defaults, **parts})
 
 
 XL_TEXT: dict[str, Any] = dict(
@@ -120,15 +119,12 @@ def deepfloyd_if() -> Made:
     scheduler = ppdiffusers.DDPMScheduler(
         beta_schedule="squaredcos_cap_v2", thresholding=True, variance_type="learned_range"
     )
-    parts = dict(
-        tokenizer=None, text_encoder=None, unet=added_kv.SPECIMEN.build(), scheduler=scheduler, safety_checker=None,
-        feature_extractor=None, watermarker=None, requires_safety_checker=False,
-    )  # fmt: skip
+    parts = dict(unet=added_kv.SPECIMEN.build(), scheduler=scheduler, requires_safety_checker=False)
     call = dict(
         prompt_embeds=normal(1, 5, added_kv.TEXT_DIM, seed=2), num_inference_steps=2, output_type="pd",
         negative_prompt_embeds=normal(1, 5, added_kv.TEXT_DIM, seed=4), height=16, width=16,
     )  # fmt: skip
-    return pipeline("IFPipeline", **parts), call
+    return build_pipeline("IFPipeline", **parts), call
 
 
 def vqvae(channels: int = 3, **settings: Any) -> Any:
@@ -143,7 +139,7 @@ def kandinsky_2_2() -> Made:
         ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=4, out_channels=8, addition_embed_type="image",
         encoder_hid_dim_type="image_proj", encoder_hid_dim=added_kv.CROSS_DIM,
     )  # fmt: skip
-    pipe = pipeline(
+    pipe = build_pipeline(
         "KandinskyV22Pipeline", unet=unet, scheduler=ppdiffusers.DDPMScheduler(), movq=vqvae(4, norm_type="spatial")
     )
     image, none = (normal(1, added_kv.CROSS_DIM, seed=seed) for seed in (6, 7))
@@ -172,12 +168,51 @@ def unclip() -> Made:
         super_res_scheduler=ppdiffusers.UnCLIPScheduler(variance_type="fixed_small_log"),
     )  # fmt: skip
     steps = dict(prior_num_inference_steps=2, decoder_num_inference_steps=2, super_res_num_inference_steps=2)
-    return pipeline("UnCLIPPipeline", **parts), dict(prompt="a red circle", output_type="np", **steps)
+    return build_pipeline("UnCLIPPipeline", **parts), dict(prompt="a red circle", output_type="np", **steps)
+
+
+def pixart_alpha() -> Made:
+    parts = dict(vae=tiny.vae(), transformer=pixart.SPECIMEN.build(), scheduler=tiny.scheduler())
+    mask = paddle.ones([1, tiny.TEXT_TOKENS])
+    masks = dict(negative_prompt=None, prompt_attention_mask=mask, negative_prompt_attention_mask=mask)
+    call = dict(**TEXT, **masks, height=32, width=48, use_resolution_binning=False, **ARRAYS)
+    return build_pipeline("PixArtAlphaPipeline", **parts), call
+
+
+def stable_diffusion_3() -> Made:
+    pipe = build_pipeline(
+        "StableDiffusion3Pipeline", transformer=sd3.SPECIMEN.build(), vae=tiny.vae(), tokenizer=load_tokenizer(),
+        scheduler=ppdiffusers.FlowMatchEulerDiscreteScheduler(),
+    )  # fmt: skip
+    pooled, negative = (normal(1, sd3.POOLED_DIM, seed=seed) for seed in (0, 1))
+    pooled = dict(pooled_prompt_embeds=pooled, negative_pooled_prompt_embeds=negative)
+    return pipe, dict(**TEXT, **pooled, height=32, width=40, **LATENT)
+
+
+def unidiffuser() -> Made:
+    decoder = tiny.build(
+        UniDiffuserTextDecoder, prefix_length=tiny.TEXT_TOKENS, prefix_inner_dim=tiny.CROSS_DIM, vocab_size=20,
+        prefix_hidden_dim=tiny.CROSS_DIM, n_positions=16, n_embd=8, n_layer=1, n_head=2,
+    )  # fmt: skip
+    pipe = build_pipeline(
+        "UniDiffuserPipeline", vae=tiny.vae(), text_encoder=tiny.text_encoder(), text_decoder=decoder,
+        unet=zoo_unidiffuser.SPECIMEN.build(), scheduler=tiny.scheduler(),
+        image_encoder=image_encoder(projection=zoo_unidiffuser.IMAGE_DIM),
+    )  # fmt: skip
+    return pipe, dict(prompt_embeds=tiny.text(1), **ARRAYS)
+
+
+def wuerstchen() -> Made:
+    pipe = build_pipeline(
+        "WuerstchenPriorPipeline", text_encoder=tiny.text_encoder(), resolution_multiple=2.0,
+        prior=wuerstchen_prior.SPECIMEN.build(), scheduler=ppdiffusers.DDPMWuerstchenScheduler(),
+    )  # fmt: skip
+    return pipe, dict(**TEXT, height=32, width=24, num_inference_steps=2)
 
 
 def free(name: str, scheduler: str, unet: Any = None, **settings: Any) -> Any:
     unet = unet or unconditional.SPECIMEN.build()
-    return pipeline(name, unet=unet, scheduler=getattr(ppdiffusers, scheduler)(**settings))
+    return build_pipeline(name, unet=unet, scheduler=getattr(ppdiffusers, scheduler)(**settings))
 
 
 CASES: dict[str, Callable[[], Made]] = {
@@ -224,7 +259,19 @@ CASES: dict[str, Callable[[], Made]] = {
         free("ConsistencyModelPipeline", "CMStochasticIterativeScheduler", unet_consistency.SPECIMEN.build()),
         dict(class_labels=3, **ARRAYS),
     ),
+    "dit": lambda: (
+        build_pipeline(  # the number of no class is 1000
+            "DiTPipeline", transformer=tiny.dit(num_embeds_ada_norm=1000), vae=tiny.vae(), scheduler=tiny.scheduler()
+        ),
+        dict(class_labels=[1], **ARRAYS),
+    ),
+    "pixart": pixart_alpha,
+    "sd3": stable_diffusion_3,
+    "unidiffuser": unidiffuser,
+    "wuerstchen_prior": wuerstchen,
 }  # fmt: skip
+# How many blocks merge.
+BLOCKS = {"dit": 2, "pixart": 2, "sd3": 2, "unidiffuser": 3, "wuerstchen_prior": 2}
 
 
 # Of two steps the second alone: they begin with an image that is noised halfway.
@@ -233,7 +280,10 @@ BEGIN_IN_THE_MIDDLE = ("img2img", "controlnet_img2img", "sdxl_refiner", "sdxl_in
 
 @pytest.mark.parametrize("name", CASES)
 def test_pipeline_merges_and_is_itself_again_when_removed(name: str) -> None:
-    check_merging(*start(CASES[name]), begins_in_the_middle=name in BEGIN_IN_THE_MIDDLE)
+    pipe, draw = start(CASES[name])
+    check_merging(pipe, draw, begins_in_the_middle=name in BEGIN_IN_THE_MIDDLE)
+    if name in BLOCKS:
+        assert pipe.apply_tome(0.5).tome.num_blocks == BLOCKS[name]
 
 
 def test_a_pipeline_without_its_controlnet_keeps_its_settings() -> None:

@@ -12,7 +12,6 @@ import pytest
 import tiny
 from patching.contract import count_queries
 from pipelines import test_images as images
-from pipelines import test_transformers as transformers
 from pipelines import test_video_audio as videos
 from pipelines.whole import calls_that_merge, draw, start
 from ppdiffusers_tome import apply_tome
@@ -101,13 +100,13 @@ def test_unidiffuser_is_told_by_the_timestep_of_its_image(other: int | None) -> 
 @pytest.mark.filterwarnings("error:ToMe")
 @pytest.mark.parametrize("settings", [dict(start=0.5), dict(end=0.5)])
 def test_an_image_that_a_callback_ends_tells_nothing_of_start_and_end(settings: dict[str, Any]) -> None:
-    build, call, _ = transformers.CASES["sd3"]
+    pipe, call = images.stable_diffusion_3()
 
     def interrupt(pipe: Any, number: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         pipe._interrupt = number >= 1
         return kwargs
 
-    draw(apply_tome(build(), 0.5, **settings), dict(call, num_inference_steps=8, callback_on_step_end=interrupt))
+    draw(apply_tome(pipe, 0.5, **settings), dict(call, num_inference_steps=8, callback_on_step_end=interrupt))
 
 
 @pytest.mark.parametrize("timestep", [-1.55, 1500.0])

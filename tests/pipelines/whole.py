@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+import ppdiffusers
 from ppdiffusers import transformers
 
 import tiny
@@ -43,18 +44,24 @@ def draw(pipe: Any, call: dict[str, Any] | Callable[[], Any]) -> np.ndarray:
     return tiny.to_numpy(output).astype("float32")
 
 
-def load_tokenizer(**settings: Any) -> Any:
-    return transformers.CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"), **settings)
+def build_pipeline(cls: str | type, **parts: Any) -> Any:
+    """Build a pipeline of these parts, without the others that it takes."""
+    cls = getattr(ppdiffusers, cls) if isinstance(cls, str) else cls
+    taken, _ = cls._get_signature_keys(cls)
+    return cls(**{**dict.fromkeys(taken), **parts})
 
 
-def build_text_encoder(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM, **settings: Any) -> tiny.Model:
+def load_tokenizer() -> Any:
+    return transformers.CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"))
+
+
+def build_text_encoder(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM) -> tiny.Model:
     """Build one that goes with ``load_tokenizer``."""
     tokenizer = load_tokenizer()
-    shape = dict(
-        vocab_size=len(tokenizer), hidden_size=width, projection_dim=width, num_hidden_layers=2,
+    return tiny.text_encoder(
+        kind, vocab_size=len(tokenizer), hidden_size=width, projection_dim=width, num_hidden_layers=2,
         max_position_embeddings=32, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
-    return tiny.text_encoder(kind, **{**shape, **settings})
 
 
 def text_parts() -> dict[str, Any]:
@@ -63,13 +70,13 @@ def text_parts() -> dict[str, Any]:
 
 def image_encoder(
     image: int = 16, patch: int = 4, projection: int = tiny.CROSS_DIM, layers: int = 1, width: int = 8,
-    kind: Any = transformers.CLIPVisionModelWithProjection, **settings: Any,
+    kind: Any = transformers.CLIPVisionModelWithProjection,
 ) -> tiny.Model:  # fmt: skip
     config = transformers.CLIPVisionConfig(
         hidden_size=width, intermediate_size=16, num_hidden_layers=layers, num_attention_heads=2, image_size=image,
         patch_size=patch, projection_dim=projection,
     )  # fmt: skip
-    return tiny.build(kind, config=config, **settings)
+    return tiny.build(kind, config=config)
 
 
 @contextlib.contextmanager

@@ -32,11 +32,14 @@ class Section:
     links: list[str] = field(default_factory=list)
 
 
-@cache
 def sections(page: Path) -> list[Section]:
-    """Read the sections of a page."""
+    return find_sections(page.read_text(encoding="utf-8"))
+
+
+@cache
+def find_sections(text: str) -> list[Section]:
     found, anchors, level = [Section()], Counter[str](), 0
-    for token in _SYNTAX.parse(page.read_text(encoding="utf-8")):
+    for token in _SYNTAX.parse(text):
         if token.type == "heading_open":
             level = int(token.tag[1])
         elif token.type == "fence":

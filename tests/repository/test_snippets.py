@@ -1,5 +1,7 @@
-"""Every Python block of README and of the guides runs when it is copied alone: on the small models, and small."""
+"""Every Python block of README and of the guides runs when it is copied alone, and docstrings do what they say."""
 
+import doctest
+import importlib
 import re
 import shutil
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import ppdiffusers
 import pytest
 
 import tiny
+from pipelines.whole import text_parts
 from ppdiffusers_tome.compilation.slices import compute_in_slices
 from ppdiffusers_tome.patching.models import list_models
 from repository.pages import DOCS, README, ROOT, sections
@@ -80,3 +83,22 @@ def test_a_block_runs_when_copied_alone(name):
     if "compile_cpu(" in code and paddle.__version__.startswith("2."):
         pytest.skip("compile_cpu needs Paddle 3")
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+
+
+FILES = [path.relative_to(tiny.ROOT) for path in sorted((tiny.ROOT / "ppdiffusers_tome").rglob("*.py"))
+         if any(">>>" in line and "+SKIP" not in line for line in path.read_text().splitlines())]  # fmt: skip
+
+
+class TinyPipeline(ppdiffusers.StableDiffusionPipeline):
+    def __call__(self, prompt: str) -> Any:
+        return super().__call__(prompt, num_inference_steps=2, height=32, width=32, output_type="latent")
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_examples_of_docstrings_do_what_they_say(path):
+    """Those that name a ``pipe`` or a ``unet`` get tiny ones."""
+    pipe = tiny.pipeline(TinyPipeline, **text_parts())
+    module = importlib.import_module(".".join(path.with_suffix("").parts))
+    tested = doctest.testmod(module, extraglobs={"pipe": pipe, "unet": pipe.unet})
+    assert tested.attempted
+    assert not tested.failed

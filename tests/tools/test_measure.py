@@ -1,15 +1,19 @@
-"""Seconds, memory, similarity, statistics, and the ledger that keeps them."""
+"""Seconds, memory also in a container, similarity, statistics, and the ledger that keeps them."""
 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import paddle
+import psutil
 import pytest
 
+from ppdiffusers_tome import cpu
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.measure import memory
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import Meter, find_highest_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
@@ -20,7 +24,6 @@ MIB = 2**20
 
 
 def hold(mebibytes: int) -> None:
-    """Hold a tensor of that size for a moment."""
     float(paddle.ones([mebibytes * MIB // 4]).sum())
 
 
@@ -83,6 +86,31 @@ def test_infinite_values_have_medians_and_intervals():
     low, high = half.interval or (math.nan, math.nan)
     assert low < 33 < high == math.inf
     assert Median.from_values([math.inf] * 6).interval == (math.inf, math.inf)
+
+
+GIB = 2**30
+LIMITS = {
+    "none": {"memory.max": "max", "memory.current": "x", "memory.stat": ""},
+    "of a group inside": {"a/b/memory.max": 8 * GIB, "a/b/memory.current": 6 * GIB,
+                          "a/b/memory.stat": f"inactive_file {GIB}\nactive_file {GIB // 2}\n"},
+    "version 2": {"memory.max": 8 * GIB, "memory.current": 6 * GIB,
+                  "memory.stat": f"anon 1\ninactive_file {GIB}\nactive_file {GIB // 2}\n"},
+    "version 1": {"memory/memory.limit_in_bytes": 8 * GIB, "memory/memory.usage_in_bytes": 6 * GIB,
+                  "memory/memory.stat": f"inactive_file 9\ntotal_inactive_file {GIB}\ntotal_active_file {GIB // 2}\n"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_limits_of_containers_count(kind, tmp_path, monkeypatch):
+    """8 GiB, of which 6 are in use, 1.5 of them by cached files."""
+    for name, content in {**LIMITS[kind], "own": "4:memory:/\n0::/a/b\n"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(str(content))
+    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
+    monkeypatch.setattr(cpu, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=32 * GIB))
+    free, total = (32, 64) if kind == "none" else (3.5, 8)
+    assert (memory.get_free_memory(), memory.get_total_memory()) == (free * GIB, total * GIB)
 
 
 IDENTITY = {"model": "photographs", "sizes": (64, 64)}

@@ -43,7 +43,6 @@ def test_images_are_512_and_weights_float32(load, part, tokens, blocks):
 
 
 def test_model_of_emoji_shows_what_is_asked(tmp_path, capsys):
-    """A face is yellow and a clock grey, with the settings of the command line."""
     arguments = ["--model", "emoji", "--cache", "0.2", "--ratio", "0", "--scheduler", "ddim", "--output", str(tmp_path)]
     assert main(["generate", *arguments, "--prompt", "face", "--prompt", "clock"]) == 0
     assert heard(capsys.readouterr().err) == []
@@ -58,7 +57,6 @@ def test_model_of_emoji_shows_what_is_asked(tmp_path, capsys):
     "subjects", [SUBJECTS[2:3], pytest.param(SUBJECTS, marks=pytest.mark.sweep)], ids=["one", "all"]
 )
 def test_images_show_the_asked_photograph_merged(model, subjects, tmp_path, capsys):
-    """With the settings of the command line, as a user gets them."""
     asked = {"photographs": prompt_of, "dit": lambda subject: subject.name}[model]
     prompts = [word for subject in subjects for word in ("--prompt", asked(subject))]
     assert main(["generate", "--model", model, *prompts, "--ratio", "0.5", "--output", str(tmp_path)]) == 0

@@ -37,9 +37,7 @@ from ppdiffusers_tome.tuning.measurement import Clock
 from ppdiffusers_tome.tuning.results import CANDIDATES, UNMERGED, conclude, list_candidates
 from ppdiffusers_tome.tuning.trials import ROUNDS, Run, compute_psnr, try_candidates
 
-PROMPT = dict(
-    prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, height=32, width=32, num_inference_steps=2
-)  # fmt: skip
+PROMPT = dict(**tiny.PROMPT, height=32, width=32, num_inference_steps=2)
 MILD, STRONG = ToMeConfig(0.1), ToMeConfig(0.74)
 
 
@@ -94,12 +92,9 @@ def test_the_best_that_meets_the_target_is_the_fastest_for_a_psnr(target, chosen
     assert found.verdict == f"The best is {TRIALS[chosen]}"
 
 
-@pytest.mark.parametrize(
-    ("target", "nearest"),
-    [
-        (Target(psnr=50), 0), (Target(speedup=3), 2), (Target(psnr=40, speedup=1.5), 1), (Target(psnr=45, speedup=2), 1)
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("target", "nearest"), [
+    (Target(psnr=50), 0), (Target(speedup=3), 2), (Target(psnr=40, speedup=1.5), 1), (Target(psnr=45, speedup=2), 1)
+])  # fmt: skip
 def test_where_nothing_meets_the_target_the_nearest_is_named_with_what_would_help(target, nearest):
     found = find(target)
     assert (found.best, found.config) == (None, ToMeConfig(0))
@@ -152,11 +147,6 @@ class TestOnAPipeline:
         assert found.unmerged.speed_up == 1
         assert not capsys.readouterr().out
 
-    def test_they_are_printed_by_default(self, capsys):
-        tune(small_pipeline(), PROMPT, candidates=[MILD])
-        printed = r"(unmerged: .* s, 1\.00x the speed, identical.*\nratio 0\.1: .* dB.*\n){3}"
-        assert re.fullmatch(printed, capsys.readouterr().out)
-
     def test_the_least_similar_image_of_all_calls_counts(self):
         def draw(pipe: Any, call: dict[str, Any]) -> list[np.ndarray]:
             paddle.seed(0)
@@ -204,11 +194,15 @@ class TestOnAPipeline:
         assert len(made) >= 6
         assert [trial.seconds for trial in (found.unmerged, *found.trials)] == [2.0] * 3
 
-    def test_without_candidates_the_usual_ones_are_tried_without_a_warning(self):
+    def test_without_candidates_the_usual_ones_are_tried_without_a_warning_and_printed(self, capsys):
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="ToMe")
             found = tune(small_pipeline(), PROMPT)
-        assert [trial.config for trial in found.trials] == list_candidates(None, [2])
+        usual = list_candidates(None, [2])
+        assert [trial.config for trial in found.trials] == usual
+        trials = "".join(rf"{re.escape(config.summary)}: .* dB.*\n" for config in usual)
+        printed = rf"(unmerged: .* s, 1\.00x the speed, identical.*\n{trials}){{3}}"
+        assert re.fullmatch(printed, capsys.readouterr().out)
 
     def test_a_replaced_forward_is_refused_before_anything_is_generated(self):
         pipe, steps = tiny.pipeline(), []
@@ -300,10 +294,8 @@ class TestImages:
         assert np.array_equal(read_images(SimpleNamespace(images=image)), [PIXELS])
         for output in (SimpleNamespace(images=[image, darker]), ([image, darker], None)):
             assert np.array_equal(read_images(output), [PIXELS, PIXELS // 2])
-
-    def test_a_single_channel_is_grey(self):
-        grey = read_images(SimpleNamespace(images=[Image.fromarray(PIXELS[..., 0])]))
-        assert np.array_equal(grey, [PIXELS[..., :1].repeat(3, axis=2)])
+        grey = SimpleNamespace(images=[Image.fromarray(PIXELS[..., 0])])
+        assert np.array_equal(read_images(grey), [PIXELS[..., :1].repeat(3, axis=2)])
 
     @pytest.mark.parametrize(
         ("output", "words"),
@@ -324,19 +316,10 @@ class TestImages:
 
 def everything_held(pipe: Any) -> list[Any]:
     """All that the layers of a pipeline hold, their hooks in the order in which they run."""
-    models = [model for model in (pipe.unet, pipe.text_encoder, pipe.vae, getattr(pipe, "controlnet", None)) if model]
+    models = [pipe.unet, pipe.text_encoder, pipe.vae]
     layers = [layer for model in models for layer in model.sublayers(include_self=True)]
     hooks = [list(items.items()) for layer in layers for items in (layer._forward_pre_hooks, layer._forward_post_hooks)]
     return [hooks, *map(tiny.snapshot, models)]
-
-
-def user_hooks(pipe: Any) -> None:
-    """Hooks of a user's before and after ToMe."""
-    block = pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0]
-    block.register_forward_pre_hook(lambda layer, inputs: None)
-    pipe.unet.apply_tome(0.3, tile=4)
-    block.register_forward_pre_hook(lambda layer, inputs: None)
-    block.attn1.register_forward_post_hook(lambda layer, inputs, output: None)
 
 
 def report_steps(callback: Callable[[int], None]) -> dict[str, Any]:
@@ -371,7 +354,11 @@ class TestWhatIsLeftBehind:
     )
     def test_it_is_as_before(self, make_arguments, error):
         pipe = small_pipeline()
-        user_hooks(pipe)
+        block = pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0]
+        block.register_forward_pre_hook(lambda layer, inputs: None)  # of the user, as those after it
+        pipe.unet.apply_tome(0.3, tile=4)
+        block.register_forward_pre_hook(lambda layer, inputs: None)
+        block.attn1.register_forward_post_hook(lambda layer, inputs, output: None)
         tome, before, states = pipe.tome, everything_held(pipe), tiny.random_states()
         with contextlib.nullcontext() if error is None else pytest.raises(error):
             tune(pipe, **{"call": PROMPT, "candidates": [STRONG], "psnr": 1, **make_arguments()})

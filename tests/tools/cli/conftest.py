@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ppdiffusers
@@ -12,7 +14,9 @@ import pytest
 from PIL import Image
 
 import tiny
+from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.console.parsing import Parser
 
 PROMPT, ROCKET = "a photo of a cat", "a photo of a rocket"
 SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
@@ -35,6 +39,49 @@ def generate(tmp_path):
         return sorted(output.iterdir())
 
     return run
+
+
+def make_parser(command: str) -> Parser:
+    parser = Parser(prog="x")
+    commands()[command].add_arguments(parser)
+    return parser
+
+
+def compare(folder: Path, *arguments: str) -> int:
+    return main(["compare", *SMALL, "--output", str(folder), *arguments])
+
+
+def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the results of ``compare`` by the name of the configuration."""
+    content = json.loads((folder / "compare.json").read_text())
+    return {row["configuration"]["name"]: row for row in content["configurations"]}
+
+
+@pytest.fixture
+def get_error(tmp_path, monkeypatch, capsys):
+    """Run the program in ``tmp_path``, expect it to refuse, and return its one line."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(arguments) == 2
+        captured = capsys.readouterr()
+        (error,) = heard(captured.err)
+        assert error.startswith("ppdiffusers-tome: error: ")
+        assert captured.out == ""
+        return error
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A copy of the model of photographs, to be changed."""
+    return Path(shutil.copytree(tiny.PHOTOGRAPHS, tmp_path / "photographs"))
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def draw_square() -> Image.Image:
@@ -62,5 +109,4 @@ def write_dit(folder: Path, names: dict[str, str]) -> None:
         transformer=tiny.dit(num_embeds_ada_norm=1000, out_channels=8), vae=tiny.vae(), scheduler=tiny.scheduler()
     )
     pipe.save_pretrained(str(folder))
-    index = folder / "model_index.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": names}))
+    change_json(folder / "model_index.json", id2label=names)

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-import tiny
 from ppdiffusers_tome.tools.compare import run
 from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.images import write_image
-from tools.cli.comparison import compare, read_rows
-from tools.cli.conftest import PROMPT, ROCKET, heard, pixels_of
+from tools.cli.conftest import PROMPT, ROCKET, compare, heard, pixels_of, read_rows
 
 TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
 BOTH = ["--ratios", "0.5", "--configs", "quality"]
@@ -74,14 +72,11 @@ def test_a_stopped_run_resumes_and_more_prompts_and_seeds_are_added(whole, tmp_p
     assert after["ratio 0.5", PROMPT, 0] == before["ratio 0.5", PROMPT, 0] != after["ratio 0.5", PROMPT, 3]
 
 
-@pytest.mark.parametrize(
-    ("gone", "drawn"),
-    [
-        ("", ("unmerged", "ratio 0.5", "quality")),
-        pytest.param("unmerged-*", ("unmerged", "ratio 0.5", "quality"), marks=pytest.mark.sweep),
-        pytest.param("quality-*", ("quality",), marks=pytest.mark.sweep),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("gone", "drawn"), [
+    ("", ("unmerged", "ratio 0.5", "quality")),
+    pytest.param("unmerged-*", ("unmerged", "ratio 0.5", "quality"), marks=pytest.mark.sweep),
+    pytest.param("quality-*", ("quality",), marks=pytest.mark.sweep),
+])  # fmt: skip
 def test_images_that_are_gone_are_drawn_again(whole, copy, gone, drawn, capsys):
     for path in [copy / "images"] if not gone else copy.glob(f"images/{gone}"):
         shutil.rmtree(path)
@@ -108,13 +103,12 @@ def test_old_numbers_do_not_stay_beside_new_images(copy, option, monkeypatch):
     assert not ledger.exists() or not any(json.loads(line)["result"] for line in ledger.read_text().splitlines()[1:])
 
 
-def test_results_of_other_settings_are_refused_in_one_sentence_and_overwritten_on_demand(whole, copy, capsys):
+def test_results_of_other_settings_are_refused_in_one_sentence_and_overwritten_on_demand(whole, copy, model, capsys):
     remedy = f"give another --output, or --overwrite to start over: {copy}/compare.jsonl was measured with"
-    other = shutil.copytree(tiny.PHOTOGRAPHS, copy.parent / "photographs")  # of the same name
-    Path(other, "model_index.json").touch()
+    (model / "model_index.json").touch()  # of the same name
     for given, words in (
         (["--steps", "2"], "steps 1, and this run has 2"), (["--cache", "0.5"], "other configurations"),
-        (["--model", str(other)], "other model files"),
+        (["--model", str(model)], "other model files"),
     ):  # fmt: skip
         capsys.readouterr()
         assert compare(copy, *TWO, *BOTH, *given) == 2

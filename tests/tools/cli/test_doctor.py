@@ -19,8 +19,6 @@ from ppdiffusers_tome.tools.doctor import environment
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems
 from ppdiffusers_tome.tools.measure.system import find_version
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).parents[3]
 SECRET = "hf-7351-secret"
 VARIABLES = {
@@ -29,14 +27,18 @@ VARIABLES = {
 }  # fmt: skip
 
 
-def report(home: Path, *arguments: str, broken: Path | None = None, before: str = "") -> str:
-    """Print the report of a user in ``home``, with the packages of ``broken`` in place of the installed."""
+def report(home: Path, before: str = "", **broken: str) -> str:
+    """Print the report of a user in ``home``, with these modules in place of the installed."""
+    for name, code in broken.items():
+        path = home.parents[1] / "broken" / name / "__init__.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(code)
     unset = ("OMP_NUM_THREADS", "MKL_DEBUG_CPU_TYPE", "GLOG_minloglevel")
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
-    path = python_path(ROOT) if broken is None else f"{broken}{os.pathsep}{python_path(ROOT)}"
-    command = [sys.executable, "-c", f"{before}\nfrom ppdiffusers_tome.__main__ import program; program()", "doctor"]
+    path = f"{home.parents[1] / 'broken'}{os.pathsep}{python_path(ROOT)}"
     done = subprocess.run(
-        [*command, *arguments], cwd=home, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", f"{before}\nfrom ppdiffusers_tome.__main__ import program; program()", "doctor"],
+        cwd=home, capture_output=True, text=True, check=True,
         env={**inherited, **VARIABLES, "HOME": str(home), "PYTHONPATH": path},
     )  # fmt: skip
     assert not [word for word in (SECRET, "janedoe", str(ROOT), sys.prefix, platform.node()) if word in done.stdout]
@@ -62,43 +64,29 @@ def test_report_has_versions_and_variables_but_nothing_private(home):
     assert "MY_TOKEN" not in text
 
 
-@pytest.mark.parametrize(
-    ("package", "code", "sentence"),
-    [
-        (
-            "paddle", "raise ImportError('no file /homes/janedoe/x y.py, of janedoe')",
-            "paddle cannot be imported: ImportError: no file ~/x y.py, of USER (raised in paddle/__init__.py, line 1)",
-        ),
-        (
-            "ppdiffusers", "from huggingface_hub import cached_downlod",
-            "ppdiffusers cannot be imported: ImportError: cannot import name 'cached_downlod' from 'huggingface_hub' "
-            "(huggingface_hub/__init__.py) (raised in ppdiffusers/__init__.py, line 1)",
-        ),
-    ],
-)  # fmt: skip
-def test_failed_import_is_explained(package, code, sentence, home, tmp_path):
-    (tmp_path / "broken" / package).mkdir(parents=True)
-    (tmp_path / "broken" / package / "__init__.py").write_text(code.replace("/homes", str(home.parent)))
-    lines = report(home, broken=tmp_path / "broken").splitlines()
+@pytest.mark.parametrize(("package", "code", "sentence"), [
+    ("paddle", "raise ImportError('no file /homes/janedoe/x y.py, of janedoe')",
+     "paddle cannot be imported: ImportError: no file ~/x y.py, of USER (raised in paddle/__init__.py, line 1)"),
+    ("ppdiffusers", "from huggingface_hub import cached_downlod",
+     "ppdiffusers cannot be imported: ImportError: cannot import name 'cached_downlod' from 'huggingface_hub' "
+     "(huggingface_hub/__init__.py) (raised in ppdiffusers/__init__.py, line 1)"),
+])  # fmt: skip
+def test_failed_import_is_explained(package, code, sentence, home):
+    lines = report(home, **{package: code.replace("/homes", str(home.parent))}).splitlines()
     assert sentence in lines
     assert lines[-1] == "the documentation (installation.md) says which versions work together"
 
 
 def test_what_can_be_used_is_listed_with_what_a_missing_package_is_for(home):
-    code = "import sys; sys.modules.update(openvino=None, tqdm=None)"  # as find_spec finds packages that are missing
-    text = " ".join(report(home, before=code).split())
+    # As find_spec finds packages that are missing; the commands' are none that it needs.
+    before = "import sys; sys.modules.update(openvino=None, tqdm=None, skimage=None)"
+    text = " ".join(report(home, before, psutil="raise ImportError").split())
+    assert "not measured, as psutil cannot be imported" in text
     assert "openvino missing (for compile_cpu, --compile)" in text
     assert "tqdm missing (for the commands)" in text
     for name in ("xxhash", "gradio", "psutil"):
         version = find_version(name)
         assert f"{name} {version}" in text if version else f"{name} missing (for " in text
-
-
-def test_report_needs_none_of_the_packages_of_the_commands(home, tmp_path):
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "psutil.py").write_text("raise ImportError")
-    code = "import sys; sys.modules['skimage'] = None"  # as find_spec finds a package that is missing
-    assert "not measured, as psutil cannot be imported" in report(home, broken=tmp_path / "broken", before=code)
 
 
 def test_versions_that_do_not_fit_are_named(monkeypatch):

@@ -6,7 +6,6 @@ import itertools
 import re
 import resource
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def test_image_i_has_seed_plus_i_and_other_settings_are_another_image(generate):
 
 def test_ratio_0_equals_the_plain_pipeline_and_a_cache_needs_no_merging(generate):
     (file,) = generate("--ratio", "0", "--steps", "2")
-    pipe = StableDiffusionPipeline.from_pretrained(str(find_model("photographs").folder))
+    pipe = StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS))
     noise = sampling.make_initial_noise(pipe, 64, 64, seed=0)
     plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=1.5, latents=noise).images[0]
     np.testing.assert_array_equal(pixels_of(file), np.asarray(plain))
@@ -92,7 +91,7 @@ def test_compile_draws_the_same_image(generate, tmp_path, monkeypatch, capsys):
     assert np.abs(pixels_of(plain).astype(int) - pixels_of(compiled)).max() <= 1
 
 
-def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
+def test_a_stopped_run_generates_what_is_missing(tmp_path, model, capsys, monkeypatch):
     """Its disk was full. What was generated with other settings is not taken for it, nor is a file of the user's."""
     prompts, folder = tmp_path / "prompts.txt", tmp_path / "outputs"
     prompts.write_text("".join(f"a photo of a {subject}\n" for subject in ("cat", "rocket", "wall")))
@@ -120,11 +119,10 @@ def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
     assert [read_settings(path)["seed"] for path in files] == [0, 1, 2]
     monkeypatch.setattr(loading, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     assert run() == 0  # a finished run needs no model
-    other = shutil.copytree(tiny.PHOTOGRAPHS, tmp_path / "photographs")  # of the same name
-    Path(other, "model_index.json").touch()
+    (model / "model_index.json").touch()  # of the same name
     for option, value, name in (
         ("--tile", "9", "settings of token merging"), ("--steps", "2", "steps"), ("--seed", "9", "seed"),
-        ("--scheduler", "lcm", "scheduler"), ("--model", str(other), "model files"),
+        ("--scheduler", "lcm", "scheduler"), ("--model", str(model), "model files"),
         ("--compile", "float32", "compile"),
     ):  # fmt: skip
         assert run(option, value) == 2
@@ -135,7 +133,6 @@ def test_a_stopped_run_generates_what_is_missing(tmp_path, capsys, monkeypatch):
     assert files[0].read_bytes() == b"mine"
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "scheduler", ["euler-a", *(pytest.param(name, marks=pytest.mark.sweep) for name in SCHEDULERS)]
 )
@@ -145,16 +142,14 @@ def test_every_scheduler_generates_the_photograph(generate, scheduler):
     assert recognition.subject_similarities(pixels_of(file))["rocket"] > CLEAN
 
 
-@pytest.mark.once
 def test_diffusers_folders_give_the_same_image(generate, tmp_path, photo):
-    pipe = DiffusionPipeline.from_pretrained(str(find_model("photographs").folder))
+    pipe = DiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS))
     pipe.save_pretrained(str(tmp_path / "model"), to_diffusers=True, safe_serialization=True)
-    controlnet = ControlNetModel.from_pretrained(str(find_controlnet("controlnet").folder))
+    controlnet = ControlNetModel.from_pretrained(str(tiny.CONTROLNET))
     controlnet.save_pretrained(str(tmp_path / "controlnet"), to_diffusers=True)
     for path in (tmp_path / "model").rglob("model_state.pdparams"):
-        source = Path(str(find_model("photographs").folder)) / path.parent.name / "model.safetensors"
         path.unlink()
-        (path.parent / "model.safetensors").write_bytes(source.read_bytes())
+        shutil.copy(tiny.PHOTOGRAPHS / path.parent.name / "model.safetensors", path.parent)
     given = ("--image", str(photo), "--guidance-scale", "3")
     folders = ("--model", str(tmp_path / "model"), "--controlnet", str(tmp_path / "controlnet"))
     (known,), (file,) = generate(*given, folder="a"), generate(*given, *folders, folder="b")

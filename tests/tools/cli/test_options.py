@@ -1,7 +1,7 @@
-"""Every option of every command is used or refused.
+"""Every option of every command is used or refused, which is asked where a command loads its model.
 
-A command is stopped where it loads its model. What it has made of its arguments by then, the variables of its
-functions, must differ from what it makes without the option; otherwise it refuses the option and names it.
+What it has made of its arguments by then, the variables of its functions, differs from what it makes without the
+option; otherwise it refuses the option and names it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import pytest
 
 import tiny
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tome_arguments import name_option
 from ppdiffusers_tome.tools.generation import loading
-from tools.cli.conftest import PROMPT
+from tools.cli.conftest import PROMPT, make_parser
 
 # What a command is run with, and the options that a case asks about; all that are not in the case where it has none.
 CASES = {
@@ -92,9 +90,7 @@ def plan(tmp_path, photo, monkeypatch):
 
 def list_options(command: str) -> Iterator[tuple[str, list[str]]]:
     """Yield every option of a command with the words that give it another value than its default."""
-    parser = Parser(prog="x")
-    commands()[command.split()[0]].add_arguments(parser)
-    for action in parser._actions:
+    for action in make_parser(command.split()[0])._actions:
         for option in action.option_strings:
             if option.startswith("--"):
                 usual = str(action.default)
@@ -126,14 +122,11 @@ def test_every_option_is_used_or_refused(case, plan, capsys):
     assert not dropped
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"generate --prompt {PROMPT!r} --ratio 0", "generate --prompts FILE --ratio 0",
-        f"visualize --prompt {PROMPT!r} --ratio 0",
-        "compare --ratios 0 --cache 0.5", "compare --ratios --fewer-steps 1",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    f"generate --prompt {PROMPT!r} --ratio 0", "generate --prompts FILE --ratio 0",
+    f"visualize --prompt {PROMPT!r} --ratio 0",
+    "compare --ratios 0 --cache 0.5", "compare --ratios --fewer-steps 1",
+])  # fmt: skip
 def test_settings_of_merging_are_refused_where_nothing_merges(line, plan, capsys):
     settings = {name_option(name) for name in vars(ToMeConfig()) if name != "ratio" and not name.startswith("cache")}
     for option, words in list_options(line):

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
+import re
+import resource
 import subprocess
 import sys
 from functools import partial
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import ppdiffusers
+import psutil
 import pytest
 
 import ppdiffusers_tome
+from environment import python_path
 from ppdiffusers_tome.cpu import count_usable_cores
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import extras
-from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.console.tome_arguments import get_tome_overrides
 from ppdiffusers_tome.tools.generation import loading
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.models import find_model
+from ppdiffusers_tome.tools.measure import memory
 from ppdiffusers_tome.tools.measure.system import has_only_cpu
-from tools.cli.conftest import PROMPT, SMALL, heard
+from tools.cli.conftest import PROMPT, SMALL, heard, make_parser
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}
 COMMANDS = tuple(commands.commands())
 GENERATE = ["generate", "--prompt", PROMPT]
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, without the settings that this one may have inherited."""
+    names = ("OMP_NUM_THREADS", "MKL_DEBUG_CPU_TYPE", "GLOG_minloglevel", "PADDLE_LOCAL_SIZE")
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env={**inherited, **environment})
 
 
 def test_parsing_imports_nothing_slow():
@@ -42,28 +52,30 @@ def test_parsing_imports_nothing_slow():
         "main([]); main(['generte']); main(['generate', '--promt', 'x'])\n"
         f"print('SLOW', *({SLOW!r} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "SLOW"
+    assert run("-c", code).stdout.splitlines()[-1] == "SLOW"
 
 
-@pytest.mark.skipif(not has_only_cpu(), reason="only of a Paddle for CPUs it is known before it is imported")
-def test_what_no_cpu_has_is_refused_before_libraries_load(tmp_path):
-    """Which takes many seconds. What loads is said before."""
+def test_what_no_cpu_has_is_refused_before_libraries_load_which_print_nothing(tmp_path):
+    """Loading takes many seconds, and is said before. Of a Paddle for GPUs it is not known before it is imported."""
+    refused = {
+        "--dtype float16": "--dtype float16 needs a GPU", "--xformers": "--xformers needs a GPU",
+        "--compile --dtype bfloat16": "--compile is for --dtype float32 on a CPU, and this is bfloat16 on cpu; omit it",
+        "--compile": "--compile needs openvino, which is not installed",
+    } if has_only_cpu() else {}  # fmt: skip
+    given = [*GENERATE, *SMALL, "--output", str(tmp_path)]
     code = (
         "import sys; from ppdiffusers_tome.tools.cli.program import main; sys.modules['openvino'] = None\n"
-        "for given in ('--dtype float16', '--xformers', '--compile --dtype bfloat16', '--compile'):\n"
-        f"    assert main([*{GENERATE!r}, '--output', {str(tmp_path)!r}, *given.split()]) == 2\n"
+        f"for words in {list(refused)}:\n"
+        f"    assert main([*{given}, *words.split()]) == 2\n"
         "assert 'paddle' not in sys.modules\n"
-        f"main([*{GENERATE!r}, '--output', {str(tmp_path)!r}, '--model', 'nobody/nothing'])"
+        f"assert main({given}) == 0"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    lines = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if not line.startswith("using ")]
-    assert [line.split(": ")[0] for line in lines[:4]] == [
-        "--dtype float16 needs a GPU", "--xformers needs a GPU",
-        "--compile is for --dtype float32 on a CPU, and this is bfloat16 on cpu; omit it",
-        "--compile needs openvino, which is not installed",
-    ]  # fmt: skip
-    assert lines[4:6] == ["loading Paddle and ppdiffusers ...", "loading nobody/nothing ..."]
+    done = run("-c", code, OMP_NUM_THREADS="1")
+    errors = done.stderr.splitlines()
+    told = [line.partition("error: ")[2].split(": ")[0] for line in errors[: len(refused)]]
+    assert told == list(refused.values())
+    assert errors[len(refused) :][:2] == ["loading Paddle and ppdiffusers ...", "loading photographs ..."]
+    assert (done.returncode, heard("\n".join(errors[len(refused) :]))) == (0, [])
 
 
 def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
@@ -83,9 +95,8 @@ def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
 def test_help_has_60_lines_and_lists_every_option(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert main([command, "--help"]) == 0
-    text, parser = capsys.readouterr().out, Parser(prog="x")
+    text, parser = capsys.readouterr().out, make_parser(command)
     assert len(text.splitlines()) <= 60
-    commands.commands()[command].add_arguments(parser)
     listed = text.replace("[no-]", "")
     assert not [action for action in parser._actions for name in action.option_strings[:1] if name not in listed]
     assert ("repeat it" in text, "next has N + 1" in text) == (
@@ -105,16 +116,13 @@ def test_help_says_the_steps_and_guidance_of_the_small_models(monkeypatch, capsy
 
 @pytest.mark.parametrize(("kind", "guidance"), [("StableDiffusionPipeline", 7.5), ("StableDiffusionXLPipeline", 5.0)])
 def test_guidance_is_the_default_of_the_pipeline(kind, guidance):
-    parser = Parser(prog="x")
-    generate.add_arguments(parser)
-    settings = parse_settings(parser.parse_args(["--model", "emoji"]))
+    settings = parse_settings(make_parser("generate").parse_args(["--model", "emoji"]))
     pipe = object.__new__(getattr(ppdiffusers, kind))
     assert LoadedPipeline(pipe, settings).guidance_scale == guidance
 
 
 def test_every_setting_is_an_option():
-    parser = Parser(prog="x")
-    generate.add_arguments(parser)
+    parser = make_parser("generate")
     given = (
         "--max-downsample none --sx 3 --sy 4 --no-rand --no-merge-attn --merge-crossattn --merge-mlp --tome-seed 5 "
         "--tile 16 --reuse-steps 2 --method keys --start 0.1 --end 0.9 --st 2 --cache 0.5"
@@ -125,15 +133,13 @@ def test_every_setting_is_an_option():
     assert get_tome_overrides(parser.parse_args([])) == {}
 
 
-def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, capsys):
+def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, get_error):
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "tqdm" else find_spec(name))
     monkeypatch.setattr(generate, "run", lambda args: pytest.fail("work was started"))
-    assert main(GENERATE) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith('pip install ".[cli]" in a clone of the repository')
+    assert get_error(*GENERATE).endswith('pip install ".[cli]" in a clone of the repository')
 
 
-def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
+def test_faults_show_and_missing_memory_is_one_line(monkeypatch, get_error):
     monkeypatch.setattr(generate, "run", lambda args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(GENERATE)
@@ -144,19 +150,27 @@ def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
     gpu = "Out of memory error on GPU 0"
     for reason, remedy in ((gpu, "give --xformers"), ("all is taken", "on a CPU give --compile")):
         monkeypatch.setattr(generate, "run", partial(fail, reason=reason))
-        assert main(GENERATE) == 2
-        error = capsys.readouterr().err
-        assert f"not enough memory ({reason}); make images smaller, or {remedy}" in error
-    assert main([*GENERATE, "--compile"]) == 2
-    assert capsys.readouterr().err.endswith("make images smaller\n"), "one or the other"
+        assert f"not enough memory ({reason}); make images smaller, or {remedy}" in get_error(*GENERATE)
+    assert get_error(*GENERATE, "--compile").endswith("make images smaller"), "one or the other"
     with pytest.raises(MemoryError), loading._explain_faults("--model", find_model("emoji")):
         fail(None)  # has no other words while loading
 
 
-def test_options_of_another_device_are_refused(monkeypatch, tmp_path, capsys):
+def test_an_image_that_does_not_fit_is_an_error_in_words(tmp_path, monkeypatch, get_error):
+    """Linux would kill the process where the tensors do not exceed the machine, but what is free."""
+    monkeypatch.setattr(memory, "get_free_memory", lambda: 2**29)
+    monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(free=0))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    error = get_error(*GENERATE, "--height", "1280", "--width", "1280")
+    assert re.search(r"not enough memory \(.*\); make images smaller, or on a CPU give --compile$", error)
+    assert list((tmp_path / "outputs").iterdir()) == []
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_options_of_another_device_are_refused(monkeypatch, get_error):
     monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")
-    assert main([*GENERATE, "--compile", "float32", "--output", str(tmp_path)]) == 2
-    assert "--compile is for --dtype float32 on a CPU, and this is float32 on gpu:0" in capsys.readouterr().err
+    error = get_error(*GENERATE, "--compile", "float32")
+    assert "--compile is for --dtype float32 on a CPU, and this is float32 on gpu:0" in error
 
 
 def test_table_in_markdown_and_aligned(capsys):
@@ -166,12 +180,6 @@ def test_table_in_markdown_and_aligned(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "settings         seconds", "ours | tile 16  0.0123 s", "x                    1 s"
     ]  # fmt: skip
-
-
-def test_infinity_is_null_in_json_which_lacks_it(tmp_path):
-    paths = [tmp_path / "page.md", tmp_path / "page.json"]
-    Page("Title", ["a note"], []).write(paths, {"psnr": [30.5, math.inf, -math.inf]})
-    assert json.loads(paths[1].read_text(), parse_constant=pytest.fail) == {"psnr": [30.5, None, None]}
 
 
 # Prints what the environment says and whether memory is kept when a command runs.
@@ -190,12 +198,6 @@ program.program()
 """
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    names = ("OMP_NUM_THREADS", "MKL_DEBUG_CPU_TYPE", "GLOG_minloglevel", "PADDLE_LOCAL_SIZE")
-    inherited = {name: value for name, value in os.environ.items() if name not in names}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env={**inherited, **environment})
-
-
 def test_process_uses_all_cores_and_keeps_memory_by_default():
     done, cores = run("-c", SHOW), count_usable_cores()
     assert done.stdout.splitlines()[0] == f"{cores} 2 True"
@@ -209,6 +211,17 @@ def test_process_uses_all_cores_and_keeps_memory_by_default():
     assert run("-c", SHOW, **shared, OMP_NUM_THREADS="1").stdout.split()[0] == str(cores)
 
 
-def test_libraries_print_nothing(tmp_path):
-    done = run("-m", "ppdiffusers_tome", *GENERATE, *SMALL, "--output", str(tmp_path / "out"), OMP_NUM_THREADS="2")
-    assert (done.returncode, heard(done.stderr)) == (0, [])
+def test_a_process_that_cannot_work_says_so_in_one_line(tmp_path):
+    (tmp_path / "ppdiffusers").mkdir()
+    (tmp_path / "ppdiffusers" / "__init__.py").write_text("from huggingface_hub import cached_downlod")
+    generate = ["-m", "ppdiffusers_tome", *GENERATE, "--output", str(tmp_path / "out")]
+    doctor = "import sys; sys.stdout = open('/dev/full', 'w'); from ppdiffusers_tome.__main__ import program; program()"
+    for command, environment, words in (
+        (generate, {"PYTHONPATH": python_path(tmp_path)},
+         r"'cached_downlod' from 'huggingface_hub'.*; ppdiffusers-tome doctor says what to install$"),
+        (generate, {"HOME": "/proc/nowhere"}, "set HOME to a folder that you may write to"),
+        (["-c", doctor, "doctor"], {}, r"standard output cannot be used \(No space left on device\)"),
+    ):  # fmt: skip
+        done = run(*command, **environment)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+        assert re.search(words, done.stderr.splitlines()[-1])

@@ -15,20 +15,19 @@ from tools.cli.conftest import PROMPT, SMALL
 GIVEN = [*SMALL, "--prompt", PROMPT]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _any_speed_pays(monkeypatch):
     """What is found does not depend on the machine."""
     monkeypatch.setattr(results, "LEAST_SPEED_UP", 0.0)
 
 
-@pytest.mark.usefixtures("_any_speed_pays")
 def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     folder = tmp_path / "tuned"
     assert main(["tune", *GIVEN, "--target-psnr", "1", "--output", str(folder)]) == 0
     shown = capsys.readouterr()
     assert "| best |" in (folder / "tune.md").read_text()
     assert "target: PSNR 1 dB\n" in shown.out
-    found = json.loads((folder / "tune.json").read_text())
+    found = json.loads((folder / "tune.json").read_text(), parse_constant=pytest.fail)  # JSON lacks infinity
     assert found["verdict"] in shown.out
     assert (found["unmerged"]["psnr"], found["unmerged"]["speed_up"]) == (None, 1)
     configs = [ToMeConfig(**trial["config"]) for trial in found["trials"]]
@@ -44,7 +43,6 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     assert len(list(drawn.glob("*.png"))) == 1
 
 
-@pytest.mark.usefixtures("_any_speed_pays")
 def test_results_are_replaced_on_demand_and_settings_go_where_none_reach_the_target(tmp_path, capsys):
     ToMeConfig(ratio=0.1234).save(tmp_path / "tome.json")
     ToMeConfig(ratio=0.7).save(tmp_path / "mine.json")
@@ -60,7 +58,6 @@ def test_results_are_replaced_on_demand_and_settings_go_where_none_reach_the_tar
     assert not (tmp_path / "tome.json").exists()
 
 
-@pytest.mark.usefixtures("_any_speed_pays")
 def test_an_interrupt_keeps_what_is_found_by_then(tmp_path, monkeypatch, capsys):
     images, generate = [], LoadedPipeline.generate
 
