@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -27,32 +26,16 @@ from compilation.comparison import (
     compile_small_unet,
     difference,
     needs_openvino,
-    programs_alone,
 )
-from patching.test_processors import load_ip_adapter, load_lora, set_sliced, set_xformers
-from ppdiffusers_tome import (
-    ToMeTypeError,
-    apply_tome,
-    compile_cpu,
-    remove_tome,
-    shared_copy,
-    uncompile_cpu,
-    use_tome,
-)
-from ppdiffusers_tome.compilation import contents
+from patching.test_processors import CASES, Counting
+from ppdiffusers_tome import ToMeTypeError, apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu, use_tome
+from ppdiffusers_tome.compilation import contents, trace
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import attention_anywhere
 
 pytestmark = needs_openvino
-
-
-class _Scaled(AttnProcessor):
-    """A user's processor."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> paddle.Tensor:
-        return super().__call__(*args, **kwargs) * 0.25
 
 
 def _first_block(model: Any) -> Any:
@@ -69,33 +52,9 @@ def _set_row(model: Any) -> None:
     model.conv_in.weight[3] = 1.0
 
 
-@paddle.no_grad()
-def _set_number(model: Any) -> None:
-    model.conv_in.weight[0, 0, 0, 1] = 5.0
-
-
 def _set_last_number(model: Any) -> None:
     """In the memory of the weight, which Paddle does not count."""
     share_memory(model.conv_in.weight)[0][-1, -1, -1, -1] = 5.0
-
-
-def _set_state_dict(model: Any) -> None:
-    model.set_state_dict({name: x * 1.1 for name, x in model.state_dict().items()})
-
-
-def _load_new_channels(model: Any) -> None:
-    state = {name: x.clone() for name, x in model.state_dict().items()}
-    state["conv_in.weight"][:, 2:] = 0.5
-    model.set_state_dict(state)
-
-
-def _train_new_channels(model: Any) -> None:
-    weight = model.conv_in.weight
-    optimizer = paddle.optimizer.Adam(0.5, parameters=[weight])
-    with paddle.set_grad_enabled(True):
-        weight[:, 2:].square().sum().backward()
-    optimizer.step()
-    optimizer.clear_grad()
 
 
 def _flip(model: Any) -> None:
@@ -123,43 +82,36 @@ def _replace_weight(model: Any) -> None:
     )
 
 
-def _scale_attention(model: Any) -> None:
-    _first_block(model).attn1.scale = 2.0
-
-
-def _rescale_output(model: Any) -> None:
-    model.down_blocks[0].resnets[0].output_scale_factor = 0.5
-
-
-def _set_eps(model: Any) -> None:
-    model.conv_norm_out._epsilon = 20.0
-
-
-def _replace_activation(model: Any) -> None:
-    model.conv_act = paddle.nn.Tanh()
-
-
 CHANGES: list[Callable[[Any], None]] = [
-    _set_value, _set_row, _set_number, _set_last_number, _set_state_dict, _load_new_channels, _train_new_channels,
-    _flip, _train, _replace_layer, _replace_weight, _scale_attention, _rescale_output, _set_eps, _replace_activation,
-]  # fmt: skip
+    _set_value,
+    _set_row,
+    _set_last_number,
+    lambda model: model.set_state_dict({name: x * 1.1 for name, x in model.state_dict().items()}),
+    _flip,
+    _train,
+    _replace_layer,
+    _replace_weight,
+    lambda model: setattr(_first_block(model).attn1, "scale", 2.0),
+    lambda model: setattr(model.conv_norm_out, "_epsilon", 20.0),
+    lambda model: setattr(model, "conv_act", paddle.nn.Tanh()),
+]
 
 
 @pytest.mark.parametrize("ratio", [None, pytest.param(0.5, marks=pytest.mark.sweep)])
 def test_weights_layers_and_attributes_that_change(ratio: float | None) -> None:
     """One after the other, as each must be seen beside those before."""
-    model, plain, last = compile_small_unet(), tiny.small_unet(), None
+    model, plain = compile_small_unet(), tiny.small_unet()
     for each in (model, plain) if ratio else ():
         apply_tome(each, ratio)
-    check_same(model, plain)
-    for change in CHANGES:
+    last = check_same(model, plain)
+    for number, change in enumerate(CHANGES):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*gradients are recorded")
             change(model)
             change(plain)
         found = check_same(model, plain)
         assert (tiny.run_unet(model) == found).all()
-        assert last is None or np.abs(found - last).max() > 1e-3, change.__name__
+        assert np.abs(found - last).max() > 1e-3, number
         last = found
 
 
@@ -175,51 +127,28 @@ def test_an_attribute_of_a_class_that_changes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _set_processor(model: Any) -> None:
-    _first_block(model).attn1.set_processor(_Scaled())
+    """With values that a program could not take, which do not matter."""
+    processor, nested = Counting(), list[Any]()
+    for _ in range(5000):
+        nested = [nested]
+    processor.nested, processor.kept = nested, paddle.ones([2], "float16")
+    _first_block(model).attn1.set_processor(processor)
 
 
-def _put_function(model: Any) -> None:
-    inner = _first_block(model).ff.forward
-    _first_block(model).ff.forward = lambda *args, **kwargs: inner(*args, **kwargs) * 0.5
+def _halve(path: str, method: str = "forward") -> Callable[[Any], None]:
+    """Return what puts a function in place of a layer's method."""
 
+    def put(model: Any) -> None:
+        layer = dict(model.named_sublayers())[path]
+        inner = getattr(layer, method)
+        setattr(layer, method, lambda *args, **kwargs: inner(*args, **kwargs) * 0.5)
 
-def _put_function_on_a_convolution(model: Any) -> None:
-    inner = model.conv_out.forward
-    model.conv_out.forward = lambda *args, **kwargs: inner(*args, **kwargs) * 0.5
-
-
-def _put_function_on_attention(model: Any) -> None:
-    """On the layer that merges."""
-    inner = _first_block(model).attn1.forward
-    _first_block(model).attn1.forward = lambda *args, **kwargs: inner(*args, **kwargs) * 0.5
-
-
-def _put_method(model: Any) -> None:
-    attention = _first_block(model).attn1
-    inner = attention.get_attention_scores
-    attention.get_attention_scores = lambda *args: inner(*args) * 0.5
-
-
-def _put_hook(model: Any) -> None:
-    _first_block(model).ff.register_forward_post_hook(lambda layer, inputs, output: output * 0.5)
-
-
-def _put_hook_before(model: Any) -> None:
-    _first_block(model).attn1.register_forward_pre_hook(lambda layer, inputs: (inputs[0] * 0.5, *inputs[1:]))
+    return put
 
 
 class _Half(paddle.nn.Layer):
-    def __init__(self, base: Any) -> None:
-        super().__init__()
-        self.base = base
-        self.eval()
-
-    def forward(self, x: paddle.Tensor, *args: Any) -> paddle.Tensor:
-        return self.base(x) * 0.5
-
-
-def _put_layer(model: Any) -> None:
-    _first_block(model).attn1.to_v = _Half(_first_block(model).attn1.to_v)
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        return x * 0.5
 
 
 def _put_mask_function(model: Any) -> None:
@@ -234,23 +163,32 @@ def _put_mask_function(model: Any) -> None:
     attention.prepare_attention_mask = add_mask
 
 
-FOREIGN: list[Callable[[Any], None]] = [
-    _set_processor, _put_function, _put_function_on_a_convolution, _put_function_on_attention, _put_method, _put_hook,
-    _put_hook_before, _put_layer, _put_mask_function,
-]  # fmt: skip
+ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"  # the layer that merges
+FOREIGN: dict[str, Callable[[Any], None]] = {
+    "processor": _set_processor,
+    "function on a convolution": _halve("conv_out"),
+    "function on attention": _halve(ATTENTION),
+    "method": _halve(ATTENTION, "get_attention_scores"),
+    "hook": lambda model: _first_block(model).ff.register_forward_post_hook(lambda *given: given[-1] * 0.5),
+    "hook before": lambda model: _first_block(model).attn1.register_forward_pre_hook(
+        lambda layer, inputs: (inputs[0] * 0.5, *inputs[1:])
+    ),
+    "layer": lambda model: setattr(model, "conv_act", _Half()),
+    "function for masks": _put_mask_function,
+}
 
 
-@pytest.mark.parametrize(("ratio", "is_first"), [(None, True), ("before", True), ("after", True), (None, False)])
-@pytest.mark.parametrize("put", FOREIGN)
-def test_code_that_is_not_known_is_run_by_paddle(put: Callable[[Any], None], ratio: str | None, is_first: bool) -> None:
-    """Put there before the first call or after it, below ToMe or above; as often as without compiling."""
+@pytest.mark.parametrize("merging", [None, "below", "above"])
+@pytest.mark.parametrize("put", FOREIGN.values(), ids=FOREIGN)
+def test_code_that_is_not_known_is_run_by_paddle(put: Callable[[Any], None], merging: str | None) -> None:
+    """Put there after the first call, or before it, and then below ToMe or above."""
     model, plain = compile_small_unet(), tiny.small_unet()
-    unchanged = tiny.run_unet(plain) if is_first else check_same(model, plain)
+    unchanged = tiny.run_unet(plain) if merging else check_same(model, plain)
     for each in (model, plain):
-        if ratio == "before":
+        if merging == "below":
             apply_tome(each, 0.5)
         put(each)
-        if ratio == "after":
+        if merging == "above":
             apply_tome(each, 0.5)
     check_by_paddle(model, plain, "of which a program would know nothing")
     assert np.abs(tiny.run_unet(model) - unchanged).max() > 1e-3
@@ -265,33 +203,29 @@ def test_known_code_again_after_other_code() -> None:
     check_same(model, plain)
 
 
-def test_a_method_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = compile_small_unet()
+@pytest.mark.parametrize(
+    ("cls", "name", "kind"),
+    [
+        (BasicTransformerBlock, "forward", None),
+        (BasicTransformerBlock, "forward", functools.partialmethod),
+        (Attention, "get_attention_scores", functools.partialmethod),
+        (AttnProcessor, "__call__", functools.partialmethod),
+    ],
+)
+def test_a_method_of_a_class_that_is_replaced(cls: Any, name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a function or what is none; it runs as often as without compiling."""
+    model, method, runs = compile_small_unet(), getattr(cls, name), []
     tiny.run_unet(model)
-    forward = BasicTransformerBlock.forward
-    monkeypatch.setattr(BasicTransformerBlock, "forward", lambda self, x, **kwargs: forward(self, 2 * x, **kwargs))
-    check_by_paddle(model, tiny.small_unet(), "BasicTransformerBlock.forward of compilation.test_changes")
 
-
-@pytest.mark.parametrize("name", ["forward", "get_attention_scores", "__call__"])
-def test_what_is_no_function_on_a_class(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partial is called as a method is, without the layer."""
-    model, count = compile_small_unet(), [0]
-    tiny.run_unet(model)
-    cls: Any = AttnProcessor if name == "__call__" else BasicTransformerBlock if name == "forward" else Attention
-    method = getattr(cls, name)
-
-    def run(kept: Any, *args: Any, **kwargs: Any) -> Any:
-        count[0] += 1
+    def run(*args: Any, **kwargs: Any) -> Any:
+        runs.append(name)
         return method(*args, **kwargs) * 0.5
 
-    class Method(functools.partialmethod):  # type: ignore[type-arg]
-        pass
-
-    monkeypatch.setattr(cls, name, Method(lambda *args, **kwargs: run(None, *args, **kwargs)))
-    check_by_paddle(model, tiny.small_unet(), "of which a program would know nothing")
-    assert count[0] % 2 == 0
-    assert count[0]
+    monkeypatch.setattr(cls, name, kind(run) if kind else run)
+    reason = "" if kind else "BasicTransformerBlock.forward of compilation.test_changes"
+    check_by_paddle(model, tiny.small_unet(), f"{reason}.*of which a program would know nothing")
+    assert runs
+    assert len(runs) % 2 == 0
 
 
 def test_the_order_of_sublayers() -> None:
@@ -312,39 +246,6 @@ def test_code_made_by_exec() -> None:
     check_by_paddle(*models, "of which a program would know nothing")
 
 
-def test_hooks_and_their_owners_are_not_copied() -> None:
-    class Owner:
-        lock = threading.Lock()
-
-        def note(self, *_: Any) -> None:
-            with self.lock:
-                pass
-
-        def __deepcopy__(self, memo: Any) -> Any:
-            raise AssertionError("the owner of a hook was copied")
-
-    model, owner = compile_small_unet(), Owner()
-    model.register_forward_post_hook(owner.note)
-    model.register_forward_pre_hook(owner.note)
-    check_same(model, tiny.small_unet())
-
-
-def test_tensors_of_other_code_are_not_the_models() -> None:
-    model = tiny.small_unet()
-    processor = _Scaled()
-    processor.kept = paddle.ones([2], "float16")
-    nested: list[Any] = []
-    for _ in range(5000):
-        nested = [nested]
-    processor.nested = nested
-    _first_block(model).attn1.set_processor(processor)
-    plain = copy.copy(model)
-    assert plain is not model
-    compile_cpu(model)
-    with pytest.warns(UserWarning, match=BY_PADDLE):
-        tiny.run_unet(model)
-
-
 def test_programs_of_weights_that_are_gone_go_too() -> None:
     model = compile_small_unet()
     for factor in (1.0, 2.0, 3.0, 4.0):
@@ -353,64 +254,32 @@ def test_programs_of_weights_that_are_gone_go_too() -> None:
     assert len(vars(model)[COMPILED]._programs) == 2, "the present ones and those before"
 
 
-class _Controlled(AttnProcessor):
-    """Acts from its second step on, as the controllers of Prompt-to-Prompt do."""
-
-    def __init__(self, count: dict[str, int]) -> None:
-        super().__init__()
-        self.count = count
-
-    def __call__(self, *args: Any, **kwargs: Any) -> paddle.Tensor:
-        self.count["steps"] += 1
-        return super().__call__(*args, **kwargs) * (3 if self.count["steps"] > 2 else 1)
-
-
 class _EverySecond:
     """As TeaCache and the like: some calls return the output of the one before."""
 
-    def __init__(self, model: Any) -> None:
-        self.inner, self.count, self.output = model.forward, 0, None
+    def __init__(self, inner: Callable[..., Any]) -> None:
+        self.inner, self.calls, self.output = inner, 0, None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.count += 1
-        self.output = self.inner(*args, **kwargs) if self.count % 2 else self.output
+        self.calls += 1
+        self.output = self.inner(*args, **kwargs) if self.calls % 2 else self.output
         return self.output
 
 
-@pytest.mark.parametrize("kind", ["controller", "cache"])
+@pytest.mark.parametrize("kind", ["processor", "cache"])
 def test_code_that_counts_runs_as_often_as_without_compiling(kind: str) -> None:
-    model, plain = compile_small_unet(), tiny.small_unet()
-    for each in (model, plain):
-        if kind == "cache":
-            each.forward = _EverySecond(each)
+    models, counting = (compile_small_unet(), tiny.small_unet()), list[Any]()
+    for each in models:
+        counting.append(Counting() if kind == "processor" else _EverySecond(each.forward))
+        if kind == "processor":
+            _first_block(each).attn1.set_processor(counting[-1])
         else:
-            _first_block(each).attn1.set_processor(_Controlled({"steps": 0}))
+            each.forward = counting[-1]
     for timestep in (900, 600, 300, 9):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert difference(*(tiny.run_unet(each, timestep=timestep) for each in (model, plain))) <= 1e-4
-    for each in (model, plain):
-        count = each.forward.count if kind == "cache" else _first_block(each).attn1.processor.count["steps"]
-        assert count == 4
-
-
-class _Reference:
-    """Fills an argument, as reference attention does (Zero123++)."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.inner = name, AttnProcessor()
-
-    def __call__(self, attn: Any, x: paddle.Tensor, *args: Any, refs: Any, **kwargs: Any) -> Any:
-        refs[self.name] = x
-        return self.inner(attn, x, *args, **kwargs)
-
-
-def test_an_argument_that_is_filled() -> None:
-    model, refs = compile_small_unet(), dict[str, Any]()
-    model.set_attn_processor({name: _Reference(name) for name in model.attn_processors})
-    with pytest.warns(UserWarning, match=BY_PADDLE):
-        tiny.run_unet(model, cross_attention_kwargs={"refs": refs})
-    assert len(refs) == 6
+            assert difference(*(tiny.run_unet(each, timestep=timestep) for each in models)) <= 1e-4
+    assert [each.calls for each in counting] == [4, 4]
 
 
 class _Filling(paddle.nn.Layer):
@@ -428,50 +297,45 @@ def test_known_code_that_fills_an_argument(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["x"].tolist() == [1, 1]
 
 
-@paddle.no_grad()
-def _run_with_image(model: Any) -> np.ndarray:
-    given = dict(added_cond_kwargs=dict(image_embeds=tiny.array((2, 6), seed=8)))
-    return tiny.run_unet(model, **given)
-
-
 @pytest.mark.sweep
 def test_ip_adapter_and_its_scale(tmp_path: Path) -> None:
     model, plain = compile_cpu(tiny.unet()), tiny.unet()
     check_same(model, plain)
     for each in (model, plain):
-        load_ip_adapter(each, tmp_path)
-    with_image = check_same(model, plain, _run_with_image)
+        CASES["ip-adapter"].prepare(each, tmp_path)
+    with_image = check_same(model, plain, **CASES["ip-adapter"].call)
     for each in (model, plain):
         for processor in each.attn_processors.values():
             if hasattr(processor, "to_k_ip"):
                 processor.scale = [0.0] if isinstance(processor.scale, list) else 0.0
-    assert np.abs(check_same(model, plain, _run_with_image) - with_image).max() > 1e-3
+    assert np.abs(check_same(model, plain, **CASES["ip-adapter"].call) - with_image).max() > 1e-3
     assert len(vars(model)[COMPILED]._programs) == 1, "the scale is an input"
 
 
-def test_lora_loaded_fused_and_unfused(tmp_path: Path) -> None:
+def test_a_lora_that_is_scaled_fused_and_unfused(tmp_path: Path) -> None:
     model, plain = compile_cpu(tiny.unet()), tiny.unet()
     for each in (model, plain):
-        load_lora(each, tmp_path)
-    loaded = check_same(model, plain)
+        CASES["lora"].prepare(each, tmp_path)
+    found = [check_same(model, plain, cross_attention_kwargs={"scale": scale}) for scale in (1.0, 0.3, 0.0)]
+    assert difference(found[1], found[0]) > 1e-3
+    assert len(vars(model)[COMPILED]._programs) == 1, "the scale is an input"
     for each in (model, plain):
         each.fuse_lora()
-    assert np.abs(check_same(model, plain) - loaded).max() <= 1e-3
+    assert np.abs(check_same(model, plain) - found[0]).max() <= 1e-3
     for each in (model, plain):
         each.unfuse_lora()
-    assert np.abs(check_same(model, plain) - loaded).max() > 1e-3
+    assert np.abs(check_same(model, plain) - found[0]).max() > 1e-3
 
 
 @attention_anywhere()
 def test_processors_of_ppdiffusers(tmp_path: Path) -> None:
     model, plain = compile_small_unet(), tiny.small_unet()
-    set_xformers(model, tmp_path)
-    set_xformers(plain, tmp_path)
+    for each in (model, plain):
+        CASES["xformers"].prepare(each, tmp_path)
     check_same(model, plain)
-    set_sliced(model, tmp_path)  # which writes into a tensor
-    with pytest.warns(UserWarning, match=BY_PADDLE):
-        found = tiny.run_unet(model)
-    assert np.abs(found - tiny.run_unet(plain)).max() <= 1e-4
+    for each in (model, plain):
+        CASES["sliced"].prepare(each, tmp_path)
+    check_by_paddle(model, plain, "pd_op.set_value")
 
 
 def test_a_processor_of_ppdiffusers_that_keeps_attention_maps() -> None:
@@ -489,11 +353,8 @@ def test_settings_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     model, plain = compile_small_unet(), tiny.small_unet()
 
     def take_turns() -> None:
-        for settings in (None, dict(ratio=0.5)):
-            with programs_alone():
-                for each in (model, plain):
-                    remove_tome(each) if settings is None else apply_tome(each, **settings)
-            check_same(model, plain)
+        for change in (remove_tome, lambda model: apply_tome(model, 0.5)):
+            check_same(change(model), change(plain))
         with use_tome(model, 0.7), use_tome(plain, 0.7):
             check_same(model, plain)
 
@@ -555,35 +416,40 @@ def test_uncompiling_restores_the_model() -> None:
     uncompile_cpu(model)
 
 
-def test_hooks_on_layers() -> None:
+class _Watching:
+    """Owns hooks, and is not copied with a model."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def note(self, layer: Any, *given: Any) -> None:
+        self.seen.append(given[-1])
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AssertionError("the owner of a hook was copied")
+
+
+def test_hooks_on_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the model itself run around its programs; Paddle computes a model with hooks inside."""
-    model, plain = compile_small_unet(), tiny.small_unet()
-    seen: list[Any] = []
-    model.register_forward_post_hook(lambda layer, inputs, output: seen.append(output))
+    model, plain, watching = compile_small_unet(), tiny.small_unet(), _Watching()
+    before = model.register_forward_pre_hook(watching.note)
     check_same(model, plain)
-    assert len(seen) == 1
-    handle = model.conv_in.register_forward_post_hook(lambda layer, inputs, output: seen.append(output))
+    with monkeypatch.context() as patch:
+        patch.delattr(trace, "trace_call")
+        for _ in range(2):  # a hook for every image, as that which counts a DiT's steps, makes no program again
+            hook = model.register_forward_post_hook(watching.note)
+            check_same(model, plain)
+            hook.remove()
+    before.remove()
+    assert len(watching.seen) == 5
+    model.register_forward_post_hook(watching.note)
+    hook = model.conv_in.register_forward_post_hook(watching.note)
     with pytest.warns(UserWarning, match="Conv2D has hooks"):
         tiny.run_unet(model)
-    assert len(seen) == 3
-    assert all(isinstance(getattr(each, "sample", each), paddle.Tensor) for each in seen)
-    handle.remove()
+    assert len(watching.seen) == 7
+    assert all(isinstance(getattr(each, "sample", each), paddle.Tensor) for each in watching.seen[-2:])
+    hook.remove()
     check_same(model, plain)
-
-
-def test_a_hook_for_every_image_makes_no_program_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of a DiT, by which its pipeline's steps are counted."""
-    from ppdiffusers_tome.compilation import trace
-
-    model, seen = compile_small_unet(), []
-    tiny.run_unet(model)
-    monkeypatch.delattr(trace, "trace_call")
-    for _ in range(2):
-        handle = model.register_forward_post_hook(lambda *given: seen.append(given))
-        with programs_alone():
-            tiny.run_unet(model)
-        handle.remove()
-    assert len(seen) == 2
 
 
 def test_merging_that_is_recorded_is_paddles() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 
 import tiny
 from compilation.comparison import Counted, check_same, compile_small_unet, difference, needs_openvino, programs_alone
-from patching.test_processors import load_lora
+from patching.contract import contract_of
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.precision import keep_precise
@@ -36,8 +36,6 @@ COMPILING = USUAL | {
     "prior_transformer", "sdxl", "st_unet", "t5_film", "unet_3d", "unet_consistency", "unet_motion",
     "unet_spatio_temporal", "upscaler", "versatile", "vid2vid_st_unet", "vq_diffusion",
 }  # fmt: skip
-# Fractions too: those of most samplers are no whole numbers.
-TIMESTEPS = (999, 701.5, 41, 0.5)
 METHODS: dict[str, dict[str, Any]] = {
     "half": dict(ratio=0.5),
     "balanced": dict(ratio="balanced"),
@@ -59,15 +57,17 @@ def build_pair(specimen: Specimen) -> tuple[Any, Any]:
     return plain, model
 
 
-def _cases() -> list[Any]:
+FAMILIES = [each for each in specimens() if each.name in COMPILING and each.is_there]
+
+
+def list_families(quick: Collection[str]) -> list[Any]:
+    """List what compiles, the others for sweeps."""
     return [
-        pytest.param(each, id=each.name, marks=() if each.name in USUAL else pytest.mark.sweep)
-        for each in specimens()
-        if each.name in COMPILING and each.is_there
+        pytest.param(each, id=each.name, marks=() if each.name in quick else pytest.mark.sweep) for each in FAMILIES
     ]
 
 
-@pytest.mark.parametrize("specimen", _cases())
+@pytest.mark.parametrize("specimen", list_families(USUAL))
 @paddle.no_grad()
 def test_families_that_compile(specimen: Specimen) -> None:
     with keep_random_state():
@@ -75,9 +75,7 @@ def test_families_that_compile(specimen: Specimen) -> None:
         compile_cpu(model)
         # The second timestep has the program of the first.
         for timestep in (900, 500):
-            with programs_alone():
-                found = specimen.run(model, timestep=timestep).numpy()
-            assert difference(found, specimen.run(plain, timestep=timestep).numpy()) <= 1e-4
+            check_same(model, plain, lambda each, **given: specimen.run(each, **given).numpy(), timestep=timestep)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_every_method_draws_the_same_destinations_at_every_timestep(name: str) -
     model = compile_cpu(copy.deepcopy(plain))
     given = dict(batch=1, height=64, width=64)
     unmerged = tiny.run_unet(tiny.small_unet(), **given)
-    for timestep in TIMESTEPS:
+    for timestep in (999, 701.5, 41, 0.5):  # those of most samplers are no whole numbers
         found = check_same(model, plain, timestep=paddle.to_tensor([timestep], dtype="float32"), **given)
     assert difference(found, unmerged) > 1e-3
 
@@ -134,28 +132,16 @@ def test_a_timestep_that_is_a_number() -> None:
 
 @pytest.mark.parametrize("guess_mode", [False, True])
 def test_the_scale_of_a_controlnet_is_an_input(guess_mode: bool) -> None:
-    model, plain, found = compile_cpu(tiny.controlnet(levels=1)), tiny.controlnet(levels=1), []
-    given = (tiny.latent(), 500, tiny.text(), tiny.array((2, 3, 32, 32)))
-    for scale in (1.0, 0.3, 1.7):
-        with paddle.no_grad(), programs_alone():
-            outputs = [
-                each(*given, conditioning_scale=scale, guess_mode=guess_mode, return_dict=False)
-                for each in (model, plain)
-            ]
-        found.append(np.concatenate([x.numpy().ravel() for x in (*outputs[0][0], outputs[0][1])]))
-        expected = np.concatenate([x.numpy().ravel() for x in (*outputs[1][0], outputs[1][1])])
-        assert difference(found[-1], expected) <= 1e-4
+    model, plain = compile_cpu(tiny.controlnet(levels=1)), tiny.controlnet(levels=1)
+
+    @paddle.no_grad()
+    def run(model: Any, scale: float) -> np.ndarray:
+        given = dict(conditioning_scale=scale, guess_mode=guess_mode, return_dict=False)
+        down, middle = model(tiny.latent(), 500, tiny.text(), tiny.array((2, 3, 32, 32)), **given)
+        return np.concatenate([x.numpy().ravel() for x in (*down, middle)])
+
+    found = [check_same(model, plain, run, scale=scale) for scale in (1.0, 0.3, 1.7)]
     assert difference(found[1], found[0]) > 0.1
-    assert len(vars(model)[COMPILED]._programs) == 1
-
-
-def test_the_scale_of_a_lora_is_an_input(tmp_path: Path) -> None:
-    model, plain, found = compile_cpu(tiny.unet()), tiny.unet(), []
-    for each in (model, plain):
-        load_lora(each, tmp_path)
-    for scale in (1.0, 0.3, 0.0):
-        found.append(check_same(model, plain, cross_attention_kwargs={"scale": scale}))
-    assert difference(found[1], found[0]) > 1e-3
     assert len(vars(model)[COMPILED]._programs) == 1
 
 
@@ -166,8 +152,7 @@ def test_the_output_is_of_paddles_type() -> None:
         found = [model(*given, return_dict=each) for each in (True, False, True)]
     assert [type(each) for each in found] == [UNet2DConditionOutput, tuple, UNet2DConditionOutput]
     first = found[0][0].numpy()
-    with paddle.no_grad():
-        model(tiny.latent(), 3, tiny.text())
+    tiny.run_unet(model, timestep=3)
     assert (found[0][0].numpy() == first).all(), "a later call wrote into an earlier output"
 
 
@@ -175,53 +160,48 @@ def test_another_size_batch_and_length_of_the_text() -> None:
     model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5)), apply_tome(tiny.small_unet(), 0.5)
     for given in (dict(), dict(batch=1), dict(height=12, width=20), dict()):
         check_same(model, plain, **given)
-
-    def run(unet: Any) -> np.ndarray:
-        with paddle.no_grad():  # a view, and no contiguous one
-            return unet(tiny.latent(4)[1:3].transpose([0, 1, 3, 2]), 500, tiny.text().tile([1, 2, 1])).sample.numpy()
-
-    check_same(model, plain, run)
+    view = tiny.latent(4)[1:3].transpose([0, 1, 3, 2])  # not contiguous
+    with paddle.no_grad():
+        check_same(model, plain, lambda each: each(view, 500, tiny.text().tile([1, 2, 1])).sample.numpy())
 
 
 def test_a_whole_image_with_controlnet(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> Any:
-        pipe = ppdiffusers.StableDiffusionControlNetPipeline.from_pretrained(
-            str(tiny.PHOTOGRAPHS), controlnet=ppdiffusers.ControlNetModel.from_pretrained(str(tiny.CONTROLNET)),
-            safety_checker=None,
-        )  # fmt: skip
-        pipe.set_progress_bar_config(disable=True)
-        for model in (pipe.unet, pipe.vae, pipe.controlnet):
-            model.eval()
-        return apply_tome(pipe, 0.5)
+    pipe = ppdiffusers.StableDiffusionControlNetPipeline.from_pretrained(
+        str(tiny.PHOTOGRAPHS), controlnet=ppdiffusers.ControlNetModel.from_pretrained(str(tiny.CONTROLNET)),
+        safety_checker=None,
+    )  # fmt: skip
+    pipe.set_progress_bar_config(disable=True)
+    apply_tome(pipe, 0.5)
 
-    def draw(pipe: Any) -> np.ndarray:
-        control = tiny.array((1, 3, 128, 128), seed=3).clip(0, 1)
-        noise = tiny.array((1, 4, 16, 16), seed=1)
-        return pipe(
-            "a street", image=control, latents=noise, height=128, width=128, num_inference_steps=3, output_type="np"
-        ).images
+    def draw() -> np.ndarray:
+        given = dict(latents=tiny.array((1, 4, 16, 16), seed=1), height=128, width=128, num_inference_steps=3)
+        return pipe("a street", image=tiny.array((1, 3, 128, 128), seed=3).clip(0, 1), **given, output_type="np").images
 
-    counted, pipe = Counted(monkeypatch), load()
-    expected = draw(pipe)
+    expected, counted = draw(), Counted(monkeypatch)
     compile_cpu(pipe)
     with programs_alone():
-        assert counted.during(lambda: draw(pipe)) == 2  # of the ControlNet and the UNet, which are compared
-        image = draw(pipe)
+        assert counted.during(draw) == 2  # of the ControlNet and the UNet, which are compared
+        image = draw()
     assert -10 * np.log10(np.mean((image - expected) ** 2)) >= 60
 
 
 def test_encoder_and_decoder_of_a_vae() -> None:
     vae, plain = compile_cpu(tiny.vae()), tiny.vae()
     assert "forward" not in vars(vae)
-
-    @paddle.no_grad()
-    def decode(model: Any) -> np.ndarray:
-        return model.decode(tiny.latent()).sample.numpy()
-
-    @paddle.no_grad()
-    def encode(model: Any) -> np.ndarray:
-        return model.encode(tiny.array((1, 3, 32, 32))).latent_dist.mean.numpy()
-
-    for run in (decode, encode):
-        check_same(vae, plain, run)
+    with paddle.no_grad():
+        check_same(vae, plain, lambda each: each.decode(tiny.latent()).sample.numpy())
+        check_same(vae, plain, lambda each: each.encode(tiny.array((1, 3, 32, 32))).latent_dist.mean.numpy())
     assert all(len(vars(part)[COMPILED]._programs) == 1 for part in (vae.decoder, vae.encoder))
+
+
+def _contract(specimen: Specimen) -> Any:
+    """Return the tests of models with ToMe, for compiled ones."""
+    tests = contract_of(specimen)
+    tests.build = staticmethod(lambda: compile_cpu(specimen.build()))
+    tests.pytestmark = [*needs_openvino, *([] if specimen.name == "unet" else [pytest.mark.sweep])]
+    return tests
+
+
+for _specimen in FAMILIES:
+    if _specimen.reason is None:
+        globals()[f"TestCompiled{_specimen.name.title()}"] = _contract(_specimen)

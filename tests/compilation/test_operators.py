@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -141,25 +142,13 @@ def matrices(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
     """Cases of every transposition and number of axes."""
     shapes = [((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 5, 3, 4), (5, 4, 6)), ((2, 3, 4), (4,)), ((4,), (2, 4, 5))]
     made = []
-    for one, other in (*shapes, ((4,), (4,))):
-        for x in (False, True):
-            for y in (False, True):
-                first, second = real(*one), real(*other)
-                first = np.ascontiguousarray(first.swapaxes(-1, -2)) if x and first.ndim > 1 else first
-                second = np.ascontiguousarray(second.swapaxes(-1, -2)) if y and second.ndim > 1 else second
-                made.append((lambda a, b, x=x, y=y: function(a, b, transpose_x=x, transpose_y=y), first, second))
+    for (one, other), x, y in itertools.product([*shapes, ((4,), (4,))], (False, True), (False, True)):
+        first, second = (
+            np.ascontiguousarray(each.swapaxes(-1, -2)) if is_turned and each.ndim > 1 else each
+            for each, is_turned in ((real(*one), x), (real(*other), y))
+        )
+        made.append((lambda a, b, x=x, y=y: function(a, b, transpose_x=x, transpose_y=y), first, second))
     return made
-
-
-def constants(operators: str, dtype: str) -> tuple[Any, ...]:
-    """A case of a type, of numbers without input."""
-    made: dict[str, Callable[[Any], Any]] = {
-        "full": lambda x: paddle.full([2, 3], 1, dtype),
-        "full_like": lambda x: paddle.full_like(x, 1, dtype),
-        "full_with_tensor": lambda x: paddle.full(paddle.shape(x)[1:], 1, dtype),
-        "assign_value": lambda x: paddle.to_tensor([[1, 0], [2, 3], [0, 5]], dtype=dtype),
-    }
-    return made[operators], X
 
 
 def convolutions(function: Callable[..., Any], rank: int) -> list[tuple[Any, ...]]:
@@ -176,26 +165,13 @@ def convolutions(function: Callable[..., Any], rank: int) -> list[tuple[Any, ...
     return [*made, (function, x, real(6, 4, *sides), real(6))]
 
 
-def paddings() -> list[tuple[Any, ...]]:
-    """Cases of every mode, with other paddings on each side."""
-    sides = [(real(2, 3, 4), [2, 1], "NCL"), (real(2, 3, 4, 5), [1, 2, 3, 0], "NCHW")]
-    sides += [(real(2, 3, 4, 5, 6), [1, 2, 0, 3, 2, 1], "NCDHW"), (real(2, 3, 4, 5, 6), [4, 0, 3, 1, 0, 2], "NCDHW")]
-    return [
-        (lambda x, mode=mode, p=p, layout=layout: F.pad(x, p, mode, 0.7, layout), x)
-        for mode in ("constant", "reflect", "replicate") for x, p, layout in sides
-    ]  # fmt: skip
-
-
 def norms(function: Callable[..., Any], channels: int, *inputs: Array) -> list[tuple[Any, ...]]:
     """Cases with and without scale and bias."""
     scale, bias = real(channels), real(channels)
     return [
-        case
-        for x in inputs
-        for case in (
-            (function, x), (lambda x, w: function(x, w, None), x, scale), (lambda x, b: function(x, None, b), x, bias),
-            (function, x, scale, bias),
-        )
+        *each(function, *inputs), *[(function, x, scale, bias) for x in inputs],
+        *[(lambda x, w: function(x, w, None), x, scale) for x in inputs],
+        *[(lambda x, b: function(x, None, b), x, bias) for x in inputs],
     ]  # fmt: skip
 
 
@@ -208,15 +184,21 @@ def resizes(mode: str) -> list[tuple[Any, ...]]:
     return [(lambda x, form=form: F.interpolate(x, mode=mode, **form), IMAGE) for form in forms]
 
 
-def indexings(items: list[Any]) -> list[tuple[Any, ...]]:
-    return ways(lambda x, item: x[item], (X,), items)
-
-
 _ = slice(None)
 ROWS = index(1, 0, 1)
 # By operator, functions and their inputs.
 CASES: dict[str, list[tuple[Any, ...]]] = {
-    **{name: each(getattr(paddle, name), *REALS) for name in ("cos", "sin", "tanh", "floor", "ceil", "erf")},
+    **{name: each(getattr(paddle, name), *REALS) for name in ("cos", "sin", "floor", "ceil", "erf", "reciprocal")},
+    **{name: each(getattr(F, name), *REALS) for name in ("relu", "sigmoid", "tanh")},
+    **{name: each(getattr(paddle, name), *REALS, *WHOLES) for name in ("abs", "square")},
+    **{name: each(getattr(paddle, name), positive(2, 3), positive(4).astype(np.float64)) for name in ("sqrt", "rsqrt")},
+    **{name: [(getattr(paddle, name), truth(9, 8), truth(8))] for name in ("logical_and", "logical_or")},
+    **{name: each(getattr(F, name), X, real(5)) for name in ("silu", "swish")},
+    **{
+        name: [*ways(getattr(F, name), (X,), (0, 1, -1, -2)), *each(getattr(F, name), real(3), REALS[3])]
+        for name in ("softmax", "log_softmax")
+    },
+    **{name: reductions(getattr(paddle, name), *WHOLES, REALS[3]) for name in ("max", "min")},
     "exp": each(paddle.exp, *REALS[:3]),
     **{name: signs(getattr(paddle, name)) for name in ("add", "subtract", "divide", "maximum", "minimum")},
     "multiply": [*signs(paddle.multiply), (lambda x, y: F.group_norm(x, 2, 0.01) * y, IMAGE, real(2, 4, 1, 1))],
@@ -224,21 +206,10 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         name: comparisons(getattr(paddle, name))
         for name in ("equal", "not_equal", "less_than", "less_equal", "greater_than", "greater_equal")
     },
-    "abs": each(paddle.abs, *REALS, *WHOLES),
-    "relu": each(F.relu, *REALS),
-    "sigmoid": each(F.sigmoid, *REALS),
     "log": each(paddle.log, positive(2, 3), positive(4)),
-    "sqrt": each(paddle.sqrt, positive(2, 3), positive(4).astype(np.float64)),
-    "rsqrt": each(paddle.rsqrt, positive(2, 3), positive(4).astype(np.float64)),
-    "reciprocal": each(paddle.reciprocal, *REALS),
-    "square": each(paddle.square, *REALS, *WHOLES),
     "logical_not": [(paddle.logical_not, truth(2, 3))],
-    "logical_and": [(paddle.logical_and, truth(9, 8), truth(8))],
-    "logical_or": [(paddle.logical_or, truth(9, 8), truth(8))],
     "elementwise_pow": [*pairs(paddle.pow), (lambda x: x**2, whole(2, 3)), (lambda x: 2.5**x, X)],
     "remainder": [*signs(paddle.remainder), (lambda x: x % 3, whole(2, 5))],
-    "silu": each(F.silu, X, real(5)),
-    "swish": each(F.swish, X, real(5)),
     "leaky_relu": [(lambda x, s=s: F.leaky_relu(x, s), x) for s in (0.01, 0.3) for x in REALS],
     "gelu": ways(F.gelu, (X,), (True, False)),
     "pow": [*ways(paddle.pow, (positive(2, 3),), (2, 0.5, -1.5, 0)), *ways(paddle.pow, (whole(2, 3),), (2, 3))],
@@ -263,8 +234,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         (paddle.where, truth(2, 3, 4), X, Y), (paddle.where, truth(2, 3, 4), whole(2, 3, 4), whole(2, 3, 4)),
         (lambda c, x: paddle.where(c, x, 0.5), truth(2, 3, 4), X), (paddle.where, truth(9), truth(9), truth(9)),
     ],
-    "softmax": [*ways(F.softmax, (X,), (0, 1, -1, -2)), *each(F.softmax, real(3), REALS[3])],
-    "log_softmax": [*ways(F.log_softmax, (X,), (0, 1, -1, -2)), *each(F.log_softmax, real(3), REALS[3])],
     "matmul": [
         *matrices(paddle.matmul), (paddle.matmul, whole(2, 3), whole(3, 4)),
         (lambda x: x @ x.t(), real(2, 3).astype(float)),
@@ -327,9 +296,10 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "unbind": [*ways(paddle.unbind, (X,), (0, 1, -1, -3)), (lambda x: paddle.unbind(x, 1)[1], whole(2, 3))],
     "slice": [
-        *indexings([0, -1, (_, 1), slice(1, None), (_, slice(None, -1)), (..., slice(1, 3)), (0, 1, 2),
-            (-1, _, -1), (_, None, 1)]),
-        *indexings([(slice(1, 2), slice(0, 2), slice(-3, -1)), slice(-100, 100), (_, slice(-100, 2))]),
+        *ways(lambda x, item: x[item], (X,), (
+            0, -1, (_, 1), slice(1, None), (_, slice(None, -1)), (..., slice(1, 3)), (0, 1, 2), (-1, _, -1),
+            (_, None, 1), (slice(1, 2), slice(0, 2), slice(-3, -1)), slice(-100, 100), (_, slice(-100, 2)),
+        )),
         (lambda x: x[1], truth(3, 2)),
         (lambda x: paddle.slice(x, [0, 2], [-1, -3], [2, -1]), X), (lambda x: paddle.slice(x, [-1], [1], [3]), X),
         (lambda x: x[:, paddle.full([], 1, "int64")], X), (lambda x: x[:, : paddle.shape(x)[0]], X),
@@ -379,8 +349,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         *reductions(paddle.sum, *WHOLES, truth(2, 3), REALS[3]),
         *ways(lambda x, kind: paddle.sum(x, 1, kind), (whole(2, 3),), ("int32", "float32")),
     ],
-    "max": reductions(paddle.max, *WHOLES, REALS[3]),
-    "min": reductions(paddle.min, *WHOLES, REALS[3]),
     "mean": reductions(paddle.mean, REALS[3]),
     "conv2d": [
         *convolutions(F.conv2d, 2),
@@ -392,7 +360,15 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         for form in (dict(), dict(padding=[1, 0, 2, 1]), dict(stride=[2, 1], dilation=[1, 2])) for channels in (4, 8)
     ],
     "pad3d": [
-        *paddings(), (lambda x: F.pad(x, [1, 2, 0, 1], value=2), whole(2, 3, 4, 5)),
+        *[
+            (lambda x, mode=mode, p=p, layout=layout: F.pad(x, p, mode, 0.7, layout), real(*shape))
+            for mode in ("constant", "reflect", "replicate")
+            for shape, p, layout in (
+                ((2, 3, 4), [2, 1], "NCL"), ((2, 3, 4, 5), [1, 2, 3, 0], "NCHW"),
+                ((2, 3, 4, 5, 6), [1, 2, 0, 3, 2, 1], "NCDHW"), ((2, 3, 4, 5, 6), [4, 0, 3, 1, 0, 2], "NCDHW"),
+            )
+        ],
+        (lambda x: F.pad(x, [1, 2, 0, 1], value=2), whole(2, 3, 4, 5)),
         (lambda x: F.pad(x, [-1, 2, 0, 1]), real(2, 3, 4, 5)),
     ],
     "group_norm": norms(lambda x, w=None, b=None: F.group_norm(x, 2, 0.01, w, b), 6, real(2, 6, 4, 5), real(2,
@@ -407,8 +383,10 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         (lambda x: F.interpolate(x, scale_factor=[1, 2, 3], data_format="NCDHW"), VIDEO),
     ],
     "bilinear_interp": resizes("bilinear"),
-    **{name: [constants(name, kind) for kind in KINDS] for name in ("full", "full_like", "full_with_tensor",
-        "assign_value")},
+    "full": ways(lambda x, kind: paddle.full([2, 3], 1, kind), (X,), KINDS),
+    "full_like": ways(lambda x, kind: paddle.full_like(x, 1, kind), (X,), KINDS),
+    "full_with_tensor": ways(lambda x, kind: paddle.full(paddle.shape(x)[1:], 1, kind), (X,), KINDS),
+    "assign_value": ways(lambda x, kind: paddle.to_tensor([[1, 0], [2, 3], [0, 5]], kind), (X,), KINDS),
     "full_int_array": [(lambda x: paddle.unsqueeze(x, [0, 3]), X)],
     "arange": [
         (lambda x, form=form, kind=kind: paddle.arange(*form, dtype=kind), X)

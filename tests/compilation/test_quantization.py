@@ -13,12 +13,12 @@ import pytest
 
 import tiny
 from compilation.comparison import check_by_paddle, difference, needs_openvino, programs_alone
-from compilation.test_equality import COMPILING, build_pair
+from compilation.test_equality import build_pair, list_families
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.cpu import has_precision
 from ppdiffusers_tome.tuning.trials import compute_psnr
-from zoo import Specimen, specimens
+from zoo import Specimen
 from zoo.specimen import keep_random_state
 
 pytestmark = [*needs_openvino, pytest.mark.skipif(not has_precision("int8"), reason="needs a processor with 8 bits")]
@@ -54,8 +54,8 @@ FLOAT_FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[..., Any
 }
 
 
-def _compute(form: tuple[Any, ...], *, eight: bool) -> tuple[list[np.ndarray], int]:
-    """Return the result of each item, the second with numbers 1,000 times as large, and the number of layers."""
+def _compute(form: tuple[Any, ...]) -> tuple[list[np.ndarray], list[np.ndarray], int]:
+    """Return the results of two items, the second 1,000 times as large, in 8 bits and in float; how many layers."""
     import openvino
     from openvino import opset15
 
@@ -64,17 +64,16 @@ def _compute(form: tuple[Any, ...], *, eight: bool) -> tuple[list[np.ndarray], i
     shape, weights, write = form
     x = opset15.parameter(shape, np.float32)
     model = openvino.Model([opset15.result(write(opset15, x, tiny.array(weights, seed=2).numpy()))], [x])
-    number = quantize_layers(model) if eight else 0
-    given = tiny.array(shape).numpy()
+    given, settings = tiny.array(shape).numpy(), {"INFERENCE_PRECISION_HINT": "f32"}
     given[1] *= 1000
-    compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return list(compiled([given])[0]), number
+    expected = openvino.compile_model(model, "CPU", settings)([given])[0]
+    number = quantize_layers(model)
+    return list(openvino.compile_model(model, "CPU", settings)([given])[0]), list(expected), number
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_layer_is_near_float32_for_each_image(name: str) -> None:
-    expected, _ = _compute(FORMS[name], eight=False)
-    found, number = _compute(FORMS[name], eight=True)
+    found, expected, number = _compute(FORMS[name])
     assert number == 1
     for each, wanted in zip(found, expected, strict=True):
         assert 1e-4 < difference(each, wanted) < 0.02
@@ -82,23 +81,12 @@ def test_a_layer_is_near_float32_for_each_image(name: str) -> None:
 
 @pytest.mark.parametrize("name", FLOAT_FORMS)
 def test_a_layer_that_stays_in_float(name: str) -> None:
-    expected, _ = _compute(FLOAT_FORMS[name], eight=False)
-    found, number = _compute(FLOAT_FORMS[name], eight=True)
+    found, expected, number = _compute(FLOAT_FORMS[name])
     assert number == 0
     assert all(map(np.array_equal, found, expected))
 
 
-QUICK = ("controlnet", "dit", "unet")
-
-
-@pytest.mark.parametrize(
-    "specimen",
-    [
-        pytest.param(each, id=each.name, marks=() if each.name in QUICK else pytest.mark.sweep)
-        for each in specimens()
-        if each.name in COMPILING and each.is_there
-    ],
-)
+@pytest.mark.parametrize("specimen", list_families(("controlnet", "dit", "unet")))
 @paddle.no_grad()
 def test_families_in_8_bits(specimen: Specimen) -> None:
     with keep_random_state():
@@ -109,21 +97,17 @@ def test_families_in_8_bits(specimen: Specimen) -> None:
         assert 1e-3 < difference(found, specimen.run(plain, timestep=900).numpy()) < 0.25
 
 
-@pytest.mark.parametrize("settings", [dict(ratio="balanced"), dict(ratio="balanced", cache=0.2)], ids=str)
-def test_photographs_in_8_bits(settings: dict[str, Any]) -> None:
+def test_photographs_in_8_bits() -> None:
     pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS), safety_checker=None)
     pipe.set_progress_bar_config(disable=True)
     pipe.scheduler = ppdiffusers.DDIMScheduler.from_config(pipe.scheduler.config)
+    given = dict(latents=tiny.array((1, 4, 32, 32), seed=3), num_inference_steps=10, guidance_scale=1.5)
     images = []
     for precision in ("float32", "int8"):
-        compile_cpu(pipe.apply_tome(**settings), precision)
+        compile_cpu(pipe.apply_tome("balanced", cache=0.2), precision)
         with programs_alone():
-            latents = tiny.array((1, 4, 32, 32), seed=3)
-            images.append(
-                pipe("a photo of a cat", num_inference_steps=10, guidance_scale=1.5, latents=latents, output_type="np")
-            )
-    exact, found = (np.uint8(255 * each.images[0] + 0.5) for each in images)
-    assert 40 < compute_psnr(exact, found) < 60
+            images.append(pipe("a photo of a cat", **given, output_type="np").images[0])
+    assert 40 < compute_psnr(*(np.uint8(255 * each + 0.5) for each in images)) < 60
 
 
 @paddle.no_grad()
@@ -158,9 +142,8 @@ def test_a_model_without_such_layers() -> None:
 
 def test_swish_of_small_numbers_keeps_its_precision() -> None:
     shape, weights, write = FORMS["of swish"]
-    small = (shape, weights, lambda ov, x, w: write(ov, ov.multiply(x, np.float32(1e-6)), w))
-    expected, _ = _compute(small, eight=False)
-    for each, wanted in zip(_compute(small, eight=True)[0], expected, strict=True):
+    found, expected, _ = _compute((shape, weights, lambda ov, x, w: write(ov, ov.multiply(x, np.float32(1e-6)), w)))
+    for each, wanted in zip(found, expected, strict=True):
         assert difference(each, wanted) < 0.05
 
 
