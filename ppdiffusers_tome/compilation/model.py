@@ -24,13 +24,14 @@ from ppdiffusers_tome.compilation.contents import Contents, put_scales
 from ppdiffusers_tome.compilation.slices import compute_in_slices
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.compilation.twin import COMPILED, StepCall, make_twin, run_twin
+from ppdiffusers_tome.cpu import has_precision
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
 from ppdiffusers_tome.patching.override import find_inner_forward, replace_inner_forward
-from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
+from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS, find_timestep
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
 from ppdiffusers_tome.patching.state.calls import WATCHERS, DenoiserCall
 from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 BOUNDS = {"float32": 0.001, "bfloat16": 0.1, "int8": 0.25}
 # What is kept for later steps differs more where tokens are as near to one destination as to another.
 _KEPT_BOUND = 0.1
+# Up to this timestep (of 1000) no layer is in 8 bits, as no step comes after that would remove the noise of rounding.
+_LAST_TIMESTEP = 100
 _MOST_BYTES = 12 * 2**30  # that programs of a model hold; two are kept at least
 _processes: list[int] = []  # the one in which OpenVINO has threads
 _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
@@ -64,6 +67,17 @@ class _Step(NamedTuple):
         Also where no later step needs the values, so that all have one program.
         """
         return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
+
+
+class _Call(NamedTuple):
+    """A call of a model, with what its program is made of."""
+
+    layer: Layer
+    contents: Contents
+    arguments: Structure
+    tensors: Sequence[paddle.Tensor]
+    step: _Step
+    precision: str
 
 
 class CompiledModel:
@@ -128,7 +142,8 @@ class CompiledModel:
         take_tensors((args, kwargs), tensors)
         _require_compilable(contents, tensors)
         # Masks have -inf.
-        if self.precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
+        precision = self._choose_precision(layer, args, kwargs)
+        if precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
             raise UncompilableError("it gets NaN or infinity, which 8 bits would hide")
         call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
         if call is not None and call.state.config.differs_by_step:
@@ -137,11 +152,13 @@ class CompiledModel:
         tensors.clear()
         scales = [paddle.to_tensor(each["scale"], "float32", paddle.CPUPlace()) for each in contents.scales]
         arguments = take_tensors((args, kwargs, step.predicted, step.reductions, scales), tensors)
-        kind = (contents.digest, arguments, step.stores_values, *((tuple(x.shape), str(x.dtype)) for x in tensors))
+        shapes = ((tuple(x.shape), str(x.dtype)) for x in tensors)
+        kind = (precision, contents.digest, arguments, step.stores_values, *shapes)
         key, result = self._find_key(kind, step), None
         if key not in self._programs:
             try:
-                program, result = self._make_program(layer, contents, arguments, tensors, step)
+                given = _Call(layer, contents, arguments, tensors, step, precision)
+                program, result = self._make_program(given)
             except UncompilableError:
                 self._programs[key] = None
                 raise
@@ -202,9 +219,14 @@ class CompiledModel:
             return kind, layouts
         return kind, tuple(step.call.find_plan(layout).num_merged for layout in layouts)
 
-    def _make_program(
-        self, layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor], step: _Step
-    ) -> tuple["Program", Any]:
+    def _choose_precision(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the precision of a call; the last steps are not in 8 bits."""
+        timestep = None if self.precision != "int8" else find_timestep(list_parameters(layer), args, kwargs)
+        if timestep is None or np.max(np.asarray(timestep)) > _LAST_TIMESTEP:
+            return self.precision
+        return "bfloat16" if has_precision("bfloat16") else "float32"
+
+    def _make_program(self, given: _Call) -> tuple["Program", Any]:
         """Make a call's program.
 
         Returns:
@@ -214,23 +236,21 @@ class CompiledModel:
         from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
 
+        layer, contents, arguments, tensors, step, precision = given
         begin, name = time.perf_counter(), type(layer).__name__
         try:
             trace = trace_call(layer, contents, arguments, tensors, step.call, stores_values=step.stores_values)
             show_progress(f"{name} for {' '.join(str(list(x.shape)) for x in tensors[:1])} is being compiled ...")
             _processes[:] = [os.getpid()]
-            program = Program(trace, contents.weights, self.precision, self.threads)
-            result = self._compare(program, layer, contents, arguments, tensors, step)
+            program = Program(trace, contents.weights, precision, self.threads)
+            result = self._compare(program, given)
         except Exception as error:  # of code of the model, of Paddle or OpenVINO
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
             raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
         return program, result
 
-    def _compare(
-        self, program: "Program", layer: Layer, contents: Contents, arguments: Structure,
-        tensors: Sequence[paddle.Tensor], step: _Step,
-    ) -> Any:  # fmt: skip
+    def _compare(self, program: "Program", given: _Call) -> Any:
         """Refuse a program whose result differs from Paddle's.
 
         Returns:
@@ -238,11 +258,12 @@ class CompiledModel:
         """
         from ppdiffusers_tome.compilation.comparison import measure_difference, name_note_file
 
+        layer, contents, arguments, tensors, step, precision = given
         merged = [] if step.call is None else [step.call.find_plan(layout).num_merged for layout in program.layouts]
         kind = contents.digest, arguments, [(x.shape, x.dtype) for x in tensors], step.stores_values, merged
         note = None
         with suppress(RuntimeError):  # without a home each process compares
-            note = name_note_file(__version__, self.precision, kind)
+            note = name_note_file(__version__, precision, kind)
         if note is not None and os.path.isfile(note):  # False too where Path raises, as in a folder without permission
             return None
         twin = make_twin(layer, {id(x): x for x in contents.tensors})
@@ -251,13 +272,13 @@ class CompiledModel:
         compute_in_slices(twin)
         computed = StepCall(predicted, reductions, step.stores_values)
         expected = run_twin(twin, args, kwargs, step.call, computed)
-        result, bound = program.run(tensors), BOUNDS[self.precision]
+        result, bound = program.run(tensors), BOUNDS[precision]
         for found, wanted, most in (
             (result[0], expected, bound), (result[1], computed.values, max(bound, _KEPT_BOUND)),
         ):  # fmt: skip
             if not (difference := measure_difference(found, wanted, pooled=wanted is computed.values)) <= most:
                 raise UncompilableError(
-                    f"its result in {self.precision} differs from Paddle's by {difference:.2g}, more than {most:g}"
+                    f"its result in {precision} differs from Paddle's by {difference:.2g}, more than {most:g}"
                 )
         with suppress(OSError):  # else the next process compares again
             if note is not None:

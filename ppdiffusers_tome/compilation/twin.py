@@ -15,7 +15,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import list_functions, list_overrides, walk_overrides
-from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
+from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, find_timestep
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
 
@@ -95,7 +95,7 @@ def run_twin(
             return run(*args, **kwargs)
         shared = SharedValues(CallIdentity(), dict(step.reductions))
         own = DenoiserCall(
-            call.state, twin, given_timestep=denoiser.find_timestep(args, kwargs),
+            call.state, twin, given_timestep=find_timestep(denoiser.parameters, args, kwargs),
             moment=call.moment._replace(step=None, shared=shared), cached=step,
         )  # fmt: skip
         if denoiser.reads_timestep:

@@ -120,6 +120,19 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
         vars(model)[COMPILED]._warned.clear()
 
 
+@paddle.no_grad()
+def test_the_last_timesteps_are_in_float() -> None:
+    """Nothing would remove the noise of their rounding."""
+    model, plain = compile_cpu(tiny.small_unet(), "int8"), tiny.small_unet()
+    compile_cpu(plain, "bfloat16" if has_precision("bfloat16") else "float32")
+    with programs_alone():
+        for timestep in (100, paddle.to_tensor([1]), paddle.to_tensor([50.5, 3.0])):
+            assert np.array_equal(tiny.run_unet(model, timestep=timestep), tiny.run_unet(plain, timestep=timestep))
+        for timestep in (101, paddle.to_tensor([1, 101])):
+            found, expected = (tiny.run_unet(each, timestep=timestep) for each in (model, plain))
+            assert 1e-3 < difference(found, expected) < 0.25
+
+
 def test_a_model_that_8_bits_would_spoil() -> None:
     """Channels that are always zero have weights so large that all others round to zero."""
     model = tiny.unet()
@@ -160,4 +173,4 @@ def test_a_step_without_such_layers_is_a_program() -> None:
 
     with programs_alone():
         sampler(call, 12)
-    assert len(vars(model)[COMPILED]._programs) == 2
+    assert len(vars(model)[COMPILED]._programs) == 4, "computed and skipped, in 8 bits and at the last timesteps"

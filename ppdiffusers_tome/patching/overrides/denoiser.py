@@ -1,5 +1,6 @@
 """Overrides that begin and end a denoiser's call and find its timestep."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,12 @@ from ppdiffusers_tome.patching.state.shared_values import CallIdentity, list_ten
 TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
 # Parts of the names of arguments for the output of a ControlNet or VCtrl, which differs in every step.
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
+
+
+def find_timestep(parameters: Sequence[str], args: Arguments, kwargs: Keywords) -> Any:
+    """Return the timestep among a call's arguments as it was given, or None."""
+    arguments = name_arguments(parameters, args, kwargs)
+    return next((arguments[name] for name in TIMESTEPS if name in arguments), None)
 
 
 @dataclass(eq=False, repr=False)
@@ -50,11 +57,6 @@ class DenoiserOverride(Override):
             )
         return output
 
-    def find_timestep(self, args: Arguments, kwargs: Keywords) -> Any:
-        """Return the timestep among the arguments as it was given, or None."""
-        arguments = name_arguments(self.parameters, args, kwargs)
-        return next((arguments[name] for name in TIMESTEPS if name in arguments), None)
-
     def take_off(self) -> None:
         """Remove this; a backward pass cannot run its layers again."""
         self.state.is_removed = True
@@ -78,7 +80,7 @@ class DenoiserOverride(Override):
                 "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
                 "and without it"
             )
-        call = DenoiserCall(self.state, self.layer, given_timestep=self.find_timestep(args, kwargs))
+        call = DenoiserCall(self.state, self.layer, given_timestep=find_timestep(self.parameters, args, kwargs))
         if pipeline_call is not None:
             call.denoising = pipeline_call.find_denoising(self.state, self.layer)
         if config.shares_steps and not records_gradients:  # in training, timesteps and images are random
