@@ -77,8 +77,7 @@ class Override:
 
     def take_off(self) -> None:
         """Take this off its layer; the last one restores the layer's method."""
-        slot = vars(self.layer).get(SLOTS, {}).get(self.method_name)
-        if slot is not None:
+        if (slot := find_slot(self.layer, self.method_name)) is not None:
             slot.overrides = tuple(each for each in slot.overrides if each is not self)
         restore_functions(self.layer)
 
@@ -101,6 +100,12 @@ class Slot:
     overrides: tuple[Override, ...] = ()  # around that, outermost last
 
 
+def find_slot(layer: Layer, name: str = "forward") -> Slot | None:
+    """Return the slot of a layer's method, or None."""
+    slots: dict[str, Slot] = vars(layer).get(SLOTS, {})
+    return slots.get(name)
+
+
 def list_overrides(layer: Layer) -> list[Override]:
     """List the overrides of all methods of a layer, outermost first."""
     return [override for slot in vars(layer).get(SLOTS, {}).values() for override in reversed(slot.overrides)]
@@ -114,14 +119,14 @@ def walk_overrides(model: Layer) -> Iterator[Override]:
 
 def list_functions(layer: Layer) -> list[Any]:
     """List the functions in place of a layer's ``forward``, ToMe's own included."""
-    slot = vars(layer).get(SLOTS, {}).get("forward")
+    slot = find_slot(layer)
     functions = vars(layer).get("forward"), slot and slot.inside
     return [each for each in functions if each is not None]
 
 
 def find_inner_forward(layer: Layer) -> Any:
     """Return the ``forward`` inside of a layer's overrides; None: the class's."""
-    slot = vars(layer).get(SLOTS, {}).get("forward")
+    slot = find_slot(layer)
     return slot.inside if slot else vars(layer).get("forward")
 
 
@@ -129,7 +134,7 @@ def replace_inner_forward(layer: Layer, found: MethodType | None, function: Meth
     """Replace a ``forward`` inside of a layer's overrides, if found; None: the class's."""
     if find_inner_forward(layer) != found:
         return
-    if slot := vars(layer).get(SLOTS, {}).get("forward"):
+    if slot := find_slot(layer):
         slot.inside = function
     else:
         _set_function(layer, "forward", function)
@@ -171,9 +176,11 @@ def _make_method(cls: Any, name: str, found: Any) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        slot = vars(layer).get(SLOTS, {}).get(name)
-        is_here = slot is not None and slot.method.__func__ is method
-        run, overrides = (slot.inside, slot.overrides) if is_here else (found, ())
+        slot = find_slot(layer, name)
+        if slot is not None and slot.method.__func__ is method:
+            run, overrides = slot.inside, slot.overrides
+        else:
+            run, overrides = found, ()
         if run is None:
             run = getattr(type(layer), name).__get__(layer)
         if not paddle.in_dynamic_mode():
