@@ -33,7 +33,6 @@ PAGE = 4096  # Paddle, too, begins every tensor at a page, and a weight that cha
 _MAPPINGS: list[tuple[weakref.ref[mmap.mmap], range]] = []  # and the addresses of each
 _LOCK = threading.RLock()
 renew_after_fork(_LOCK)
-_has_warned = False
 
 
 def map_weights(model: Layer, label: str) -> None:
@@ -54,7 +53,9 @@ def map_weights(model: Layer, label: str) -> None:
         try:
             mapped = _find_or_write(arrays, label)
         except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-            _warn_once(f"{label}'s weights stay in memory, where a file would let the system drop them: {error}")
+            # Without names of the model and file, so that one line tells it of all models.
+            reason = getattr(error, "strerror", None) or error
+            warn_user(f"weights stay in memory, where a file would let the system drop them: {reason}")
             return
         for weight, array in zip(weights, mapped, strict=True):
             new = paddle.utils.dlpack.from_dlpack(array.__dlpack__())  # kept, which its get_tensor() does not do
@@ -157,10 +158,3 @@ def hash_arrays(arrays: list[np.ndarray]) -> str:
         return xxhash.xxh3_128_hexdigest(b"".join(xxhash.xxh3_128_digest(array.data) for array in arrays))
     with ThreadPoolExecutor(2) as pool:
         return xxhash.xxh3_128_hexdigest(b"".join(pool.map(xxhash.xxh3_128_digest, arrays)))
-
-
-def _warn_once(message: str) -> None:
-    global _has_warned
-    if not _has_warned:
-        _has_warned = True
-        warn_user(message)
