@@ -39,7 +39,8 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
         model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.
         precision: ``"float32"``, the same image to rounding; ``"bfloat16"``, faster on processors that have it (AMX
             or AVX-512 BF16), with small changes; or ``"int8"``, convolutions and linear layers in 8 bits, which needs
-            AMX, AVX-512 VNNI or AVX-VNNI, with larger changes: the rest is in bfloat16 where the processor has it.
+            AMX, AVX-512 VNNI or AVX-VNNI, with larger changes. The rest, and all calls at a timestep of 100 or less,
+            after which no step removes the noise of rounding, are in bfloat16 where the processor has it.
 
     Returns:
         ``model_or_pipe``, so that calls chain.
