@@ -14,8 +14,8 @@ import ppdiffusers
 import pytest
 
 import tiny
+from benchmarks.onnx_kernels import use_kernels
 from pipelines.whole import text_parts
-from ppdiffusers_tome.compilation.slices import compute_in_slices
 from ppdiffusers_tome.patching.models import list_models
 from repository.pages import DOCS, README, ROOT, sections
 
@@ -30,10 +30,10 @@ BLOCKS = {
 }
 
 
-def _compute_in_slices(pipe: Any) -> None:
+def _use_kernels(pipe: Any) -> None:
     """Take the place of a GPU's attention: 1024x1024 in 8 GiB."""
     for _, model in list_models(pipe, denoisers_only=False):
-        compute_in_slices(model)
+        use_kernels(model)
 
 
 def _take_two_steps(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,7 +66,7 @@ def offline(monkeypatch, tmp_path):
         monkeypatch.setattr(ppdiffusers, name, ppdiffusers.StableDiffusionPipeline, raising=False)
     for cls in (getattr(ppdiffusers, f"{name}Pipeline") for name in NAMES):
         monkeypatch.setattr(cls, "__call__", _take_two_steps(cls.__call__))
-        monkeypatch.setattr(cls, "enable_xformers_memory_efficient_attention", _compute_in_slices, raising=False)
+        monkeypatch.setattr(cls, "enable_xformers_memory_efficient_attention", _use_kernels, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")  # a block that is copied runs in a clone
     shutil.copy(ROOT / "examples" / "motorcycle.jpg", "photo.png")

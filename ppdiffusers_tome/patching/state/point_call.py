@@ -60,5 +60,7 @@ class PointCall:
         num_text = output.shape[1] - reduction.num_left
         if num_text < 0 or (num_text > 0 and not merge_point.text):
             return output  # not of merged tokens: a function of the user may replace the output
+        if num_text == 0:
+            return reduction.restore(output)
         image, text = TokenSpan(reduction.num_left, merge_point.text_first).split(output)
         return TokenSpan(reduction.num_tokens, merge_point.text_first).join(reduction.restore(image), text)
