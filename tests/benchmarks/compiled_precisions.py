@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from itertools import product
@@ -25,6 +26,7 @@ from benchmarks.random_models import RANDOM_UNETS
 from benchmarks.results import parse_count, parse_size
 from benchmarks.timing import Spread, measure_seconds, rotate
 from benchmarks.variants import NONE, VARIANTS, apply_variant
+from ppdiffusers_tome import cpu
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 
 
@@ -35,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_precisions(parser)
     parser.add_argument("--variants", choices=VARIANTS, nargs="+", default=[NONE, "preset-balanced"], metavar="NAME")
     parser.add_argument("--rounds", type=parse_count, default=9, metavar="N", help="calls of each (9)")
+    parser.add_argument("--vnni", action="store_true", help="as on a processor with AVX-512 VNNI, without bfloat16")
     parser.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER")
     args = parser.parse_args(argv)
     require_precisions(parser, args.precisions)
@@ -54,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(args: argparse.Namespace, size: int) -> list[dict[str, Any]]:
     """Measure all precisions and variants in this process."""
+    if args.vnni:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_VNNI"
+        cpu.PRECISIONS["bfloat16"] = ("none",)
     with quiet_libraries():
         import paddle
 
