@@ -176,7 +176,7 @@ def _make_method(cls: Any, name: str, found: Any) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**FALLBACK)
-        slot = find_slot(layer, name)
+        slot = vars(layer).get(SLOTS, {}).get(name)  # without a call, as this runs often
         if slot is not None and slot.method.__func__ is method:
             run, overrides = slot.inside, slot.overrides
         else:
