@@ -149,7 +149,7 @@ def has_precision(precision: str) -> bool:
 
 
 def explain_lack(precision: str) -> str:
-    """Say that the processor is not known to compute in a precision, and what to do."""
+    """Say that the processor lacks a precision, and what to do."""
     sets = "AMX or AVX-512 BF16" if precision == "bfloat16" else "AMX, AVX-512 VNNI or AVX-VNNI"
     return f"{precision} needs a processor that is known to compute in it ({sets}), and this one is not; give float32"
 

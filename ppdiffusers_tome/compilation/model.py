@@ -69,7 +69,7 @@ class _Step(NamedTuple):
         return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
 
 
-class _Call(NamedTuple):
+class _ModelCall(NamedTuple):
     """A call of a model, with what its program is made of."""
 
     layer: Layer
@@ -157,8 +157,8 @@ class CompiledModel:
         key, result = self._find_key(kind, step), None
         if key not in self._programs:
             try:
-                given = _Call(layer, contents, arguments, tensors, step, precision)
-                program, result = self._make_program(given)
+                model_call = _ModelCall(layer, contents, arguments, tensors, step, precision)
+                program, result = self._make_program(model_call)
             except UncompilableError:
                 self._programs[key] = None
                 raise
@@ -226,7 +226,7 @@ class CompiledModel:
             return self.precision
         return "bfloat16" if has_precision("bfloat16") else "float32"
 
-    def _make_program(self, given: _Call) -> tuple["Program", Any]:
+    def _make_program(self, model_call: _ModelCall) -> tuple["Program", Any]:
         """Make a call's program.
 
         Returns:
@@ -236,21 +236,21 @@ class CompiledModel:
         from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
 
-        layer, contents, arguments, tensors, step, precision = given
+        layer, contents, arguments, tensors, step, precision = model_call
         begin, name = time.perf_counter(), type(layer).__name__
         try:
             trace = trace_call(layer, contents, arguments, tensors, step.call, stores_values=step.stores_values)
             show_progress(f"{name} for {' '.join(str(list(x.shape)) for x in tensors[:1])} is being compiled ...")
             _processes[:] = [os.getpid()]
             program = Program(trace, contents.weights, precision, self.threads)
-            result = self._compare(program, given)
+            result = self._compare(program, model_call)
         except Exception as error:  # of code of the model, of Paddle or OpenVINO
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
             raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
         return program, result
 
-    def _compare(self, program: "Program", given: _Call) -> Any:
+    def _compare(self, program: "Program", model_call: _ModelCall) -> Any:
         """Refuse a program whose result differs from Paddle's.
 
         Returns:
@@ -258,7 +258,7 @@ class CompiledModel:
         """
         from ppdiffusers_tome.compilation.comparison import measure_difference, name_note_file
 
-        layer, contents, arguments, tensors, step, precision = given
+        layer, contents, arguments, tensors, step, precision = model_call
         merged = [] if step.call is None else [step.call.find_plan(layout).num_merged for layout in program.layouts]
         kind = contents.digest, arguments, [(x.shape, x.dtype) for x in tensors], step.stores_values, merged
         note = None

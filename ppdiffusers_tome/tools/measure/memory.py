@@ -1,4 +1,4 @@
-"""Free and total memory, also of the process's control groups, and what to do without."""
+"""Free and total memory, also of control groups, and its shortage."""
 
 import re
 import sys
