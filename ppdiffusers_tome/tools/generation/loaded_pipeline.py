@@ -107,7 +107,8 @@ class LoadedPipeline:
 
     def count_warm_up_steps(self, tome: ToMeConfig | None) -> int:
         """Count one step, or those of an image that one does not warm up."""
-        if self.settings.compile is not None and tome is not None and tome.differs_by_step:
+        differs_by_step = tome is not None and tome.differs_by_step
+        if self.settings.compile == "int8" or (self.settings.compile is not None and differs_by_step):
             return self.settings.steps  # each kind of step has a program
         with suppress(UserError):
             check_scheduler(self.pipe.scheduler, 1)

@@ -14,6 +14,7 @@ import pytest
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.compilation.model import CompiledModel
+from ppdiffusers_tome.cpu import has_precision
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration, parse_compared
@@ -154,8 +155,22 @@ def test_nothing_is_lost_when_nobody_reads_the_output(tmp_path, monkeypatch, cap
     assert "warning" not in "".join(heard(capsys.readouterr().err))
 
 
+needs_8_bits = pytest.mark.skipif(not has_precision("int8"), reason="needs a processor with 8 bits")
+
+
 @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
-def test_compiled_settings_are_warm_when_timed_and_have_no_column_of_memory(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["--configs", "balanced", "--cache", "0.2", "--steps", "9", "--compile"],
+        pytest.param(
+            ["--ratios", "0.5", "--steps", "12", "--compile", "int8", "--height", "256", "--width", "256"],
+            marks=needs_8_bits,
+        ),
+    ],
+    ids=["cache", "8 bits"],
+)
+def test_compiled_settings_are_warm_when_timed_and_have_no_column_of_memory(settings, tmp_path, monkeypatch, capsys):
     pytest.importorskip("openvino")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     generate, make_program, is_timed = LoadedPipeline.generate, CompiledModel._make_program, []
@@ -170,8 +185,7 @@ def test_compiled_settings_are_warm_when_timed_and_have_no_column_of_memory(tmp_
 
     monkeypatch.setattr(LoadedPipeline, "generate", note_what_is_timed)
     monkeypatch.setattr(CompiledModel, "_make_program", make)
-    given = ["--configs", "balanced", "--cache", "0.2", "--steps", "9", "--compile", "--prompt", PROMPT]
-    assert compare(tmp_path / "a", *given) == 0
+    assert compare(tmp_path / "a", *settings, "--prompt", PROMPT) == 0
     assert "was compiled in" in (captured := capsys.readouterr()).err
     assert "computed by Paddle" not in captured.err
     assert "peak memory" not in captured.out
