@@ -85,6 +85,8 @@ class CompiledModel:
 
     def __init__(self, precision: str, threads: int) -> None:
         self.precision, self.threads = precision, threads
+        # Of the last calls of an image in 8 bits; found once, as it reads a file.
+        self._last_precision = "bfloat16" if has_precision("bfloat16") else "float32"
         self._process, self._lock = os.getpid(), threading.RLock()  # a program computes one call at a time
         self._contents: Contents | None = None
         self._read_in: WeakSet[Any] = WeakSet()  # the pipelines' calls in which the weights were read
@@ -141,8 +143,8 @@ class CompiledModel:
         args, kwargs = _replace_numbers(layer, args, kwargs)
         take_tensors((args, kwargs), tensors)
         _require_compilable(contents, tensors)
-        # Masks have -inf.
         precision = self._choose_precision(layer, args, kwargs)
+        # Masks have -inf.
         if precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
             raise UncompilableError("it gets NaN or infinity, which 8 bits would hide")
         call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
@@ -224,7 +226,7 @@ class CompiledModel:
         timestep = None if self.precision != "int8" else find_timestep(list_parameters(layer), args, kwargs)
         if timestep is None or np.max(np.asarray(timestep)) > _LAST_TIMESTEP:
             return self.precision
-        return "bfloat16" if has_precision("bfloat16") else "float32"
+        return self._last_precision
 
     def _make_program(self, model_call: _ModelCall) -> tuple["Program", Any]:
         """Make a call's program.
