@@ -78,7 +78,7 @@ test-newer: $(VENV)/ready-for-tests
 	OMP_NUM_THREADS=1 FLAGS_sdpa_select_math=yes PYTHONPATH="$(abspath $(SOURCE))" $(BIN)/python -m pytest tests/newer tests/denoisers tests/patching/test_methods.py $(SHARED) -m "" -rs
 
 lint: $(VENV)/ready-for-tests
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -20,9 +20,7 @@ import paddle
 from paddle.nn import functional as F
 from tqdm import tqdm
 
-from ppdiffusers_tome.compilation.kernels import use_kernels
 from ppdiffusers_tome.cpu import prepare_cpu
-from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import find_model
@@ -294,8 +292,6 @@ def main() -> None:
     labels = sampling.get_class_labels(pipe)
     prompts = list(find_model(args.model).default_prompts) if labels is None else labels.list_names()
     height, width = sampling.get_native_size(pipe)
-    for _, model in list_models(pipe, denoisers_only=False):
-        use_kernels(model)
     layers = find_finest_self_attention(pipe)
 
     def generate(prompt: str, seed: int, steps: int) -> np.ndarray:
