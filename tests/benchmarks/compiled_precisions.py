@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
 from collections.abc import Sequence
 from itertools import product
@@ -21,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
-from benchmarks.compiled_unet import add_precisions, require_precisions
+from benchmarks.compiled_unet import add_precisions, be_without_bfloat16, require_precisions
 from benchmarks.random_models import RANDOM_UNETS
 from benchmarks.results import parse_count, parse_size
 from benchmarks.timing import Spread, measure_seconds, rotate
 from benchmarks.variants import NONE, VARIANTS, apply_variant
-from ppdiffusers_tome import cpu
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 
 
@@ -58,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure(args: argparse.Namespace, size: int) -> list[dict[str, Any]]:
     """Measure all precisions and variants in this process."""
     if args.vnni:
-        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_VNNI"
-        cpu.PRECISIONS["bfloat16"] = ("none",)
+        be_without_bfloat16()
     with quiet_libraries():
         import paddle
 

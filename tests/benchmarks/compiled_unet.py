@@ -124,6 +124,12 @@ def require_precisions(parser: argparse.ArgumentParser, precisions: Sequence[str
             parser.error(explain_lack(precision))
 
 
+def be_without_bfloat16() -> None:
+    """Let this process compute as on a processor with AVX-512 VNNI, without bfloat16; call it before Paddle loads."""
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_VNNI"
+    PRECISIONS["bfloat16"] = ("none",)
+
+
 def list_rows(args: argparse.Namespace, size: int, precision: str) -> list[Row]:
     """List what takes turns at a size and precision."""
     row = Row(args.model, size, args.batch, precision, COMPILED, NONE)

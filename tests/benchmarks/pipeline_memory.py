@@ -161,11 +161,12 @@ def compute_all(families: list[str]) -> Iterator[dict[str, Any]]:
                 yield {"model": FAMILIES[name].title, "size": f"{pixels}x{pixels}", "variant": variant, **row}
 
 
-def measure(variant: str, pixels: int) -> dict[str, int]:
-    """Generate an image; return the peaks of Paddle's tensors and of the process."""
+def make_pipeline(model: str = "sd15-random") -> Any:
+    """Make a pipeline of Stable Diffusion 1.5's shape with random weights, without a tokenizer."""
     from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel
 
-    unet, vae = random_model("sd15-random"), ppdiffusers.AutoencoderKL(**_VAE)
+    unet, vae = random_model(model), ppdiffusers.AutoencoderKL(**_VAE)
+    vae.eval()
     shape = dict(
         vocab_size=49408, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12
     )
@@ -174,6 +175,12 @@ def measure(variant: str, pixels: int) -> dict[str, int]:
         vae, text, None, unet, ppdiffusers.DDIMScheduler(), None, None, requires_safety_checker=False
     )
     pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def measure(variant: str, pixels: int) -> dict[str, int]:
+    """Generate an image; return the peaks of Paddle's tensors and of the process."""
+    pipe = make_pipeline()
     config, peaks = VARIANTS[variant], {"weights": read_tensor_bytes("current")}
     if config is not None:
         pipe.apply_tome(config)
@@ -187,7 +194,8 @@ def measure(variant: str, pixels: int) -> dict[str, int]:
 
         return run
 
-    unet.forward, vae.decode = add_meter("calls", unet.forward), add_meter("decoding", vae.decode)
+    pipe.unet.forward = add_meter("calls", pipe.unet.forward)
+    pipe.vae.decode = add_meter("decoding", pipe.vae.decode)
     embeddings = paddle.randn([1, 77, 768])
     ctypes.CDLL(None).malloc_trim(0)  # freed memory would count again
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
