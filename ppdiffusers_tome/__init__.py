@@ -4,7 +4,7 @@ import zlib  # noqa: F401  Paddle 2.6 ships its own zlib; Python's breaks unless
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.cpu import keep_freed_memory, let_mkl_use_avx2, prepare_cpu
+from ppdiffusers_tome.cpu import prepare_cpu
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.install import install, uninstall
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -44,8 +44,6 @@ __all__ = [
     "compile_cpu",
     "get_tome",
     "install",
-    "keep_freed_memory",
-    "let_mkl_use_avx2",
     "prepare_cpu",
     "remove_tome",
     "shared_copy",

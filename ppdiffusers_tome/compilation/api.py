@@ -9,8 +9,9 @@ from paddle.nn import Layer
 from ppdiffusers_tome.compilation.contents import find_fault
 from ppdiffusers_tome.compilation.mapped_weights import map_weights
 from ppdiffusers_tome.compilation.model import compile_model, is_replaceable, uncompile_model
-from ppdiffusers_tome.cpu import PRECISIONS, explain_lack, has_precision, prepare_cpu
+from ppdiffusers_tome.cpu import prepare_cpu
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.machine import PRECISIONS, explain_lack, has_precision
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
 from ppdiffusers_tome.settings.text import shorten_repr

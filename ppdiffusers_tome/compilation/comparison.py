@@ -16,7 +16,7 @@ import paddle
 
 from ppdiffusers_tome.compilation.mapped_weights import find_cache_folder
 from ppdiffusers_tome.compilation.structure import take_tensors
-from ppdiffusers_tome.cpu import find_processor_name
+from ppdiffusers_tome.machine import find_processor_name
 
 
 def measure_difference(result: Any, expected: Any, *, pooled: bool = False) -> float:

@@ -6,7 +6,6 @@ was loaded from: saving over that one would change the weights of another model,
 """
 
 import contextlib
-import ctypes
 import mmap
 import os
 import secrets
@@ -23,6 +22,7 @@ import paddle
 import xxhash
 from paddle.nn import Layer
 
+from ppdiffusers_tome.machine import give_memory_back
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.call_stack import renew_after_fork
@@ -60,8 +60,7 @@ def map_weights(model: Layer, label: str) -> None:
         for weight, array in zip(weights, mapped, strict=True):
             new = paddle.utils.dlpack.from_dlpack(array.__dlpack__())  # kept, which its get_tensor() does not do
             weight.get_tensor()._share_data_with(new.get_tensor())
-        with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc's, which keeps some freed memory else
-            ctypes.CDLL(None).malloc_trim(0)
+        give_memory_back()
 
 
 def find_cache_folder() -> Path:

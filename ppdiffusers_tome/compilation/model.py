@@ -24,8 +24,8 @@ from ppdiffusers_tome.compilation.contents import Contents, put_scales
 from ppdiffusers_tome.compilation.slices import compute_in_slices
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.compilation.twin import COMPILED, StepCall, make_twin, run_twin
-from ppdiffusers_tome.cpu import has_precision
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
+from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters

@@ -10,8 +10,8 @@ from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.quantization import quantize_layers
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
-from ppdiffusers_tome.cpu import count_usable_cores, has_precision, measure_used_memory
 from ppdiffusers_tome.errors import UncompilableError
+from ppdiffusers_tome.machine import count_usable_cores, has_precision, measure_used_memory
 from ppdiffusers_tome.merging.arrays import share_memory
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ppdiffusers_tome import cpu
+from ppdiffusers_tome import cpu, machine
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
@@ -32,10 +32,10 @@ def test_freed_memory_is_kept_for_all_threads_or_given_back(keep: bool) -> None:
     code = f"""
 import resource, threading
 import numpy as np
-from ppdiffusers_tome import keep_freed_memory
+from ppdiffusers_tome import prepare_cpu
 from ppdiffusers_tome.cpu import keeps_freed_memory
-kept = {keep} and keep_freed_memory()
-assert kept == keeps_freed_memory()
+prepare_cpu(keep_memory={keep})
+kept = keeps_freed_memory()
 
 def fetch():
     for number in range(6):
@@ -63,23 +63,23 @@ print(kept, int(open("/proc/self/statm").read().split()[1]) * 4096, *fetched)
 @pytest.mark.parametrize("words", ["GenuineIntel\nflags : avx avx2", "AuthenticAMD\nflags : avx"])
 def test_mkl_is_left_alone_elsewhere(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MKL_DEBUG_CPU_TYPE", raising=False)
-    monkeypatch.setattr(cpu, "_CPU_INFO", tmp_path / "cpuinfo")
-    assert not cpu.let_mkl_use_avx2()  # no Linux
+    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
+    cpu.let_mkl_use_avx2()  # no Linux
     (tmp_path / "cpuinfo").write_text(words)
-    assert not cpu.let_mkl_use_avx2()
+    cpu.let_mkl_use_avx2()
     assert "MKL_DEBUG_CPU_TYPE" not in os.environ
 
 
 def test_cores_are_those_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
-    assert 1 <= cpu.count_usable_cores() <= (os.cpu_count() or 1)
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path)
+    assert 1 <= machine.count_usable_cores() <= (os.cpu_count() or 1)
     if hasattr(os, "sched_getaffinity"):
-        assert cpu.count_usable_cores() == len(os.sched_getaffinity(0))
+        assert machine.count_usable_cores() == len(os.sched_getaffinity(0))
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS and Windows
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert cpu.count_usable_cores() == 64
+    assert machine.count_usable_cores() == 64
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert cpu.count_usable_cores() == 1
+    assert machine.count_usable_cores() == 1
 
 
 VERSION_1 = "5:memory:/other\n4:cpu,cpuacct:/docker/1\n0::/\n"
@@ -105,22 +105,22 @@ def test_cores_are_at_most_the_quota_of_a_container(
 ) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
-    monkeypatch.setattr(cpu, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
     (tmp_path / "own").write_text(groups)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cpu.count_usable_cores() == cores
+    assert machine.count_usable_cores() == cores
 
 
 PREPARE = """
 import ctypes, json, os, pathlib, sys
 {before}
-from ppdiffusers_tome import let_mkl_use_avx2, prepare_cpu
+from ppdiffusers_tome import prepare_cpu
 from ppdiffusers_tome.cpu import keeps_freed_memory
 found = dict(threads=prepare_cpu({given}), variable=os.environ["OMP_NUM_THREADS"], keeps=keeps_freed_memory(),
-             uses_avx2=let_mkl_use_avx2(), has_paddle="paddle" in sys.modules)
+             mkl_variable=os.environ.get("MKL_DEBUG_CPU_TYPE"), has_paddle="paddle" in sys.modules)
 import paddle
 def call(library, function, *given):
     path = pathlib.Path(paddle.__file__).parent / "libs" / library
@@ -137,7 +137,7 @@ def prepare(given: str = "", before: str = "", **environment: str) -> dict[str, 
 
 @LINUX
 def test_one_call_prepares_a_process_before_and_after_paddle_is_imported() -> None:
-    cores, processor = cpu.count_usable_cores(), cpu._CPU_INFO.read_text()
+    cores, processor = machine.count_usable_cores(), machine._CPU_INFO.read_text()
     first = prepare()
     later = prepare(before="import paddle; paddle.ones([64, 64]) @ paddle.ones([64, 64])")
     asked = prepare("3, keep_memory=False", MKL_DEBUG_CPU_TYPE="4", KMP_BLOCKTIME="50")
@@ -152,7 +152,7 @@ def test_one_call_prepares_a_process_before_and_after_paddle_is_imported() -> No
     # Threads sleep after an operator unless told otherwise; another OpenMP tells nothing.
     assert [each["milliseconds"] for each in (first, later, asked)] in ([1, 1, 50], [None] * 3)
     on_amd = "AuthenticAMD" in processor and " avx2" in processor
-    assert [first["uses_avx2"], asked["uses_avx2"]] == [on_amd, False]
+    assert [first["mkl_variable"], asked["mkl_variable"]] == ["5" if on_amd else None, "4"]
     assert not on_amd or [first["mkl"], asked["mkl"]] == [5, 4]
 
 

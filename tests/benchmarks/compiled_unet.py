@@ -34,8 +34,9 @@ from benchmarks.results import parse_count, parse_size, run_jobs
 from benchmarks.timing import Spread, measure_seconds, rotate
 from benchmarks.variants import NONE, OURS, VARIANTS, apply_variant
 from benchmarks.workloads import PLAIN, Case, load_workload
-from ppdiffusers_tome.cpu import PRECISIONS, choose_threads, explain_lack, has_precision
+from ppdiffusers_tome.cpu import choose_threads
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.machine import PRECISIONS, explain_lack, has_precision
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments

@@ -9,7 +9,7 @@ import paddle
 import pytest
 
 from benchmarks import compiled_images, compiled_unet
-from ppdiffusers_tome.cpu import has_precision
+from ppdiffusers_tome.machine import has_precision
 
 pytestmark = [
     pytest.mark.once, pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")

@@ -21,7 +21,7 @@ from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.structure import take_tensors
 from ppdiffusers_tome.compilation.trace import trace_call
 from ppdiffusers_tome.compilation.twin import COMPILED
-from ppdiffusers_tome.cpu import has_precision
+from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from zoo import Specimen, specimens

@@ -32,7 +32,7 @@ from compilation.comparison import (
 from ppdiffusers_tome import apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu
 from ppdiffusers_tome.compilation import api, mapped_weights, trace
 from ppdiffusers_tome.compilation.twin import COMPILED, run_twin
-from ppdiffusers_tome.cpu import count_usable_cores
+from ppdiffusers_tome.machine import count_usable_cores
 from ppdiffusers_tome.patching.call_stack import CHANGE_LOCK
 
 pytestmark = needs_openvino

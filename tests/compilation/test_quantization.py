@@ -16,7 +16,7 @@ from compilation.comparison import check_by_paddle, difference, needs_openvino, 
 from compilation.test_equality import build_pair, list_families
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.twin import COMPILED
-from ppdiffusers_tome.cpu import has_precision
+from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.tuning.trials import compute_psnr
 from zoo import Specimen
 from zoo.specimen import keep_random_state

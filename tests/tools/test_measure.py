@@ -11,7 +11,7 @@ import paddle
 import psutil
 import pytest
 
-from ppdiffusers_tome import cpu
+from ppdiffusers_tome import machine
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.measure import memory
 from ppdiffusers_tome.tools.measure.ledger import Ledger
@@ -106,8 +106,8 @@ def test_limits_of_containers_count(kind, tmp_path, monkeypatch):
     for name, content in {**LIMITS[kind], "own": "4:memory:/\n0::/a/b\n"}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(str(content))
-    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
-    monkeypatch.setattr(cpu, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=32 * GIB))
     free, total = (32, 64) if kind == "none" else (3.5, 8)
     assert (memory.get_free_memory(), memory.get_total_memory()) == (free * GIB, total * GIB)

@@ -3,7 +3,8 @@
 import os
 import sys
 
-from ppdiffusers_tome.cpu import count_usable_cores, prepare_cpu
+from ppdiffusers_tome.cpu import prepare_cpu
+from ppdiffusers_tome.machine import count_usable_cores
 
 
 def prepare_process(*, keep_memory: bool) -> None:

@@ -12,7 +12,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-from ppdiffusers_tome.cpu import PRECISIONS, has_precision
+from ppdiffusers_tome.machine import PRECISIONS, has_precision
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.console.extras import MODULES
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory

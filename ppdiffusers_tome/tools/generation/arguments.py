@@ -6,7 +6,7 @@ A command's help has at most 60 lines, so a text here takes one, and rarely used
 import argparse
 from pathlib import Path
 
-from ppdiffusers_tome.cpu import PRECISIONS
+from ppdiffusers_tome.machine import PRECISIONS
 from ppdiffusers_tome.tools.generation.models import PHOTOGRAPHS
 from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS
 

@@ -12,8 +12,8 @@ import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.cpu import explain_lack, has_precision
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.machine import explain_lack, has_precision
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_count, shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file

@@ -39,7 +39,7 @@ class ImageSettings:
     controlnet_scale: float
     dtype: str  # of ``DTYPES``
     xformers: bool
-    compile: str | None  # of ``ppdiffusers_tome.cpu.PRECISIONS``; None for models that are not compiled
+    compile: str | None  # of ``ppdiffusers_tome.machine.PRECISIONS``; None for models that are not compiled
 
     @property
     def defaults(self) -> list[str]:

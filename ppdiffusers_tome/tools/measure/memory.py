@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 
-from ppdiffusers_tome.cpu import list_control_groups
+from ppdiffusers_tome.machine import list_control_groups
 
 _SHORTAGE = re.compile("ResourceExhausted|out of memory|bad_alloc|allocate memory|ALLOC_FAILED", re.IGNORECASE)
 

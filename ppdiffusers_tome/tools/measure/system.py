@@ -6,7 +6,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-from ppdiffusers_tome.cpu import count_usable_cores, find_processor_name, keeps_freed_memory
+from ppdiffusers_tome.cpu import keeps_freed_memory
+from ppdiffusers_tome.machine import count_usable_cores, find_processor_name
 from ppdiffusers_tome.version import __version__
 
 

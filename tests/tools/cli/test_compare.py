@@ -14,8 +14,8 @@ import pytest
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.compilation.model import CompiledModel
-from ppdiffusers_tome.cpu import has_precision
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration, parse_compared
 from ppdiffusers_tome.tools.compare.report import Report, Row

@@ -14,7 +14,7 @@ import ppdiffusers
 import pytest
 
 from environment import python_path
-from ppdiffusers_tome.cpu import count_usable_cores
+from ppdiffusers_tome.machine import count_usable_cores
 from ppdiffusers_tome.tools.doctor import environment
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems
 from ppdiffusers_tome.tools.measure.system import find_version

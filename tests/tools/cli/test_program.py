@@ -17,7 +17,7 @@ import pytest
 
 import ppdiffusers_tome
 from environment import python_path
-from ppdiffusers_tome.cpu import count_usable_cores
+from ppdiffusers_tome.machine import count_usable_cores
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate
