@@ -5,9 +5,7 @@ this package; all that such code may read is compared by value, at any depth.
 """
 
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -18,6 +16,7 @@ import xxhash
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.mapped_weights import hash_arrays
+from ppdiffusers_tome.compilation.snapshot import Snapshot
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.patching.override import SLOTS, list_overrides
@@ -51,6 +50,7 @@ class Contents:
         weights: a hash of the tensors alone.
         addresses: of the tensors.
         scales: the attributes of processors of IP-Adapters, whose ``scale`` is an input of a program.
+        snapshot: of all state but the numbers in tensors.
     """
 
     def __init__(self, model: Layer) -> None:
@@ -60,11 +60,7 @@ class Contents:
         self._model, self._owner = model, model
         self._text: list[str] = []
         self._numbers: dict[int, int] = {}  # of the objects read so far, by identity
-        # What can change in place: containers and attributes, with copies and owners; where tensors and functions are.
-        self._watched: list[tuple[Any, Any, Any]] = []
-        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
-        self._held: list[tuple[dict[str, Any], str, Any]] = []
-        self._slots: list[tuple[Any, Any, Any]] = []
+        self.snapshot = Snapshot()
         self.digest = self.weights = ""
         self._next_reading = 0.0
         try:
@@ -76,28 +72,7 @@ class Contents:
 
     def is_current(self) -> bool:
         """Return whether nothing has changed but maybe numbers in weights."""
-        try:
-            return (
-                all(container == copy for container, copy, _ in self._watched)
-                # By identity, as two scalars may be equal.
-                and all(holder.get(name) is x for holder, name, x in self._held)
-                and all(slot.inside is inside and slot.overrides is found for slot, inside, found in self._slots)
-                and all(np.array_equal(array, copy) for array, copy in self._arrays)
-                and self._locate() == (self.addresses, self._versions)
-            )
-        except Exception:  # of values that cannot be compared, such as tensors
-            return False
-
-    def find_change(self) -> str | None:
-        """Return what has changed in a container, as a clause; None if nothing has."""
-        for container, copy, owner in self._watched:
-            with suppress(Exception):
-                if container == copy:
-                    continue
-            changed = container.items() if isinstance(copy, dict) else ()
-            names = ", ".join(str(name) for name, value in changed if copy.get(name) is not value)
-            return f"{type(owner).__name__} sets its {names or 'state'}"
-        return None
+        return self.snapshot.is_unchanged() and self._locate() == (self.addresses, self._versions)
 
     def read_weights(self) -> None:
         """Read all numbers of all weights, for ``digest``."""
@@ -145,7 +120,7 @@ class Contents:
             return
         elif isinstance(value, np.ndarray):
             self._text.append(f"{value.shape} {value.dtype} {value.tobytes().hex()}")
-            self._arrays.append((value, value.copy()))
+            self.snapshot.arrays.append((value, value.copy()))
         elif isinstance(value, Layer):
             self._read_layer(value)
         elif isinstance(value, type):
@@ -160,16 +135,14 @@ class Contents:
 
     def _read_items(self, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
-            # The order, in which layers run, is compared of the first kind alone.
-            kind = next(each for each in (OrderedDict, dict, list, set) if isinstance(value, each))
-            self._watched.append((value, kind(value), self._owner))
+            self.snapshot.add(value, self._owner)
         self._text.append(str(len(value)))
         for item in sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value:
             self._read(item)
             if isinstance(value, Mapping):
                 self._read(None if item in _ORIGINS else value[item])
                 if isinstance(value[item], paddle.Tensor):
-                    self._held.append((value, item, value[item]))  # type: ignore[arg-type]
+                    self.snapshot.tensors.append((value, item, value[item]))
 
     def _read_attributes(self, value: Any, skipped: Any) -> None:
         attributes = getattr(value, "__dict__", None)
@@ -177,7 +150,7 @@ class Contents:
             self._text.append(str(value).partition(" at 0x")[0])
             return
         owner, self._owner = self._owner, value
-        self._watched.append((attributes, dict(attributes), self._owner))
+        self.snapshot.add(attributes, value)
         for name, each in list(attributes.items()):
             if name == "scale" and isinstance(each, float) and type(value).__name__.startswith("IPAdapterAttn"):
                 self.scales.append(attributes)
@@ -194,7 +167,7 @@ class Contents:
         owner, self._owner, is_model = self._owner, layer, layer is self._model
         self._read_class(type(layer))
         slots = vars(layer).get(SLOTS, {}).values()
-        self._slots += [(slot, slot.inside, slot.overrides) for slot in slots]
+        self.snapshot.slots += [(slot, slot.inside, slot.overrides) for slot in slots]
         replaced = {"forward", *(each.method_name for each in list_overrides(layer))}
         functions = [vars(layer).get(name) for name in replaced] + [slot.inside for slot in slots]
         for function in functions if not is_model else ():
@@ -226,7 +199,7 @@ class Contents:
             if not self._require_known(base.__module__, base.__qualname__):
                 return False
             self._numbers[id(base)] = len(self._numbers)
-            self._watched.append((vars(base), dict(vars(base)), self._owner))
+            self.snapshot.add(vars(base), self._owner)
             for name, value in list(vars(base).items()):
                 function = getattr(value, "__func__", getattr(value, "fget", value))
                 if isinstance(function, FunctionType):

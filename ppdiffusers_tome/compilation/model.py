@@ -9,10 +9,9 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -20,64 +19,34 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents, put_scales
-from ppdiffusers_tome.compilation.slices import compute_in_slices
-from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
-from ppdiffusers_tome.compilation.twin import COMPILED, StepCall, make_twin, run_twin
+from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.model_call import (
+    ModelCall,
+    Step,
+    begin_step,
+    end_step,
+    make_call,
+    replace_numbers,
+    require_compilable,
+)
+from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.machine import has_precision
-from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
 from ppdiffusers_tome.patching.override import find_inner_forward, replace_inner_forward
-from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS, find_timestep
+from ppdiffusers_tome.patching.overrides.denoiser import find_timestep
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
-from ppdiffusers_tome.patching.state.calls import WATCHERS, DenoiserCall
-from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
-from ppdiffusers_tome.version import __version__
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.compilation.program import Program
 
-# The largest difference of a program's result from Paddle's with which it is used, by precision: the root of the mean
-# square of the difference over that of the result.
-BOUNDS = {"float32": 0.001, "bfloat16": 0.1, "int8": 0.25}
-# What is kept for later steps differs more where tokens are as near to one destination as to another.
-_KEPT_BOUND = 0.1
 # Up to this timestep (of 1000) no layer is in 8 bits, as no step comes after that would remove the noise of rounding.
 _LAST_TIMESTEP = 100
 _MOST_BYTES = 12 * 2**30  # that programs of a model hold; two are kept at least
 _processes: list[int] = []  # the one in which OpenVINO has threads
-_INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
-
-
-class _Step(NamedTuple):
-    """The relation of a call to other steps; none without ToMe."""
-
-    call: DenoiserCall | None = None
-    cached: CachedCall | None = None
-    predicted: Mapping[str, Any] = {}  # values of the layers that are skipped
-    reductions: Mapping[Any, Any] = {}  # that are used again
-
-    @property
-    def stores_values(self) -> bool:
-        """True in every step that a cache computes.
-
-        Also where no later step needs the values, so that all have one program.
-        """
-        return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
-
-
-class _ModelCall(NamedTuple):
-    """A call of a model, with what its program is made of."""
-
-    layer: Layer
-    contents: Contents
-    arguments: Structure
-    tensors: Sequence[paddle.Tensor]
-    step: _Step
-    precision: str
 
 
 class CompiledModel:
@@ -139,53 +108,44 @@ class CompiledModel:
         Raises:
             UncompilableError: why Paddle computes it.
         """
-        contents, tensors = self._update_contents(layer), list[paddle.Tensor]()
-        args, kwargs = _replace_numbers(layer, args, kwargs)
-        take_tensors((args, kwargs), tensors)
-        _require_compilable(contents, tensors)
-        precision = self._choose_precision(layer, args, kwargs)
-        # Masks have -inf.
-        if precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
-            raise UncompilableError("it gets NaN or infinity, which 8 bits would hide")
+        contents = self._update_contents(layer)
+        args, kwargs = replace_numbers(layer, args, kwargs)
         call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
+        parts = layer, contents, self._choose_precision(layer, args, kwargs), args, kwargs
+        model_call = make_call(*parts, Step(call))
+        require_compilable(model_call)
+        if _processes and os.getpid() not in _processes:
+            raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
         if call is not None and call.state.config.differs_by_step:
-            self._require_timestep(layer, contents, args, kwargs, tensors, call)
-        step = _begin_step(call)
-        tensors.clear()
-        scales = [paddle.to_tensor(each["scale"], "float32", paddle.CPUPlace()) for each in contents.scales]
-        arguments = take_tensors((args, kwargs, step.predicted, step.reductions, scales), tensors)
-        shapes = ((tuple(x.shape), str(x.dtype)) for x in tensors)
-        kind = (precision, contents.digest, arguments, step.stores_values, *shapes)
-        key, result = self._find_key(kind, step), None
+            self._require_timestep(model_call, call)
+            model_call = make_call(*parts, begin_step(call))
+        key, result = self._find_key(model_call), None
         if key not in self._programs:
             try:
-                model_call = _ModelCall(layer, contents, arguments, tensors, step, precision)
                 program, result = self._make_program(model_call)
             except UncompilableError:
                 self._programs[key] = None
                 raise
-            self._layouts[kind] = program.layouts
-            key = self._find_key(kind, step)
+            self._layouts[model_call.kind] = program.layouts
+            key = self._find_key(model_call)
             self._programs[key] = program
         self._programs.move_to_end(key)
         found = self._programs[key]
         if found is None:
             return None
-        output, values, made = found.run(tensors) if result is None else result
+        output, values, made = found.run(model_call.tensors) if result is None else result
         self._drop_oldest()
-        _end_step(step, found, values, made)
+        end_step(model_call.step, found, values, made)
         return (output,)
 
-    def _require_timestep(
-        self, layer: Layer, contents: Contents, args: Any, kwargs: Any, tensors: Sequence[paddle.Tensor],
-        call: DenoiserCall,
-    ) -> None:  # fmt: skip
+    def _require_timestep(self, model_call: ModelCall, call: DenoiserCall) -> None:
         """Refuse a model that embeds another timestep than it gets."""
         from ppdiffusers_tome.compilation.trace import embeds_input
 
-        arguments = take_tensors((args, kwargs), [])  # a number with a fraction is cut off, and a tensor is not
-        if (key := (contents.digest, arguments)) not in self._keeps_timestep:
-            self._keeps_timestep[key] = embeds_input(layer, contents, arguments, tensors, call)
+        # Of numbers, too: one with a fraction is cut off, and a tensor is not.
+        key = model_call.contents.digest, model_call.arguments
+        if key not in self._keeps_timestep:
+            self._keeps_timestep[key] = embeds_input(model_call, call)
         if not self._keeps_timestep[key]:
             raise UncompilableError("it embeds another timestep than it gets, and its settings depend on the step")
 
@@ -214,12 +174,11 @@ class CompiledModel:
                 del self._programs[key]
         return contents
 
-    def _find_key(self, kind: Any, step: _Step) -> Any:
+    def _find_key(self, model_call: ModelCall) -> Any:
         """Return the key of a call's program, which counts the tokens that merge."""
+        kind = model_call.kind
         layouts = self._layouts.get(kind)
-        if step.call is None or layouts is None:
-            return kind, layouts
-        return kind, tuple(step.call.find_plan(layout).num_merged for layout in layouts)
+        return kind, None if layouts is None else model_call.count_merged(layouts)
 
     def _choose_precision(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the precision of a call; the last steps are not in 8 bits."""
@@ -228,65 +187,30 @@ class CompiledModel:
             return self.precision
         return self._last_precision
 
-    def _make_program(self, model_call: _ModelCall) -> tuple["Program", Any]:
+    def _make_program(self, model_call: ModelCall) -> tuple["Program", Any]:
         """Make a call's program.
 
         Returns:
             It, and its first result, which was compared with Paddle's; None where a note says that one was.
         """
         # Which need OpenVINO.
+        from ppdiffusers_tome.compilation.comparison import compare_program
         from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
 
-        layer, contents, arguments, tensors, step, precision = model_call
-        begin, name = time.perf_counter(), type(layer).__name__
+        begin, name = time.perf_counter(), type(model_call.layer).__name__
         try:
-            trace = trace_call(layer, contents, arguments, tensors, step.call, stores_values=step.stores_values)
-            show_progress(f"{name} for {' '.join(str(list(x.shape)) for x in tensors[:1])} is being compiled ...")
+            trace = trace_call(model_call)
+            shape = " ".join(str(list(x.shape)) for x in model_call.tensors[:1])
+            show_progress(f"{name} for {shape} is being compiled ...")
             _processes[:] = [os.getpid()]
-            program = Program(trace, contents.weights, precision, self.threads)
-            result = self._compare(program, model_call)
+            program = Program(trace, model_call.contents.weights, model_call.precision, self.threads)
+            result = compare_program(program, model_call)
         except Exception as error:  # of code of the model, of Paddle or OpenVINO
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
             raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
         return program, result
-
-    def _compare(self, program: "Program", model_call: _ModelCall) -> Any:
-        """Refuse a program whose result differs from Paddle's.
-
-        Returns:
-            The result; None where an earlier comparison is noted.
-        """
-        from ppdiffusers_tome.compilation.comparison import measure_difference, name_note_file
-
-        layer, contents, arguments, tensors, step, precision = model_call
-        merged = [] if step.call is None else [step.call.find_plan(layout).num_merged for layout in program.layouts]
-        kind = contents.digest, arguments, [(x.shape, x.dtype) for x in tensors], step.stores_values, merged
-        note = None
-        with suppress(RuntimeError):  # without a home each process compares
-            note = name_note_file(__version__, precision, kind)
-        if note is not None and os.path.isfile(note):  # False too where Path raises, as in a folder without permission
-            return None
-        twin = make_twin(layer, {id(x): x for x in contents.tensors})
-        args, kwargs, predicted, reductions, scales = put_tensors(arguments, tensors)
-        put_scales(twin, scales)
-        compute_in_slices(twin)
-        computed = StepCall(predicted, reductions, step.stores_values)
-        expected = run_twin(twin, args, kwargs, step.call, computed)
-        result, bound = program.run(tensors), BOUNDS[precision]
-        for found, wanted, most in (
-            (result[0], expected, bound), (result[1], computed.values, max(bound, _KEPT_BOUND)),
-        ):  # fmt: skip
-            if not (difference := measure_difference(found, wanted, pooled=wanted is computed.values)) <= most:
-                raise UncompilableError(
-                    f"its result in {precision} differs from Paddle's by {difference:.2g}, more than {most:g}"
-                )
-        with suppress(OSError):  # else the next process compares again
-            if note is not None:
-                note.parent.mkdir(parents=True, exist_ok=True)
-                note.touch()
-        return result
 
     def _drop_oldest(self) -> None:
         """Drop the programs used longest ago while all hold more than the bound."""
@@ -296,52 +220,6 @@ class CompiledModel:
             if held > _MOST_BYTES:
                 del self._programs[key]
                 held -= num_bytes
-
-
-def _begin_step(call: DenoiserCall | None) -> _Step:
-    """Find what a call has to do with other steps."""
-    if call is None or not call.state.config.differs_by_step:
-        return _Step(call)
-    call.read_timestep()
-    cached = open_cached_call(call) if call.state.config.cache else None
-    predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
-    shared = call.moment.shared if call.state.config.reuse_steps > 1 else None
-    return _Step(call, cached, predicted, {} if shared is None else dict(shared.reductions))
-
-
-def _end_step(step: _Step, program: "Program", values: Sequence[Any], made: Mapping[Any, Any]) -> None:
-    """Leave what later steps need."""
-    call, cached = step.call, step.cached
-    if call is None:
-        return
-    call.state.awaits_blocks = False
-    if cached is not None:
-        cached.has_skipped = program.has_skipped
-    if cached is not None and cached.stores_values:
-        for (path, has_slope), value in zip(program.stored, values, strict=True):
-            cached.store(path, value, has_slope=has_slope)
-    if call.moment.shared is not None:
-        call.moment.shared.reductions.update(made)
-
-
-def _require_compilable(contents: Contents, tensors: Sequence[paddle.Tensor]) -> None:
-    """Refuse a call that no program computes."""
-    if contents.obstacle is not None:
-        raise UncompilableError(contents.obstacle)
-    if _processes and os.getpid() not in _processes:
-        raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
-    types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
-    if WATCHERS:
-        raise UncompilableError("merging is being recorded")
-    if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
-        contents.request_reading()  # as whoever trains changes weights
-        raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
-    if paddle.is_autocast_enabled():
-        raise UncompilableError("paddle.amp.auto_cast is on")
-    if not all(x.place.is_cpu_place() for x in tensors):
-        raise UncompilableError("it gets tensors on a GPU; give them on the CPU")
-    if others := types - _INPUT_TYPES:
-        raise UncompilableError(f"it gets tensors in {', '.join(sorted(others))}; give float32")
 
 
 @paddle.jit.not_to_static
@@ -372,22 +250,3 @@ def uncompile_model(layer: Layer) -> None:
 def is_replaceable(layer: Layer) -> bool:
     """Return whether nothing but ToMe and programs stands in place of a model's ``forward``."""
     return find_inner_forward(layer) in (None, MethodType(_run_compiled, layer))
-
-
-def _replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Replace numbers that change from call to call by tensors.
-
-    Numbers are constants of a program. Most models cut off the fraction of a timestep that is a number, and not that of
-    a tensor, so a fraction stays.
-    """
-
-    def convert(name: str, value: Any) -> Any:
-        if name == "cross_attention_kwargs" and isinstance(value, dict) and isinstance(value.get("scale"), float):
-            return {**value, "scale": paddle.to_tensor(value["scale"], "float32", paddle.CPUPlace())}  # of a LoRA
-        if name == "conditioning_scale" and isinstance(value, float) and hasattr(layer, "controlnet_down_blocks"):
-            return paddle.to_tensor([value] * (len(layer.controlnet_down_blocks) + 1), "float32", paddle.CPUPlace())
-        is_whole = name in TIMESTEPS and isinstance(value, (int, float)) and value == value // 1
-        return paddle.to_tensor([int(value)], "int64", paddle.CPUPlace()) if is_whole else value
-
-    names = [*list_parameters(layer), *[""] * len(args)]
-    return tuple(map(convert, names, args)), {name: convert(name, value) for name, value in kwargs.items()}

@@ -15,7 +15,9 @@ from paddle.base import framework
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import Contents, put_scales
+from ppdiffusers_tome.compilation.model_call import ModelCall
 from ppdiffusers_tome.compilation.operators import OPERATORS, Operator, find_dtype
+from ppdiffusers_tome.compilation.snapshot import Snapshot
 from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
 from ppdiffusers_tome.compilation.twin import StepCall, make_twin, run_twin
 from ppdiffusers_tome.errors import UncompilableError
@@ -45,30 +47,22 @@ class Trace:
     has_skipped: bool
 
 
-def trace_call(
-    layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor],
-    call: DenoiserCall | None = None, *, stores_values: bool = False,
-) -> Trace:  # fmt: skip
-    """Trace a call of a layer for tensors of these shapes and types.
-
-    Args:
-        layer, contents: in evaluation mode, and what is in it.
-        arguments, tensors: its ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as
-            ``take_tensors`` parts them.
-        call: of the layer; None without ToMe.
-        stores_values: True to return what later steps are predicted from.
+def trace_call(model_call: ModelCall) -> Trace:
+    """Trace a call of a model in evaluation mode, for tensors of these shapes and types.
 
     Raises:
         UncompilableError: an operator of the call is none of ``OPERATORS``, or the call changes something.
     """
+    layer, contents = model_call.layer, model_call.contents
     outputs: list[Any] = []
     with _LOCK, _static_mode() as program:
-        twin, inputs = _make_symbolic_twin(layer, contents, tensors)
-        args, kwargs, predicted, reductions, scales = given = put_tensors(arguments, inputs)
+        twin, inputs = _make_symbolic_twin(layer, contents, model_call.tensors)
+        args, kwargs, predicted, reductions, scales = given = put_tensors(model_call.arguments, inputs)
         put_scales(twin, scales)
-        step, before = StepCall(predicted, reductions, stores_values), Contents(twin)
-        output = take_tensors((run_twin(twin, args, kwargs, call, step), step.values, step.made), outputs)
-        _require_unchanged(before, arguments, inputs, given)
+        step, before = StepCall(predicted, reductions, model_call.step.stores_values), Contents(twin).snapshot
+        returned = run_twin(twin, args, kwargs, model_call.step.call, step)
+        output = take_tensors((returned, step.values, step.made), outputs)
+        _require_unchanged(before, model_call.arguments, inputs, given)
     arrays = enumerate(share_memory(*contents.tensors))
     known = {f"weight{n}": opset15.constant(x, shared_memory=True) for n, x in arrays}
     parameters = [opset15.parameter(x.shape, find_dtype(x.dtype), f"input{n}") for n, x in enumerate(inputs)]
@@ -79,13 +73,11 @@ def trace_call(
     return Trace(model, used, output, step.stored, step.layouts, step.has_skipped)
 
 
-def embeds_input(
-    layer: Layer, contents: Contents, arguments: Structure, tensors: Sequence[paddle.Tensor], call: DenoiserCall
-) -> bool:
-    """Return whether a layer embeds the timestep that it gets."""
+def embeds_input(model_call: ModelCall, call: DenoiserCall) -> bool:
+    """Return whether a model embeds the timestep that it gets."""
     with _LOCK, _static_mode():
-        twin, inputs = _make_symbolic_twin(layer, contents, tensors)
-        step, (args, kwargs) = StepCall(), put_tensors(arguments, inputs)
+        twin, inputs = _make_symbolic_twin(model_call.layer, model_call.contents, model_call.tensors)
+        step, (args, kwargs, *_) = StepCall(), put_tensors(model_call.arguments, inputs)
         for override in walk_overrides(twin):
             if isinstance(override, TimestepOverride):  # what comes after it is not needed
                 replace_inner_forward(override.layer, None, MethodType(_stop, override.layer))
@@ -114,7 +106,7 @@ def _static_mode() -> Iterator[Any]:
         yield program
 
 
-def _require_unchanged(before: Contents, arguments: Structure, inputs: Sequence[Any], structure: Any) -> None:
+def _require_unchanged(before: Snapshot, arguments: Structure, inputs: Sequence[Any], structure: Any) -> None:
     """Refuse a call that sets an attribute or fills an argument."""
     if change := before.find_change():
         raise UncompilableError(f"{change} in every call")

@@ -12,7 +12,7 @@ from compilation.comparison import difference, needs_openvino
 from patching import test_other_functions
 from patching.test_other_functions import *  # noqa: F403
 from ppdiffusers_tome import ToMeValueError, apply_tome, compile_cpu, remove_tome, uncompile_cpu
-from ppdiffusers_tome.compilation.model import BOUNDS
+from ppdiffusers_tome.compilation.comparison import BOUNDS
 
 pytestmark = [*needs_openvino, pytest.mark.sweep]
 

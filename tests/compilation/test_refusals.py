@@ -23,8 +23,7 @@ from compilation.comparison import (
     programs_alone,
 )
 from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, apply_tome, compile_cpu, uncompile_cpu
-from ppdiffusers_tome.compilation import api, contents
-from ppdiffusers_tome.compilation import model as compiled_model
+from ppdiffusers_tome.compilation import api, comparison, contents
 
 needs_3 = needs_openvino[0]
 
@@ -151,7 +150,7 @@ class TestWithPrograms:
         assert not cache.exists()
 
     def test_a_refused_program_leaves_the_call_its_destinations(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(compiled_model.BOUNDS, "float32", -1.0)
+        monkeypatch.setitem(comparison.BOUNDS, "float32", -1.0)
         model, plain = (apply_tome(tiny.small_unet(), 0.5) for _ in range(2))
         check_by_paddle(compile_cpu(model), plain, "differs from Paddle's by")
 

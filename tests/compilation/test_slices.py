@@ -19,8 +19,7 @@ from compilation.comparison import programs_alone
 from patching.test_group_sizes import cosine_scores
 from patching.test_processors import CASES, load_ip_adapter, load_lora, set_counting, set_sliced, set_xformers
 from ppdiffusers_tome import apply_tome, compile_cpu
-from ppdiffusers_tome.compilation import model as compilation_model
-from ppdiffusers_tome.compilation import slices
+from ppdiffusers_tome.compilation import comparison, slices
 from ppdiffusers_tome.compilation.slices import compute_in_slices
 
 KEEP = paddle.to_tensor(np.arange(512).reshape([2, 256]) % 7 > 1).astype("float32")
@@ -244,7 +243,7 @@ def test_a_subclass_keeps_its_forward_and_a_convolution_its_lora(computed: Count
 def test_a_program_is_compared_in_slices_and_the_model_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     twins: list[Any] = []
     note = lambda twin: (twins.append(twin), compute_in_slices(twin))  # noqa: E731
-    monkeypatch.setattr(compilation_model, "compute_in_slices", note)
+    monkeypatch.setattr(comparison, "compute_in_slices", note)
     model = compile_cpu(plain(tiny.small_unet()))
     before = tiny.snapshot(model)
     with programs_alone():

@@ -1,0 +1,149 @@
+"""A call of a compiled model: its inputs, and what it has to do with other steps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.structure import Structure, take_tensors
+from ppdiffusers_tome.errors import UncompilableError
+from ppdiffusers_tome.merging.arrays import share_memory
+from ppdiffusers_tome.merging.grid import Layout
+from ppdiffusers_tome.patching.arguments import list_parameters
+from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
+from ppdiffusers_tome.patching.state.calls import WATCHERS, DenoiserCall
+from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.compilation.program import Program
+
+_INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
+
+
+class Step(NamedTuple):
+    """The relation of a call to other steps; none without ToMe."""
+
+    call: DenoiserCall | None = None
+    cached: CachedCall | None = None
+    predicted: Mapping[str, Any] = {}  # values of the layers that are skipped
+    reductions: Mapping[Any, Any] = {}  # that are used again
+
+    @property
+    def stores_values(self) -> bool:
+        """True in every step that a cache computes.
+
+        Also where no later step needs the values, so that all have one program.
+        """
+        return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
+
+
+@dataclass(frozen=True, eq=False)
+class ModelCall:
+    """A call of a model, with all that its program is made of.
+
+    Attributes:
+        layer, contents: the model, and what is in it.
+        precision: in which it is computed.
+        arguments, tensors: ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as
+            ``take_tensors`` parts them.
+        step: its relation to other steps.
+    """
+
+    layer: Layer
+    contents: Contents
+    precision: str
+    arguments: Structure
+    tensors: Sequence[paddle.Tensor]
+    step: Step
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What decides the program, but for the tokens that merge."""
+        shapes = ((tuple(x.shape), str(x.dtype)) for x in self.tensors)
+        return self.precision, self.contents.digest, self.arguments, self.step.stores_values, *shapes
+
+    def count_merged(self, layouts: Iterable[Layout]) -> tuple[int, ...]:
+        """Count the tokens that merge in each layout."""
+        call = self.step.call
+        return () if call is None else tuple(call.find_plan(layout).num_merged for layout in layouts)
+
+
+def make_call(
+    layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: Step
+) -> ModelCall:
+    """Part a call's tensors from what is constant in its program."""
+    tensors: list[paddle.Tensor] = []
+    scales = [paddle.to_tensor(each["scale"], "float32", paddle.CPUPlace()) for each in contents.scales]
+    arguments = take_tensors((args, kwargs, step.predicted, step.reductions, scales), tensors)
+    return ModelCall(layer, contents, precision, arguments, tensors, step)
+
+
+def begin_step(call: DenoiserCall | None) -> Step:
+    """Find what a call has to do with other steps."""
+    if call is None or not call.state.config.differs_by_step:
+        return Step(call)
+    call.read_timestep()
+    cached = open_cached_call(call) if call.state.config.cache else None
+    predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
+    shared = call.moment.shared if call.state.config.reuse_steps > 1 else None
+    return Step(call, cached, predicted, {} if shared is None else dict(shared.reductions))
+
+
+def end_step(step: Step, program: "Program", values: Sequence[Any], made: Mapping[Any, Any]) -> None:
+    """Leave what later steps need."""
+    call, cached = step.call, step.cached
+    if call is None:
+        return
+    call.state.awaits_blocks = False
+    if cached is not None:
+        cached.has_skipped = program.has_skipped
+    if cached is not None and cached.stores_values:
+        for (path, has_slope), value in zip(program.stored, values, strict=True):
+            cached.store(path, value, has_slope=has_slope)
+    if call.moment.shared is not None:
+        call.moment.shared.reductions.update(made)
+
+
+def require_compilable(model_call: ModelCall) -> None:
+    """Refuse a call that no program computes."""
+    contents, tensors = model_call.contents, model_call.tensors
+    if contents.obstacle is not None:
+        raise UncompilableError(contents.obstacle)
+    types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
+    if WATCHERS:
+        raise UncompilableError("merging is being recorded")
+    if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
+        contents.request_reading()  # as whoever trains changes weights
+        raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
+    if paddle.is_autocast_enabled():
+        raise UncompilableError("paddle.amp.auto_cast is on")
+    if not all(x.place.is_cpu_place() for x in tensors):
+        raise UncompilableError("it gets tensors on a GPU; give them on the CPU")
+    if others := types - _INPUT_TYPES:
+        raise UncompilableError(f"it gets tensors in {', '.join(sorted(others))}; give float32")
+    # Masks have -inf.
+    if model_call.precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
+        raise UncompilableError("it gets NaN or infinity, which 8 bits would hide")
+
+
+def replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Replace numbers that change from call to call by tensors.
+
+    Numbers are constants of a program. Most models cut off the fraction of a timestep that is a number, and not that of
+    a tensor, so a fraction stays.
+    """
+
+    def convert(name: str, value: Any) -> Any:
+        if name == "cross_attention_kwargs" and isinstance(value, dict) and isinstance(value.get("scale"), float):
+            return {**value, "scale": paddle.to_tensor(value["scale"], "float32", paddle.CPUPlace())}  # of a LoRA
+        if name == "conditioning_scale" and isinstance(value, float) and hasattr(layer, "controlnet_down_blocks"):
+            return paddle.to_tensor([value] * (len(layer.controlnet_down_blocks) + 1), "float32", paddle.CPUPlace())
+        is_whole = name in TIMESTEPS and isinstance(value, (int, float)) and value == value // 1
+        return paddle.to_tensor([int(value)], "int64", paddle.CPUPlace()) if is_whole else value
+
+    names = [*list_parameters(layer), *[""] * len(args)]
+    return tuple(map(convert, names, args)), {name: convert(name, value) for name, value in kwargs.items()}

@@ -1,0 +1,53 @@
+"""A snapshot of a model's state, to find what changes in place."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+
+class Snapshot:
+    """Copies of what can change in place, beside it.
+
+    Attributes:
+        arrays: each with a copy.
+        tensors: the mapping that holds each, its key, and the tensor; by identity, as two scalars may be equal.
+        slots: of layers' methods; the function inside of each, and its overrides.
+    """
+
+    def __init__(self) -> None:
+        self._containers: list[tuple[Any, Any, Any]] = []
+        self.arrays: list[tuple[np.ndarray, np.ndarray]] = []
+        self.tensors: list[tuple[Mapping[Any, Any], Any, Any]] = []
+        self.slots: list[tuple[Any, Any, Any]] = []
+
+    def add(self, container: Any, owner: Any) -> None:
+        """Copy a container, or the attributes of its owner."""
+        # The order, in which layers run, is compared of the first kind alone.
+        kind = next((each for each in (OrderedDict, list, set) if isinstance(container, each)), dict)
+        self._containers.append((container, kind(container), owner))
+
+    def is_unchanged(self) -> bool:
+        """Return whether everything is as it was."""
+        try:
+            return (
+                all(container == copy for container, copy, _ in self._containers)
+                and all(holder.get(name) is x for holder, name, x in self.tensors)
+                and all(slot.inside is inside and slot.overrides is found for slot, inside, found in self.slots)
+                and all(np.array_equal(array, copy) for array, copy in self.arrays)
+            )
+        except Exception:  # of values that cannot be compared, such as tensors
+            return False
+
+    def find_change(self) -> str | None:
+        """Return what has changed in a container, as a clause; None if nothing has."""
+        for container, copy, owner in self._containers:
+            with suppress(Exception):
+                if container == copy:
+                    continue
+            changed = container.items() if isinstance(copy, dict) else ()
+            names = ", ".join(str(name) for name, value in changed if copy.get(name) is not value)
+            return f"{type(owner).__name__} sets its {names or 'state'}"
+        return None
