@@ -54,12 +54,6 @@ def test_weights_of_a_model_with_tome_are_saved_and_loaded(unet: tiny.Model, tmp
     assert np.array_equal(tiny.run_unet(unet), merged)
 
 
-def test_remove_without_apply_does_nothing(unet: tiny.Model) -> None:
-    before = tiny.snapshot(unet)
-    assert remove_tome(unet) is unet
-    assert tiny.snapshot(unet) == before
-
-
 @pytest.mark.parametrize("path", ["down_blocks.0.attentions.0", "down_blocks.0"])
 def test_a_part_that_embeds_numbers_of_frames_is_a_part(path: str) -> None:
     """Transformers of Stable Video Diffusion embed them with the class of layer that embeds timesteps elsewhere."""

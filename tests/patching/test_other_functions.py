@@ -162,16 +162,9 @@ def test_a_text_mask_with_a_row_for_each_token() -> None:
         assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(expected))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        dict(ratio=0.5), dict(config="balanced"), dict(method="keys", ratio=0.5), dict(method="todo", ratio=0.5),
-        dict(method="keys", ratio=0.6, tile=8, end=0.9),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_self_attention_with_keys_of_other_tokens(settings: dict[str, Any]) -> None:
-    unet, plain = apply_tome(tiny.unet(levels=1), **settings), tiny.unet(levels=1)
+@pytest.mark.parametrize("method", METHODS)
+def test_self_attention_with_keys_of_other_tokens(method: str) -> None:
+    unet, plain = apply_tome(tiny.unet(levels=1), 0.5, method=method), tiny.unet(levels=1)
     for model in (unet, plain):
         block = model.down_blocks[0].attentions[0].transformer_blocks[0]
         block.attn1 = GivenMore(block.attn1, add_keys)
@@ -266,15 +259,6 @@ def test_a_hook_from_before_that_comes_again_takes_it_off_until_it_is_applied_ag
     for _ in range(2):
         apply_tome(unet, 0.5)
         assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
-
-
-@pytest.mark.parametrize("settings", [{}, dict(method="keys"), dict(config="balanced"), dict(cache=0.3)], ids=str)
-def test_the_class_of_every_layer_stays(settings: dict[str, Any]) -> None:
-    """Tools such as ``paddle.flops`` and quantization look a layer up by its exact class."""
-    unet = tiny.unet()
-    before = [type(layer) for layer in unet.sublayers(include_self=True)]
-    apply_tome(unet, **{"ratio": 0.5, **settings})
-    assert [type(layer) for layer in unet.sublayers(include_self=True)] == before
 
 
 class TwoModels(ppdiffusers.DiffusionPipeline):
