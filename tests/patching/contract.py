@@ -23,7 +23,7 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.override import list_overrides
+from ppdiffusers_tome.patching.override import find_slot
 from ppdiffusers_tome.patching.state import calls, plan
 from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
 from ppdiffusers_tome.tools.recorder import record_merging
@@ -78,19 +78,6 @@ def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> 
 
 
 @contextlib.contextmanager
-def computing(layer: tiny.Model, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a layer compute by another function, inside of its overrides."""
-    overrides = [each for each in list_overrides(layer) if each.method_name == "forward"]
-    with pytest.MonkeyPatch.context() as patch:
-        if overrides:
-            run = overrides[-1].run
-            patch.setattr(overrides[-1], "run", lambda call, _, *args, **kwargs: run(call, forward, *args, **kwargs))
-        else:
-            patch.setitem(vars(layer), "forward", forward)
-        yield
-
-
-@contextlib.contextmanager
 def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
     """Yield a list that fills with the first arguments of a layer, merged already."""
     seen: list[np.ndarray] = []
@@ -99,7 +86,9 @@ def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
         seen.append(tokens.numpy())
         return type(layer).forward(layer, tokens, *others, **keywords)
 
-    with computing(layer, compute):
+    slot = find_slot(layer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slot, "inside", compute) if slot else patch.setitem(vars(layer), "forward", compute)
         yield seen
 
 
@@ -155,9 +144,6 @@ class EverySecond(paddle.nn.Layer):
         if self.calls % 2:
             self.state.cache = self.fn_ref.original_forward(*inputs, **keywords)
         return self.state.cache
-
-    def reset_state(self, layer: tiny.Model) -> None:
-        self.calls, self.state.cache = 0, None
 
 
 @contextlib.contextmanager
@@ -296,16 +282,10 @@ class ToMeContract:
 
     def test_global_random_states_stay(self, model: tiny.Model) -> None:
         self.output(model)  # whatever a first call sets up
-        paddle.seed(11)
-        np.random.seed(11)
-        expected = paddle.randn([3]).tolist(), np.random.rand(3).tolist()
-        paddle.seed(11)
-        np.random.seed(11)
         before = tiny.random_states()
         self.output(apply_tome(model, 0.5, seed=3))
         remove_tome(model)
         assert tiny.random_states() == before
-        assert (paddle.randn([3]).tolist(), np.random.rand(3).tolist()) == expected
 
     def test_the_seed_alone_makes_an_output_another(self, model: tiny.Model) -> None:
         first = self.output(apply_tome(model, 0.5, seed=5))

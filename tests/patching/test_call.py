@@ -15,7 +15,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from patching.contract import StumbledError, Tensors, failing_in, watch_blocks
-from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.methods import METHODS
@@ -68,14 +68,6 @@ def test_a_class_of_the_user_may_hand_on_all_its_arguments(ratio: float) -> None
     assert np.array_equal(*images)
     assert reports[0] == reports[1]
     assert reports[0].num_skipped > 0
-
-
-def test_a_method_that_was_found_before_it_was_removed_runs_the_plain_model() -> None:
-    unet, plain = tiny.unet(levels=1), tiny.run_unet(tiny.unet(levels=1))
-    forward = apply_tome(unet, 0.5).forward
-    remove_tome(unet)
-    with paddle.no_grad():
-        assert np.array_equal(forward(tiny.latent(), 500, tiny.text()).sample.numpy(), plain)
 
 
 @pytest.mark.parametrize("failure", [None, StumbledError, KeyboardInterrupt])

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import paddle
-import ppdiffusers
 import pytest
 from paddle import nn
 from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
@@ -261,22 +260,12 @@ def test_a_hook_from_before_that_comes_again_takes_it_off_until_it_is_applied_ag
         assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
 
 
-class TwoModels(ppdiffusers.DiffusionPipeline):
-    """A pipeline of two models that share a part, as Versatile Diffusion's."""
-
-    def __init__(self, unet: tiny.Model, image_unet: tiny.Model) -> None:
-        super().__init__()
-        self.register_modules(unet=unet, image_unet=image_unet)
-
-    def __call__(self) -> list[np.ndarray]:
-        return [tiny.run_unet(self.unet), tiny.run_unet(self.image_unet)]
-
-
 @pytest.mark.filterwarnings("error:ToMe")
 def test_a_block_of_two_models_runs_in_either() -> None:
+    """As in Versatile Diffusion's."""
     one, other = tiny.unet(levels=1), tiny.unet(levels=1)
     other.mid_block = one.mid_block
-    for image in apply_tome(TwoModels(one, other), 0.5)():
+    for image in apply_tome(tiny.Models(one, other), 0.5)(tiny.run_unet):
         assert np.array_equal(image, run_merged(0.5))
 
 

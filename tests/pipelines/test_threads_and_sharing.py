@@ -12,7 +12,7 @@ import pytest
 from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
-from ppdiffusers_tome import apply_tome, get_tome, remove_tome, shared_copy
+from ppdiffusers_tome import apply_tome, remove_tome, shared_copy
 
 SETTINGS = {
     "usual": tiny.MERGE_ALL,
@@ -70,21 +70,6 @@ class TestTwoPipelinesOfOneUNet:
         return tiny.pipeline(unet=unet), tiny.pipeline(
             unet=unet, scheduler=EulerDiscreteScheduler.from_config(tiny.scheduler().config)
         )
-
-    def test_what_one_applies_the_other_has_and_may_take_off(self, pipes: tuple[Any, Any]) -> None:
-        one, other = pipes
-        plain = draw(one, 0), draw(other, 1)
-        one.apply_tome(**tiny.MERGE_ALL)
-        assert get_tome(other) == get_tome(one) is not None
-        merged = draw(one, 0), draw(other, 1)
-        assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(plain, merged, strict=True))
-        other.apply_tome(**tiny.MERGE_ALL)  # in place of the first, not around it
-        assert np.array_equal(draw(one, 0), merged[0])
-        assert np.array_equal(draw(other, 1), merged[1])
-        other.remove_tome()
-        assert get_tome(one) is None
-        assert np.array_equal(draw(one, 0), plain[0])
-        assert np.array_equal(draw(other, 1), plain[1])
 
     @pytest.mark.parametrize("name", SETTINGS)
     def test_one_draws_between_two_steps_of_the_other(self, name: str, pipes: tuple[Any, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-import paddle
 import pytest
 
 from ppdiffusers_tome.tools.generation import loading
@@ -61,8 +60,6 @@ visualize --config balanced | ; give --method tome --ratio 0.5 in its place, or 
 visualize --config balanced | method todo) makes no groups of similar tokens, so there is nothing to show; give --method
 visualize --prompt a --prompt b | 2 prompts were given
 """
-if paddle.get_device() == "cpu":
-    CASES += "generate --prompt x --dtype float16 | --dtype float16 needs a GPU\n"
 
 
 @pytest.mark.parametrize("case", [*filter(None, CASES.splitlines())])
