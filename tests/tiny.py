@@ -163,14 +163,14 @@ class Positional(paddle.nn.Layer):
 
 
 class Sampler(ppdiffusers.DiffusionPipeline):
-    """Calls a denoiser at every timestep of a scheduler, with what ``call`` gives it."""
+    """Calls a denoiser at every timestep of a scheduler: ``call(denoiser, number, timestep)``."""
 
     def __init__(self, unet: Model, scheduler: Any) -> None:
         super().__init__()
         self.register_modules(unet=unet, scheduler=scheduler)
 
     @paddle.no_grad()
-    def __call__(self, call: Callable[[Model, int, float], np.ndarray], steps: int, begin: int = 0) -> list[np.ndarray]:
+    def __call__(self, call: Call, steps: int = 12, begin: int = 0) -> list[np.ndarray]:
         self.scheduler.set_timesteps(steps)
         timesteps = enumerate(self.scheduler.timesteps.tolist())
         return [call(self.unet, number, timestep) for number, timestep in timesteps if number >= begin]

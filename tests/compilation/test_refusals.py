@@ -97,7 +97,6 @@ class TestWithPrograms:
         ("prepare", "reason"),
         [
             (lambda model: model.to(dtype="float16"), "weights are in paddle.float16; load it in float32"),
-            (lambda model: model.to(dtype="bfloat16"), "weights are in paddle.bfloat16; load it in float32"),
             (lambda model: model.train(), "training mode; call its eval"),
             (_replace_forward, "a function in place of its forward"),
             (_transpose_weight, "view of another tensor"),

@@ -35,15 +35,12 @@ USUAL = {
     "added_kv", "cogvideox_rotary", "controlnet", "flux", "hunyuan_video", "latent_upscaler", "lvdm", "mochi", "sd3",
     "sd35", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit", "vctrl", "wan", "wuerstchen_prior",
 }  # fmt: skip
-
-
 # Where the layer that makes an attention's queries may be in a block.
 QUERIES = ("attn1.to_q", "attn.to_q", "attention.to_q", "attn.qkv", "to_q")
 # Its downsampler pads the height by a row more, which is cut off again on the way up.
 PADDED = {"vid2vid_st_unet"}
 # Their pipelines give them levels of noise, which are on no list of a scheduler.
 OFF_LIST = {"latent_upscaler", "unet_score_sde"}
-
 
 needs_recompute = pytest.mark.skipif(
     paddle.__version__.startswith("2."), reason="Paddle 2.6 has no recomputation on a CPU"

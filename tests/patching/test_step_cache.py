@@ -36,11 +36,6 @@ STEPS, CACHE = 12, 0.4
 COMPUTED = (0, 1, 2, 4, 7, 10, 11)  # of a UNet that predicts noise
 
 
-class Sampler(tiny.Sampler):
-    def __call__(self, calls: Any, steps: int = STEPS, begin: int = 0) -> list[np.ndarray]:
-        return super().__call__(calls, steps, begin)
-
-
 def call(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
     return tiny.run_unet(unet, timestep=timestep)
 
@@ -51,7 +46,7 @@ def call_with_gradients(unet: tiny.Model, number: int, timestep: float) -> np.nd
 
 
 def build(scheduler: Any = None) -> Any:
-    return Sampler(tiny.unet(), scheduler or tiny.scheduler())
+    return tiny.Sampler(tiny.unet(), scheduler or tiny.scheduler())
 
 
 def build_cached() -> Any:
@@ -291,7 +286,7 @@ class TestLayers:
             if type(layer).__name__ == "TimestepEmbedding":
                 for parameter in layer.linear_2.parameters():
                     parameter.set_value(paddle.zeros_like(parameter))
-        pipe = apply_tome(Sampler(model, tiny.scheduler()), ratio=0, cache=CACHE)
+        pipe = apply_tome(tiny.Sampler(model, tiny.scheduler()), ratio=0, cache=CACHE)
         outputs = pipe(lambda model, _, timestep: run(model, timestep=timestep))
         assert report_of(pipe).num_skipped == STEPS - len(COMPUTED)
         return max(np.abs(output - outputs[0]).max() / np.abs(outputs[0]).max() for output in outputs)
@@ -373,6 +368,6 @@ class TestOnPipelines:
         dit = tiny.dit(num_layers=1)
         dit.transformer_blocks = paddle.nn.LayerList([dit.transformer_blocks[0]] * 3)
         computed = list_computed_steps(
-            Sampler(dit, tiny.scheduler()), lambda model, _, timestep: tiny.run_dit(model, timestep=timestep)
+            tiny.Sampler(dit, tiny.scheduler()), lambda model, _, timestep: tiny.run_dit(model, timestep=timestep)
         )
         assert computed == list(range(STEPS))

@@ -256,8 +256,6 @@ CASES: dict[str, Callable[[], Made]] = {
 }  # fmt: skip
 # How many blocks merge.
 BLOCKS = {"dit": 2, "pixart": 2, "sd3": 2, "unidiffuser": 3, "wuerstchen_prior": 2}
-
-
 # Of two steps the second alone: they begin with an image that is noised halfway.
 BEGIN_IN_THE_MIDDLE = ("img2img", "controlnet_img2img", "sdxl_refiner", "sdxl_inpaint")
 
@@ -293,9 +291,6 @@ def test_a_text_mask_goes_with_a_merged_image() -> None:
     assert np.abs(masked - plain).max() > 1e-3
     assert np.abs(masked - decode(text[:, :3])).max() <= 1e-5
     assert np.abs(masked - decode(text)).max() > 1e-3
-
-
-# Pipelines that look at attention maps
 
 
 @fails_on_paddle_2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers.models.attention_processor import AttnProcessor
+from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
 from patching.contract import StumbledError, failing_in, watch_blocks
@@ -94,10 +94,6 @@ def test_blocks_that_run_unmerged_leave_no_record() -> None:
     with record_merging(unet) as records, pytest.warns(UserWarning, match="smaller than one cell"):
         tiny.run_unet(unet, height=4, width=16)
     assert {record.block.level for record in records} == {1}
-
-
-class CrossAttnStoreProcessor(AttnProcessor):
-    """A processor that keeps maps, by its name, so attention runs unmerged after its block was matched."""
 
 
 @pytest.mark.parametrize("merge_mlp", [False, True])

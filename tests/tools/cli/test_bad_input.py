@@ -31,7 +31,6 @@ generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config bal
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --xformers --compile | --compile: not allowed with argument --xformers
 generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16', 'int8')
-generate --prompt x --compile --dtype float16 | --compile is for --dtype float32 on a CPU, and this is float16
 generate --prompt x --model '' | --model has no model_index.json
 generate --prompt x --config '' | cannot be read as settings
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
