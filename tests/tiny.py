@@ -117,7 +117,7 @@ def text_encoder(kind: str = "CLIPTextModel", **settings: Any) -> Model:
 
 
 def transformer(**settings: Any) -> Transformer2DModel:
-    """Build a part of a UNet on its own, a denoiser by an unused timestep layer."""
+    """Build a part of a UNet, a denoiser by an unused timestep layer."""
     part = build(
         Transformer2DModel, num_attention_heads=2, attention_head_dim=4, in_channels=8, norm_num_groups=4,
         cross_attention_dim=CROSS_DIM, **settings,
