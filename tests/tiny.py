@@ -53,7 +53,8 @@ def random_states() -> tuple[list[str], list[int]]:
     """Return the states of Paddle's and numpy's global generators."""
     # Paddle's state prints as its numbers; 3.3.1 prints an address among them.
     numbers = [number for number in str(paddle.get_rng_state()[0]).split() if not number.startswith("0x")]
-    return numbers, np.random.get_state()[1].tolist()
+    _, keys, position, *_ = np.random.get_state()
+    return numbers, [*keys.tolist(), position]
 
 
 def unet(levels: int = 2, **settings: Any) -> ppdiffusers.UNet2DConditionModel:
@@ -115,8 +116,12 @@ def text_encoder(kind: str = "CLIPTextModel", **settings: Any) -> Model:
     return build(getattr(transformers, kind), config=transformers.CLIPTextConfig(**{**shape, **settings}))
 
 
-def make_denoiser(part: Model) -> Model:
-    """Make a part of a model a denoiser, by an unused timestep layer."""
+def transformer(**settings: Any) -> Transformer2DModel:
+    """Build a part of a UNet, a denoiser by an unused timestep layer."""
+    part = build(
+        Transformer2DModel, num_attention_heads=2, attention_head_dim=4, in_channels=8, norm_num_groups=4,
+        cross_attention_dim=CROSS_DIM, **settings,
+    )  # fmt: skip
     part.time_proj = paddle.nn.Identity()
     return part
 
@@ -136,6 +141,13 @@ def pipeline(cls: type = ppdiffusers.StableDiffusionPipeline, **parts: Any) -> A
     return pipe
 
 
+def load_photographs(cls: type = ppdiffusers.StableDiffusionPipeline, **parts: Any) -> Any:
+    """Load the small model of photographs."""
+    pipe = cls.from_pretrained(str(PHOTOGRAPHS), safety_checker=None, **parts)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
 class Positional(paddle.nn.Layer):
     """A UNet that takes and returns plain tensors, as a program does.
 
@@ -151,17 +163,28 @@ class Positional(paddle.nn.Layer):
 
 
 class Sampler(ppdiffusers.DiffusionPipeline):
-    """Calls a denoiser at every timestep of a scheduler, with what ``call`` gives it."""
+    """Calls a denoiser at every timestep of a scheduler: ``call(denoiser, number, timestep)``."""
 
     def __init__(self, unet: Model, scheduler: Any) -> None:
         super().__init__()
         self.register_modules(unet=unet, scheduler=scheduler)
 
     @paddle.no_grad()
-    def __call__(self, call: Callable[[Model, int, float], np.ndarray], steps: int, begin: int = 0) -> list[np.ndarray]:
+    def __call__(self, call: Call, steps: int = 12, begin: int = 0) -> list[np.ndarray]:
         self.scheduler.set_timesteps(steps)
         timesteps = enumerate(self.scheduler.timesteps.tolist())
         return [call(self.unet, number, timestep) for number, timestep in timesteps if number >= begin]
+
+
+class Models(ppdiffusers.DiffusionPipeline):
+    """Holds a list of models, no registered components, and has no scheduler."""
+
+    def __init__(self, *models: Model) -> None:
+        super().__init__()
+        self.models = list(models)
+
+    def __call__(self, call: Callable[[Model], Any]) -> list[Any]:
+        return list(map(call, self.models))
 
 
 def array(shape: tuple[int, ...], seed: int = 0) -> paddle.Tensor:
@@ -181,9 +204,7 @@ def text(batch: int = 2) -> paddle.Tensor:
 
 
 # Of an image, for pipelines.
-PROMPT: dict[str, Any] = dict(
-    prompt_embeds=text(1), negative_prompt_embeds=array((1, TEXT_TOKENS, CROSS_DIM), seed=4)
-)
+PROMPT: dict[str, Any] = dict(prompt_embeds=text(1), negative_prompt_embeds=array((1, TEXT_TOKENS, CROSS_DIM), seed=4))
 
 
 def keep_mask() -> paddle.Tensor:

@@ -170,14 +170,6 @@ def test_model_without_blocks_on_a_grid_is_refused(build: Callable[[], Any], sen
     assert [tiny.snapshot(layer) for layer in layers] == before
 
 
-def test_flags_without_their_sublayer_are_named() -> None:
-    dit = tiny.dit()
-    before = tiny.snapshot(dit)
-    with pytest.raises(NothingToMergeError, match=r"no block of it has the layers that merge_crossattn=True needs"):
-        apply_tome(dit, merge_attn=False, merge_crossattn=True)
-    assert tiny.snapshot(dit) == before
-
-
 NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusionPipeline, [1]]
 FUNCTIONS = [apply_tome, remove_tome, get_tome, shared_copy]
 

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from environment import run_python
 from ppdiffusers_tome import cpu, machine
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 
@@ -16,13 +15,7 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs 
 
 
 def run(code: str, **environment: str) -> str:
-    """What a fresh Python prints; without the settings that this one may have inherited."""
-    unset = ("MKL_DEBUG_CPU_TYPE", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
-    inherited = {name: value for name, value in os.environ.items() if name not in unset}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**inherited, **environment}
-    )
-    return done.stdout.strip()
+    return run_python("-c", code, check=True, **environment).stdout.strip()
 
 
 @LINUX
@@ -119,7 +112,7 @@ import ctypes, json, os, pathlib, sys
 {before}
 from ppdiffusers_tome import prepare_cpu
 from ppdiffusers_tome.cpu import keeps_freed_memory
-found = dict(threads=prepare_cpu({given}), variable=os.environ["OMP_NUM_THREADS"], keeps=keeps_freed_memory(),
+found = dict(threads=prepare_cpu({arguments}), variable=os.environ["OMP_NUM_THREADS"], keeps=keeps_freed_memory(),
              mkl_variable=os.environ.get("MKL_DEBUG_CPU_TYPE"), has_paddle="paddle" in sys.modules)
 import paddle
 def call(library, function, *given):
@@ -131,8 +124,8 @@ print(json.dumps(found))
 """
 
 
-def prepare(given: str = "", before: str = "", **environment: str) -> dict[str, Any]:
-    return json.loads(run(PREPARE.format(given=given, before=before), **environment))
+def prepare(arguments: str = "", before: str = "", **environment: str) -> dict[str, Any]:
+    return json.loads(run(PREPARE.format(arguments=arguments, before=before), **environment))
 
 
 @LINUX

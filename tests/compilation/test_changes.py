@@ -19,7 +19,6 @@ from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import
 
 import tiny
 from compilation.comparison import (
-    BY_PADDLE,
     Counted,
     check_by_paddle,
     check_same,
@@ -27,6 +26,7 @@ from compilation.comparison import (
     difference,
     needs_openvino,
 )
+from patching.contract import EverySecond
 from patching.test_processors import CASES, Counting
 from ppdiffusers_tome import ToMeTypeError, apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu, use_tome
 from ppdiffusers_tome.compilation import contents, trace
@@ -194,15 +194,6 @@ def test_code_that_is_not_known_is_run_by_paddle(put: Callable[[Any], None], mer
     assert np.abs(tiny.run_unet(model) - unchanged).max() > 1e-3
 
 
-def test_known_code_again_after_other_code() -> None:
-    model, plain = compile_small_unet(), tiny.small_unet()
-    _set_processor(model)
-    with pytest.warns(UserWarning, match=BY_PADDLE):
-        tiny.run_unet(model)
-    model.set_attn_processor(AttnProcessor())
-    check_same(model, plain)
-
-
 @pytest.mark.parametrize(
     ("cls", "name", "kind"),
     [
@@ -254,27 +245,15 @@ def test_programs_of_weights_that_are_gone_go_too() -> None:
     assert len(vars(model)[COMPILED]._programs) == 2, "the present ones and those before"
 
 
-class _EverySecond:
-    """As TeaCache and the like: some calls return the output of the one before."""
-
-    def __init__(self, inner: Callable[..., Any]) -> None:
-        self.inner, self.calls, self.output = inner, 0, None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
-        self.output = self.inner(*args, **kwargs) if self.calls % 2 else self.output
-        return self.output
-
-
 @pytest.mark.parametrize("kind", ["processor", "cache"])
 def test_code_that_counts_runs_as_often_as_without_compiling(kind: str) -> None:
     models, counting = (compile_small_unet(), tiny.small_unet()), list[Any]()
     for each in models:
-        counting.append(Counting() if kind == "processor" else _EverySecond(each.forward))
+        counting.append(Counting() if kind == "processor" else EverySecond(each.forward))
         if kind == "processor":
             _first_block(each).attn1.set_processor(counting[-1])
         else:
-            each.forward = counting[-1]
+            each.forward = counting[-1].forward
     for timestep in (900, 600, 300, 9):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

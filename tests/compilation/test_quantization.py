@@ -98,8 +98,7 @@ def test_families_in_8_bits(specimen: Specimen) -> None:
 
 
 def test_photographs_in_8_bits() -> None:
-    pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS), safety_checker=None)
-    pipe.set_progress_bar_config(disable=True)
+    pipe = tiny.load_photographs()
     pipe.scheduler = ppdiffusers.DDIMScheduler.from_config(pipe.scheduler.config)
     given = dict(latents=tiny.array((1, 4, 32, 32), seed=3), num_inference_steps=10, guidance_scale=1.5)
     images = []

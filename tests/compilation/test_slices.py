@@ -26,7 +26,7 @@ KEEP = paddle.to_tensor(np.arange(512).reshape([2, 256]) % 7 > 1).astype("float3
 
 
 @pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def op_counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Make slices of 500 numbers, and count what is computed."""
     counts: Counter[str] = Counter()
     monkeypatch.setattr(slices, "_MOST_NUMBERS", 500)
@@ -58,17 +58,23 @@ def run(layer: Any, *args: Any, **given: Any) -> np.ndarray:
     return layer(*args, **given).numpy()
 
 
-def require_same(layer: Any, computed: Counter[str], *args: Any, **given: Any) -> Counter[str]:
+def require_same(layer: Any, op_counts: Counter[str], *args: Any, **given: Any) -> Counter[str]:
     """Compare a layer's result in slices with its own; return how often more was computed."""
-    expected, before = run(layer, *args, **given), computed.copy()
+    expected, before = run(layer, *args, **given), op_counts.copy()
     compute_in_slices(layer)
-    found, once = run(layer, *args, **given), computed - before
+    found, once = run(layer, *args, **given), op_counts - before
     assert np.abs(found - expected).max() <= 5e-6 * max(1, np.abs(expected).max())
     return once - before
 
 
+@paddle.no_grad()
+def reconstruct(vae: Any) -> np.ndarray:
+    return vae.decode(vae.encode(tiny.array((1, 3, 32, 32), seed=1)).latent_dist.mode()).sample.numpy()
+
+
 MODELS = {
     "unet": (tiny.unet, tiny.run_unet),
+    "vae": (tiny.vae, reconstruct),
     "controlnet": (tiny.controlnet, tiny.run_controlnet),
     "dit": (tiny.dit, tiny.run_dit),
     "gligen": (lambda: tiny.unet(**CASES["gligen"].unet), lambda unet: tiny.run_unet(unet, **CASES["gligen"].call)),
@@ -84,22 +90,13 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_give_paddles_result(name: str, computed: Counter[str]) -> None:
+def test_models_give_paddles_result(name: str, op_counts: Counter[str]) -> None:
     build, call = MODELS[name]
     model = plain(build())
-    expected, before = call(model), computed.copy()
+    expected, before = call(model), op_counts.copy()
     compute_in_slices(model)
     assert np.abs(call(model) - expected).max() <= 5e-6 * max(1, np.abs(expected).max())
-    assert all(computed[each] > 3 * before[each] > 0 for each in before)
-
-
-def test_a_vae_gives_paddles_result(computed: Counter[str]) -> None:
-    vae, image = plain(tiny.pipeline().vae), tiny.array((1, 3, 32, 32), seed=1)
-    reconstruct = paddle.no_grad()(lambda: vae.decode(vae.encode(image).latent_dist.mode()).sample.numpy())
-    expected, before = reconstruct(), computed.copy()
-    compute_in_slices(vae)
-    assert np.abs(reconstruct() - expected).max() <= 5e-6 * max(1, np.abs(expected).max())
-    assert all(computed[each] > 3 * before[each] > 0 for each in before)
+    assert all(op_counts[each] > 3 * before[each] > 0 for each in before)
 
 
 LAYERS: dict[str, dict[str, Any]] = {
@@ -116,7 +113,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_setting_of_an_attention_layer_is_honoured(name: str, computed: Counter[str]) -> None:
+def test_every_setting_of_an_attention_layer_is_honoured(name: str, op_counts: Counter[str]) -> None:
     layer = plain(tiny.build(Attention, query_dim=32, heads=2, dim_head=4, **LAYERS[name]))
     x = tiny.array((3, 32, 5, 7) if name in ("image", "spatial-norm") else (3, 35, 32), seed=1)
     given: dict[str, Any] = {}
@@ -124,7 +121,7 @@ def test_every_setting_of_an_attention_layer_is_honoured(name: str, computed: Co
         given["encoder_hidden_states"] = tiny.array((3, 6, 12), seed=2)
     if name == "spatial-norm":
         given["temb"] = tiny.array((3, 4, 5, 7), seed=3)
-    assert require_same(layer, computed, x, **given)["get_attention_scores"] >= 2
+    assert require_same(layer, op_counts, x, **given)["get_attention_scores"] >= 2
 
 
 def attention(**given: Any) -> Attention:
@@ -132,21 +129,21 @@ def attention(**given: Any) -> Attention:
 
 
 @pytest.mark.parametrize("mask_shape", [(3, 1, 35), (3, 35, 35), (6, 1, 35), (6, 35, 35)])
-def test_masks_of_every_shape_that_ppdiffusers_takes(mask_shape: tuple[int, ...], computed: Counter[str]) -> None:
+def test_masks_of_every_shape_that_ppdiffusers_takes(mask_shape: tuple[int, ...], op_counts: Counter[str]) -> None:
     x, mask = tiny.array((3, 35, 8), seed=1), 3 * tiny.array(mask_shape, seed=2)
-    assert require_same(attention(), computed, x, attention_mask=mask)["get_attention_scores"] >= 2
+    assert require_same(attention(), op_counts, x, attention_mask=mask)["get_attention_scores"] >= 2
 
 
 @pytest.mark.parametrize(("images", "texts"), [(3, 1), (1, 3)])
-def test_one_text_for_several_images_is_broadcast(images: int, texts: int, computed: Counter[str]) -> None:
+def test_one_text_for_several_images_is_broadcast(images: int, texts: int, op_counts: Counter[str]) -> None:
     x, text = tiny.array((images, 35, 8), seed=1), tiny.array((texts, 6, 12), seed=2)
-    require_same(attention(cross_attention_dim=12), computed, x, text)
+    require_same(attention(cross_attention_dim=12), op_counts, x, text)
 
 
-def test_scores_of_another_kind_are_the_layers_own(computed: Counter[str]) -> None:
+def test_scores_of_another_kind_are_the_layers_own(op_counts: Counter[str]) -> None:
     layer, x = attention(), tiny.array((2, 35, 8), seed=1)
     layer.get_attention_scores = MethodType(cosine_scores, layer)
-    require_same(layer, computed, x)
+    require_same(layer, op_counts, x)
 
 
 @pytest.mark.parametrize("prepare", [set_counting, set_sliced, set_xformers, load_ip_adapter])
@@ -162,16 +159,16 @@ def test_other_processors_stay(prepare: Any, tmp_path: Path) -> None:
         assert (type(layer.processor) is slices.AttnProcessor) == (id(layer) not in kept)
 
 
-def test_the_default_of_newer_versions_is_plain(computed: Counter[str]) -> None:
+def test_the_default_of_newer_versions_is_plain(op_counts: Counter[str]) -> None:
     layer, x = attention(), tiny.array((2, 35, 8), seed=1)
-    expected, before = run(layer, x), computed.copy()
+    expected, before = run(layer, x), op_counts.copy()
     layer.set_processor(XFormersAttnProcessor())
     compute_in_slices(layer)
     assert np.abs(run(layer, x) - expected).max() <= 2e-6
-    assert computed["get_attention_scores"] >= before["get_attention_scores"] + 2
+    assert op_counts["get_attention_scores"] >= before["get_attention_scores"] + 2
 
 
-def test_a_lora_is_scaled(tmp_path: Path, computed: Counter[str]) -> None:
+def test_a_lora_is_scaled(tmp_path: Path, op_counts: Counter[str]) -> None:
     # LoRA weights of this size make values of which float32 holds a digit less.
     call = dict(cross_attention_kwargs=dict(scale=0.5))
     unet = tiny.unet()
@@ -202,10 +199,10 @@ BOTH = pytest.mark.parametrize("cls", [Conv2D, LoRACompatibleConv])
 @BOTH
 @pytest.mark.parametrize(("batch", "height", "width"), [(1, 16, 16), (3, 9, 13)])
 def test_a_convolution_is_paddles(
-    name: str, cls: type, batch: int, height: int, width: int, computed: Counter[str]
+    name: str, cls: type, batch: int, height: int, width: int, op_counts: Counter[str]
 ) -> None:
     layer = tiny.build(cls, in_channels=8, out_channels=16, **SETTINGS[name])
-    assert require_same(layer, computed, tiny.array((batch, 8, height, width), seed=1))["conv2d"] >= 2
+    assert require_same(layer, op_counts, tiny.array((batch, 8, height, width), seed=1))["conv2d"] >= 2
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -220,9 +217,9 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 @BOTH
-def test_other_padding_and_layouts_are_computed_at_once(name: str, cls: type, computed: Counter[str]) -> None:
+def test_other_padding_and_layouts_are_computed_at_once(name: str, cls: type, op_counts: Counter[str]) -> None:
     layer = tiny.build(cls, in_channels=8, out_channels=4, kernel_size=3, **OTHERS[name])
-    require_same(layer, computed, tiny.array((2, 8, 12, 8), seed=1))
+    require_same(layer, op_counts, tiny.array((2, 8, 12, 8), seed=1))
 
 
 class Doubling(Conv2D):
@@ -230,13 +227,13 @@ class Doubling(Conv2D):
         return 2 * super().forward(x)
 
 
-def test_a_subclass_keeps_its_forward_and_a_convolution_its_lora(computed: Counter[str]) -> None:
+def test_a_subclass_keeps_its_forward_and_a_convolution_its_lora(op_counts: Counter[str]) -> None:
     x = tiny.array((2, 8, 9, 13), seed=1)
-    require_same(tiny.build(Doubling, in_channels=8, out_channels=8, kernel_size=3), computed, x)
+    require_same(tiny.build(Doubling, in_channels=8, out_channels=8, kernel_size=3), op_counts, x)
     layer = tiny.build(LoRACompatibleConv, in_channels=8, out_channels=8, kernel_size=3, padding=1)
     layer.set_lora_layer(tiny.build(LoRAConv2dLayer, in_features=8, out_features=8, rank=2, kernel_size=(3, 3),
                                     padding=1))  # fmt: skip
-    require_same(layer, computed, x, 0.5)
+    require_same(layer, op_counts, x, 0.5)
 
 
 @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")

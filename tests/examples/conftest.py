@@ -1,4 +1,4 @@
-"""Fixtures of the examples: those of the commands, programs that run in this process, and a small studio's page."""
+"""Fixtures of the examples: programs that run in this process, and a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLES = tiny.ROOT / "examples"
 
 
 def run_example(name: str, *arguments: object) -> str:
-    """Run a file of ``examples`` in a process of its own; return what it prints."""
+    """Return what a file of ``examples`` prints in a process of its own."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": python_path(tiny.ROOT)},

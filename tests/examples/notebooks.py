@@ -28,8 +28,8 @@ def code_cells(book: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in book.cells if cell.cell_type == "code"]
 
 
-def ran(book: NotebookNode, parameters: str = "") -> NotebookNode:
-    """A copy with what its code shows, where ``parameters`` run behind the cell with that tag."""
+def run_code(book: NotebookNode, parameters: str = "") -> NotebookNode:
+    """Run a copy's code, with ``parameters`` behind the cell of that tag."""
     book = deepcopy(book)
     for cell in code_cells(book):
         if "parameters" in cell.metadata.get("tags", ()):
@@ -49,7 +49,7 @@ def list_outputs(cell: NotebookNode) -> list[NotebookNode]:
 
 def write_outputs() -> None:
     """Run the code, and keep in both notebooks what it shows."""
-    shown = code_cells(ran(read(ENGLISH)))
+    shown = code_cells(run_code(read(ENGLISH)))
     for path in (ENGLISH, CHINESE):
         book = read(path)
         for cell, other in zip(code_cells(book), shown, strict=True):

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from examples.notebooks import CHINESE, ENGLISH, ROOT, code_cells, list_outputs, ran, read
+from examples.notebooks import CHINESE, ENGLISH, ROOT, code_cells, list_outputs, read, run_code
 from repository.pages import Section, find_sections
 
 MOST_BYTES = 1_500_000
@@ -61,7 +61,7 @@ def test_is_valid_small_and_without_warnings_of_a_machine(path):
 
 def test_the_run_shows_an_image_wherever_the_notebook_does():
     """In small: all its code, at 64 pixels and two steps."""
-    cells = code_cells(ran(read(ENGLISH), SMALL))
+    cells = code_cells(run_code(read(ENGLISH), SMALL))
     showing = [number for number, cell in enumerate(cells) if re.search(r"show\(", cell.source)]
     images = [number for number, cell in enumerate(cells) if has_image(cell)]
     assert images == showing[:-1]  # the last needs a GPU
@@ -70,4 +70,4 @@ def test_the_run_shows_an_image_wherever_the_notebook_does():
 
 @pytest.mark.sweep
 def test_runs_as_it_is():
-    assert sum(map(has_image, code_cells(ran(read(ENGLISH))))) == 5
+    assert sum(map(has_image, code_cells(run_code(read(ENGLISH))))) == 5

@@ -1,4 +1,4 @@
-"""The newest families of models that the installed ppdiffusers has, and FLUX always, if need be as a stand-in."""
+"""The newest families that the installed ppdiffusers has, and FLUX, maybe a stand-in."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A small FLUX, for a ppdiffusers that has none: with its names, calls, config and order of tokens.
+"""A small FLUX for a ppdiffusers that has none.
 
-Adapters find classes by name. `make test-newer` runs the same tests on the real one.
+Its names, calls, config and order of tokens are FLUX's, as adapters find classes by name. `make test-newer` runs the
+same tests on the real one.
 """
 
 from __future__ import annotations

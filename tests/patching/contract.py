@@ -23,10 +23,9 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.override import list_overrides
+from ppdiffusers_tome.patching.override import find_slot
 from ppdiffusers_tome.patching.state import calls, plan
 from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
-from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
 from zoo.specimen import keep_random_state
@@ -36,15 +35,12 @@ USUAL = {
     "added_kv", "cogvideox_rotary", "controlnet", "flux", "hunyuan_video", "latent_upscaler", "lvdm", "mochi", "sd3",
     "sd35", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit", "vctrl", "wan", "wuerstchen_prior",
 }  # fmt: skip
-
-
 # Where the layer that makes an attention's queries may be in a block.
 QUERIES = ("attn1.to_q", "attn.to_q", "attention.to_q", "attn.qkv", "to_q")
 # Its downsampler pads the height by a row more, which is cut off again on the way up.
 PADDED = {"vid2vid_st_unet"}
 # Their pipelines give them levels of noise, which are on no list of a scheduler.
 OFF_LIST = {"latent_upscaler", "unet_score_sde"}
-
 
 needs_recompute = pytest.mark.skipif(
     paddle.__version__.startswith("2."), reason="Paddle 2.6 has no recomputation on a CPU"
@@ -79,19 +75,6 @@ def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> 
 
 
 @contextlib.contextmanager
-def computing(layer: tiny.Model, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a layer compute by another function, inside of its overrides."""
-    overrides = [each for each in list_overrides(layer) if each.method_name == "forward"]
-    with pytest.MonkeyPatch.context() as patch:
-        if overrides:
-            run = overrides[-1].run
-            patch.setattr(overrides[-1], "run", lambda call, _, *args, **kwargs: run(call, forward, *args, **kwargs))
-        else:
-            patch.setitem(vars(layer), "forward", forward)
-        yield
-
-
-@contextlib.contextmanager
 def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
     """Yield a list that fills with the first arguments of a layer, merged already."""
     seen: list[np.ndarray] = []
@@ -100,7 +83,9 @@ def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
         seen.append(tokens.numpy())
         return type(layer).forward(layer, tokens, *others, **keywords)
 
-    with computing(layer, compute):
+    slot = find_slot(layer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slot, "inside", compute) if slot else patch.setitem(vars(layer), "forward", compute)
         yield seen
 
 
@@ -121,16 +106,17 @@ def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
         yield counts
 
 
+def watch(model: tiny.Model, note: Callable[[BlockCall], None]) -> None:
+    """Have the calls of a model's blocks noted in which tokens merge."""
+    layers = {id(layer) for layer in model.sublayers(include_self=True)}
+    WATCHERS.append(lambda block: note(block) if id(block.layer) in layers else None)
+
+
 def watch_blocks(model: tiny.Model) -> list[BlockCall]:
     """Return a list that fills with the calls of blocks in which tokens merge."""
     called: list[BlockCall] = []
-    layers = {id(layer) for layer in model.sublayers(include_self=True)}
-    WATCHERS.append(lambda block: called.append(block) if id(block.layer) in layers else None)
+    watch(model, called.append)
     return called
-
-
-def state_of(model: tiny.Model) -> DenoiserState:
-    return list_attached_blocks(model)[0][2].state
 
 
 class EverySecond(paddle.nn.Layer):
@@ -156,9 +142,6 @@ class EverySecond(paddle.nn.Layer):
             self.state.cache = self.fn_ref.original_forward(*inputs, **keywords)
         return self.state.cache
 
-    def reset_state(self, layer: tiny.Model) -> None:
-        self.calls, self.state.cache = 0, None
-
 
 @contextlib.contextmanager
 def count_matchings(layer: tiny.Model) -> Iterator[list[int]]:
@@ -182,12 +165,9 @@ class Tensors:
 
     def __init__(self, model: tiny.Model) -> None:
         self.seen: list[weakref.ref] = []
-        self.layers = {id(layer) for layer in model.sublayers(include_self=True)}
-        WATCHERS.append(self.note)
+        watch(model, self.note)
 
-    def note(self, block: Any) -> None:
-        if id(block.layer) not in self.layers:
-            return
+    def note(self, block: BlockCall) -> None:
         matching = block.reduction
         self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
         self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
@@ -275,7 +255,8 @@ class ToMeContract:
         before = tiny.snapshot(model)
         self.output(apply_tome(model, 0.5, merge_crossattn=True, merge_mlp=True))
         assert tiny.snapshot(model) != before
-        assert tiny.snapshot(remove_tome(model)) == before
+        for _ in range(2):  # the second finds nothing to remove
+            assert tiny.snapshot(remove_tome(model)) == before
         assert np.array_equal(self.output(model), plain)
 
     def test_copies_have_their_own(self, model: tiny.Model, plain: np.ndarray) -> None:
@@ -286,24 +267,22 @@ class ToMeContract:
         assert np.array_equal(self.output(remove_tome(model)), plain)
         assert np.array_equal(self.output(twin), merged)
 
-    def test_state_dict_keys_and_modes_stay(self, model: tiny.Model) -> None:
+    def test_classes_state_dict_keys_and_modes_stay(self, model: tiny.Model) -> None:
+        """Tools such as ``paddle.flops`` and quantization look a layer up by its exact class."""
         model.train()
-        before = list(model.state_dict())
-        assert list(apply_tome(model, 0.5, merge_crossattn=True, merge_mlp=True).state_dict()) == before
-        assert all(layer.training for layer in model.sublayers(include_self=True))
+        layers = model.sublayers(include_self=True)
+        keys, classes = list(model.state_dict()), list(map(type, layers))
+        apply_tome(model, 0.5, merge_crossattn=True, merge_mlp=True, cache=0.2)
+        assert list(model.state_dict()) == keys
+        assert list(map(type, model.sublayers(include_self=True))) == classes
+        assert all(layer.training for layer in layers)
 
     def test_global_random_states_stay(self, model: tiny.Model) -> None:
         self.output(model)  # whatever a first call sets up
-        paddle.seed(11)
-        np.random.seed(11)
-        expected = paddle.randn([3]).tolist(), np.random.rand(3).tolist()
-        paddle.seed(11)
-        np.random.seed(11)
         before = tiny.random_states()
         self.output(apply_tome(model, 0.5, seed=3))
         remove_tome(model)
         assert tiny.random_states() == before
-        assert (paddle.randn([3]).tolist(), np.random.rand(3).tolist()) == expected
 
     def test_the_seed_alone_makes_an_output_another(self, model: tiny.Model) -> None:
         first = self.output(apply_tome(model, 0.5, seed=5))

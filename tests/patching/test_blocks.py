@@ -20,11 +20,11 @@ SIDE, CHANNELS = 8, 8
 
 
 def transformer(**of_block: Any) -> Transformer2DModel:
-    heads = dict(num_attention_heads=2, attention_head_dim=4)
-    model = tiny.build(Transformer2DModel, in_channels=CHANNELS, norm_num_groups=4, **heads)
-    block = tiny.build(BasicTransformerBlock, dim=CHANNELS, cross_attention_dim=tiny.CROSS_DIM, **heads, **of_block)
+    model = tiny.transformer()
+    heads = dict(num_attention_heads=2, attention_head_dim=4, cross_attention_dim=tiny.CROSS_DIM)
+    block = tiny.build(BasicTransformerBlock, dim=CHANNELS, **heads, **of_block)
     model.transformer_blocks = paddle.nn.LayerList([block])
-    return tiny.make_denoiser(model)
+    return model
 
 
 @paddle.no_grad()

@@ -79,20 +79,6 @@ def test_a_call_that_began_unmerged_ends_unmerged(path: str, settings: dict[str,
     assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), **settings)))
 
 
-def test_what_a_part_computes_by_itself_is_unmerged() -> None:
-    """ToMe is the denoiser's."""
-    unet = tiny.unet(levels=1)
-    part = unet.down_blocks[0].attentions[0]
-
-    @paddle.no_grad()
-    def run() -> np.ndarray:
-        return part(tiny.array((2, 8, 16, 16)), encoder_hidden_states=tiny.text()).sample.numpy()
-
-    plain = run()
-    apply_tome(unet, 0.5)
-    assert np.array_equal(run(), plain)
-
-
 @pytest.mark.parametrize(
     "settings", [dict(ratio=0.5), dict(ratio=0.5, end=0.6), dict(ratio=0.75, method="keys")], ids=str
 )

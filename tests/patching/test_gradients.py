@@ -15,19 +15,12 @@ from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.overrides import denoiser
+from zoo.dit import SPECIMEN as DIT
 from zoo.lvdm import SPECIMEN as LVDM
 from zoo.specimen import Inputs, attention_anywhere
+from zoo.unet import SPECIMEN as UNET
 
 Gradients = dict[str, np.ndarray]
-
-
-def run_unet(unet: tiny.Model, height: int = 16, width: int = 16, timestep: int = 500) -> paddle.Tensor:
-    return unet(tiny.latent(2, height, width), timestep, tiny.text()).sample
-
-
-def run_dit(dit: tiny.Model, height: int = 16, width: int = 16, timestep: int = 500) -> paddle.Tensor:
-    steps, labels = paddle.full([2], timestep, dtype="float32"), paddle.arange(2, dtype="int64")
-    return dit(tiny.latent(2, height, width), timestep=steps, class_labels=labels).sample
 
 
 def gradients(model: tiny.Model, output: paddle.Tensor) -> Gradients:
@@ -42,15 +35,14 @@ def difference(one: Gradients, other: Gradients) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
-@pytest.fixture(params=[(tiny.unet, run_unet), (tiny.dit, run_dit)], ids=["unet", "dit"])
+@pytest.fixture(params=[UNET, DIT], ids=["unet", "dit"])
 def case(request: pytest.FixtureRequest) -> Any:
-    build, run = request.param
-    model = build()
+    model = request.param.build()
     model.train()
     for layer in model.sublayers():
         if hasattr(layer, "dropout_prob"):  # a DiT drops labels at random in training
             layer.dropout_prob = 0
-    return apply_tome(model, **tiny.MERGE_ALL), run
+    return apply_tome(model, **tiny.MERGE_ALL), request.param.run
 
 
 def test_gradients_are_finite_and_reach_every_parameter(case: Any) -> None:
@@ -66,10 +58,10 @@ def test_gradients_are_finite_and_reach_every_parameter(case: Any) -> None:
 @needs_recompute
 class TestCheckpointing:
     @pytest.mark.parametrize("settings", [{}, dict(ratio=(0.6, 0.1))], ids=str)
-    @pytest.mark.parametrize("between", [(8, 32, 20), (16, 16, 20)], ids=str)
+    @pytest.mark.parametrize("between", [dict(height=8, width=32, timestep=20), dict(timestep=20)], ids=str)
     @pytest.mark.parametrize("flag", ["False", "True"], ids=["new", "old"])
     def test_forward_in_between_changes_nothing(
-        self, case: Any, settings: dict[str, Any], between: tuple[int, int, int], flag: str,
+        self, case: Any, settings: dict[str, Any], between: dict[str, int], flag: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         """The rerun must see its own image's shape and timestep, not those of the last forward.
@@ -83,7 +75,7 @@ class TestCheckpointing:
         model.enable_gradient_checkpointing()
         output = run(model)
         with paddle.no_grad():
-            run(model, *between)
+            run(model, **between)
         assert difference(gradients(model, output), expected) <= 1e-6
 
     @pytest.mark.parametrize("method", ["tome", "keys", "todo"])
@@ -144,7 +136,7 @@ class TestCheckpointing:
         monkeypatch.setattr(denoiser, "HAS_STATE", False)
         unet.enable_gradient_checkpointing()
         with pytest.raises(ToMeValueError, match="checkpointing does not go together with ToMe on Paddle"):
-            run_unet(unet)
+            UNET.run(unet)
         tiny.run_unet(unet)  # without gradients
 
     def test_a_call_is_remembered_no_longer_than_its_graph(self) -> None:
@@ -152,7 +144,7 @@ class TestCheckpointing:
         unet.train()
         unet.enable_gradient_checkpointing()
         tensors = Tensors(unet)
-        output = run_unet(unet)
+        output = UNET.run(unet)
         assert tensors.alive() > 0
         output.mean().backward()
         del output
@@ -166,7 +158,7 @@ class TestCheckpointing:
         own = block.forward
         block.forward = lambda *args, **kwargs: recompute(own, *args, preserve_rng_state=False, **kwargs)
         with pytest.warns(UserWarning, match="ran outside of a call of its denoiser, .*preserve_rng_state=True"):
-            gradients(unet, run_unet(unet))
+            gradients(unet, UNET.run(unet))
 
 
 @pytest.mark.parametrize("direction", ["merge", "unmerge", "both"])

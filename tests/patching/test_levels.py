@@ -42,19 +42,21 @@ def test_max_downsample_reaches_levels_up_to_it(max_downsample: int | None, bloc
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("build", "settings", "words"),
     [
-        (dict(max_downsample=1), "levels of max_downsample=1; its blocks are at 2, so give one"),
-        (dict(st=2), "st=2 merges tokens of several frames, .* leave st at 1"),
+        (tiny.sdxl_unet, dict(max_downsample=1), "levels of max_downsample=1; its blocks are at 2, so give one"),
+        (tiny.sdxl_unet, dict(st=2), "st=2 merges tokens of several frames, .* leave st at 1"),
+        (tiny.dit, dict(merge_attn=False, merge_crossattn=True), "has the layers that merge_crossattn=True needs"),
     ],
-    ids=str,
 )
-def test_what_the_model_does_not_have_is_refused_and_what_was_applied_stays(settings: dict, words: str) -> None:
-    unet = apply_tome(tiny.sdxl_unet(), 0.5)
-    before = tiny.snapshot(unet)
+def test_what_the_model_does_not_have_is_refused_and_what_was_applied_stays(
+    build: Callable[[], tiny.Model], settings: dict, words: str
+) -> None:
+    model = apply_tome(build(), 0.5)
+    before = tiny.snapshot(model)
     with pytest.raises(NothingToMergeError, match=words):
-        apply_tome(unet, 0.5, **settings)
-    assert tiny.snapshot(unet) == before
+        apply_tome(model, 0.5, **settings)
+    assert tiny.snapshot(model) == before
 
 
 def test_blocks_of_a_unet_of_the_users_own_are_found_by_their_place() -> None:

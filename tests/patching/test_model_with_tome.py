@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -14,12 +15,8 @@ from ppdiffusers_tome.patching.layers import find_layer
 from zoo import unet_spatio_temporal
 
 
-@pytest.fixture
-def unet() -> tiny.Model:
-    return tiny.unet()
-
-
-def test_pickling_is_refused_in_words(unet: tiny.Model) -> None:
+def test_pickling_is_refused_in_words() -> None:
+    unet = tiny.unet()
     try:
         pickle.dumps(unet)
     except Exception as error:  # what it raises differs by release
@@ -31,7 +28,8 @@ def test_pickling_is_refused_in_words(unet: tiny.Model) -> None:
 
 
 @pytest.mark.parametrize("path", ["down_blocks", "down_blocks.0", "down_blocks.0.attentions.0", "mid_block"])
-def test_a_part_of_a_model_is_refused(unet: tiny.Model, path: str) -> None:
+def test_a_part_of_a_model_is_refused(path: str) -> None:
+    unet = tiny.unet()
     merged, part = tiny.run_unet(apply_tome(unet, **tiny.MERGE_ALL)), find_layer(unet, path)
     for change in (lambda: apply_tome(part, 0.3), lambda: remove_tome(part)):
         with pytest.raises(ToMeValueError, match=r"is a part of a model, .*give the model.* max_downsample"):
@@ -39,8 +37,8 @@ def test_a_part_of_a_model_is_refused(unet: tiny.Model, path: str) -> None:
     assert np.array_equal(tiny.run_unet(unet), merged)
 
 
-def test_weights_of_a_model_with_tome_are_saved_and_loaded(unet: tiny.Model, tmp_path: object) -> None:
-    plain = tiny.run_unet(unet)
+def test_weights_of_a_model_with_tome_are_saved_and_loaded(tmp_path: Path) -> None:
+    unet, plain = tiny.unet(), tiny.run_unet(tiny.unet())
     weights = {name: value.clone() for name, value in unet.state_dict().items()}
     merged = tiny.run_unet(apply_tome(unet, **tiny.MERGE_ALL))
     unet.save_pretrained(str(tmp_path))
@@ -52,12 +50,6 @@ def test_weights_of_a_model_with_tome_are_saved_and_loaded(unet: tiny.Model, tmp
         parameter.set_value(paddle.zeros_like(parameter))
     unet.set_state_dict(weights)
     assert np.array_equal(tiny.run_unet(unet), merged)
-
-
-def test_remove_without_apply_does_nothing(unet: tiny.Model) -> None:
-    before = tiny.snapshot(unet)
-    assert remove_tome(unet) is unet
-    assert tiny.snapshot(unet) == before
 
 
 @pytest.mark.parametrize("path", ["down_blocks.0.attentions.0", "down_blocks.0"])

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import paddle
-import ppdiffusers
 import pytest
 from paddle import nn
 from ppdiffusers.accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
@@ -162,16 +161,9 @@ def test_a_text_mask_with_a_row_for_each_token() -> None:
         assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(expected))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        dict(ratio=0.5), dict(config="balanced"), dict(method="keys", ratio=0.5), dict(method="todo", ratio=0.5),
-        dict(method="keys", ratio=0.6, tile=8, end=0.9),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_self_attention_with_keys_of_other_tokens(settings: dict[str, Any]) -> None:
-    unet, plain = apply_tome(tiny.unet(levels=1), **settings), tiny.unet(levels=1)
+@pytest.mark.parametrize("method", METHODS)
+def test_self_attention_with_keys_of_other_tokens(method: str) -> None:
+    unet, plain = apply_tome(tiny.unet(levels=1), 0.5, method=method), tiny.unet(levels=1)
     for model in (unet, plain):
         block = model.down_blocks[0].attentions[0].transformer_blocks[0]
         block.attn1 = GivenMore(block.attn1, add_keys)
@@ -268,31 +260,12 @@ def test_a_hook_from_before_that_comes_again_takes_it_off_until_it_is_applied_ag
         assert np.array_equal(tiny.run_unet(unet), run_merged(0.5))
 
 
-@pytest.mark.parametrize("settings", [{}, dict(method="keys"), dict(config="balanced"), dict(cache=0.3)], ids=str)
-def test_the_class_of_every_layer_stays(settings: dict[str, Any]) -> None:
-    """Tools such as ``paddle.flops`` and quantization look a layer up by its exact class."""
-    unet = tiny.unet()
-    before = [type(layer) for layer in unet.sublayers(include_self=True)]
-    apply_tome(unet, **{"ratio": 0.5, **settings})
-    assert [type(layer) for layer in unet.sublayers(include_self=True)] == before
-
-
-class TwoModels(ppdiffusers.DiffusionPipeline):
-    """A pipeline of two models that share a part, as Versatile Diffusion's."""
-
-    def __init__(self, unet: tiny.Model, image_unet: tiny.Model) -> None:
-        super().__init__()
-        self.register_modules(unet=unet, image_unet=image_unet)
-
-    def __call__(self) -> list[np.ndarray]:
-        return [tiny.run_unet(self.unet), tiny.run_unet(self.image_unet)]
-
-
 @pytest.mark.filterwarnings("error:ToMe")
 def test_a_block_of_two_models_runs_in_either() -> None:
+    """As in Versatile Diffusion's."""
     one, other = tiny.unet(levels=1), tiny.unet(levels=1)
     other.mid_block = one.mid_block
-    for image in apply_tome(TwoModels(one, other), 0.5)():
+    for image in apply_tome(tiny.Models(one, other), 0.5)(tiny.run_unet):
         assert np.array_equal(image, run_merged(0.5))
 
 

@@ -10,7 +10,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import numpy as np
 import paddle
 import pytest
 from paddle.static import InputSpec
@@ -60,32 +59,24 @@ CONFIGS = [
 ]  # fmt: skip
 
 
-class TestFiles:
-    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.method)
-    def test_a_file_gives_the_settings_back(self, config: ToMeConfig, tmp_path: Path) -> None:
-        config.save(tmp_path / "config.json")
-        assert ToMeConfig.load(tmp_path / "config.json") == config
-        assert json.loads((tmp_path / "config.json").read_text()) == config.to_dict()
-        assert hash(ToMeConfig.load(tmp_path / "config.json")) == hash(config)
-
-    @pytest.mark.parametrize(
-        ("content", "error", "words"),
-        [
-            ('{"ratio":\n 0.5,, }', ToMeValueError, r"holds broken JSON, in line 2, column 6 \(.*\); mend it"),
-            ("[0.5]", ToMeValueError, r'must hold a JSON object such as \{"ratio": 0.5\}; got list'),
-            ('{"ration": 0.5}', ToMeTypeError, r"unknown setting 'ration'; .*; did you mean ratio\?"),
-            ('{"ratio": {"1": 0.5}}', ToMeTypeError, "ratio=.* must be a number, .*; got dict"),
-            ('{"cache": [0, 1, 4]}', ToMeTypeError, r"cache=\[0, 1, 4\] must be the fraction .*; got list"),
-            ('{"sx": "2"}', ToMeTypeError, "sx='2'"),
-            ('{"ratio": 1e999}', ToMeValueError, "lower the ratio"),
-        ],
-    )
-    def test_a_bad_file_is_told(self, content: str, error: type[ToMeError], words: str, tmp_path: Path) -> None:
-        (tmp_path / "config.json").write_text(content)
-        for read in (ToMeConfig.load, lambda path: apply_tome(paddle.nn.Layer(), config=path)):
-            with pytest.raises(error, match=words) as raised:
-                read(tmp_path / "config.json")
-            assert str(raised.value).startswith(str(tmp_path / "config.json"))
+@pytest.mark.parametrize(
+    ("content", "error", "words"),
+    [
+        ('{"ratio":\n 0.5,, }', ToMeValueError, r"holds broken JSON, in line 2, column 6 \(.*\); mend it"),
+        ("[0.5]", ToMeValueError, r'must hold a JSON object such as \{"ratio": 0.5\}; got list'),
+        ('{"ration": 0.5}', ToMeTypeError, r"unknown setting 'ration'; .*; did you mean ratio\?"),
+        ('{"ratio": {"1": 0.5}}', ToMeTypeError, "ratio=.* must be a number, .*; got dict"),
+        ('{"cache": [0, 1, 4]}', ToMeTypeError, r"cache=\[0, 1, 4\] must be the fraction .*; got list"),
+        ('{"sx": "2"}', ToMeTypeError, "sx='2'"),
+        ('{"ratio": 1e999}', ToMeValueError, "lower the ratio"),
+    ],
+)
+def test_a_bad_file_is_told(content: str, error: type[ToMeError], words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    for read in (ToMeConfig.load, lambda path: apply_tome(paddle.nn.Layer(), config=path)):
+        with pytest.raises(error, match=words) as raised:
+            read(tmp_path / "config.json")
+        assert str(raised.value).startswith(str(tmp_path / "config.json"))
 
 
 def test_a_summary_names_what_is_not_usual() -> None:
@@ -140,6 +131,7 @@ class TestExplicitSettings:
     @pytest.mark.parametrize(
         ("arguments", "keywords", "expected"),
         [
+            ((0.6, None, 4, 2, True, True, False, False, 2), {}, ToMeConfig(0.6, sx=4, seed=2)),
             (("quality", None, 2, 2), {}, ToMeConfig.preset("quality")),
             (("balanced", None, 8), {}, replace(ToMeConfig.preset("balanced"), sx=8)),
             ((UNUSUAL, None, 8), {}, replace(UNUSUAL, sx=8, max_downsample=None)),
@@ -152,7 +144,8 @@ class TestExplicitSettings:
     def test_by_position_too(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any], expected: ToMeConfig, unet: tiny.Model
     ) -> None:
-        assert apply_tome(unet, *arguments, **keywords).tome.config == expected
+        assert apply_tome(unet, *arguments, **keywords) is unet
+        assert unet.tome.config == expected
 
     @pytest.mark.parametrize("name", PRESETS)
     def test_nothing_given_leaves_the_base_as_it_is(self, name: str, unet: tiny.Model) -> None:
@@ -243,13 +236,6 @@ class TestInAModel:
     def test_a_ramp_follows_the_timestep(self, timestep: int, tokens: int) -> None:
         unet = apply_tome(tiny.unet(), (0.6, 0.0))
         assert count_finest_tokens(unet, timestep) == pytest.approx(tokens, abs=1)
-
-    def test_outside_start_and_end_it_is_the_plain_model(self) -> None:
-        unet = tiny.unet()
-        plain = {at: tiny.run_unet(unet, timestep=at) for at in (900, 500, 100)}
-        apply_tome(unet, 0.5, start=0.3, end=0.8)
-        same = {at: np.array_equal(tiny.run_unet(unet, timestep=at), plain[at]) for at in plain}
-        assert same == {900: True, 500: False, 100: True}
 
     def test_reuse_and_a_ramp_go_together(self) -> None:
         """A matching that is kept keeps its number of tokens, until a fresh one is made."""

@@ -12,7 +12,6 @@ import pytest
 import tiny
 from patching.contract import StumbledError
 from pipelines.test_threads_and_sharing import SETTINGS, draw
-from ppdiffusers_tome.patching.state import plan
 
 STEPS = 2
 # Of all layers and steps, every how many fail: primes, so that they fall in with no pattern of the layers.
@@ -20,7 +19,7 @@ EVERY = {"usual": 29, "reuse": 17, "tiles and schedule": 17, "todo": 17, "keys":
 
 
 class Fuse:
-    """Blows in the ``step``-th call of a layer, or of what a pipeline calls between two steps."""
+    """Blows in the ``step``-th call of a layer."""
 
     def __init__(self, step: int) -> None:
         self.left = step
@@ -29,10 +28,6 @@ class Fuse:
         self.left -= 1
         if self.left < 0:
             raise StumbledError
-
-    def step_ended(self, *_: Any) -> dict[str, Any]:
-        self()
-        return {}
 
 
 def calls_of_layers(pipe: Any) -> Counter[str]:
@@ -65,30 +60,3 @@ def test_any_layer_may_fail_at_any_step(name: str) -> None:
     pipe.remove_tome()
     assert tiny.snapshot(pipe.unet) == before
     assert np.array_equal(draw(pipe, 0), plain)
-
-
-@pytest.mark.parametrize("call", range(6))
-def test_matching_itself_may_fail(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of memory strikes where the largest tensors are made: inside a hook."""
-    pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
-    expected = draw(pipe, 1)
-    fuse, made = Fuse(call), plan.match_tokens
-
-    def failing(*args: Any, **given: Any) -> Any:
-        fuse()
-        return made(*args, **given)
-
-    monkeypatch.setattr(plan, "match_tokens", failing)
-    with pytest.raises(StumbledError):
-        draw(pipe, 0, num_inference_steps=6)
-    monkeypatch.undo()
-    assert np.array_equal(draw(pipe, 1), expected)
-
-
-def test_failing_between_two_steps_leaves_the_next_image_right() -> None:
-    pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
-    expected = draw(pipe, 0)
-    for step in range(3):
-        with pytest.raises(StumbledError):
-            draw(pipe, 0, callback_on_step_end=Fuse(step).step_ended)
-        assert np.array_equal(draw(pipe, 0), expected)

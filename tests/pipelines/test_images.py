@@ -1,7 +1,4 @@
-"""Whole pipelines that draw images: every one merges, sees fewer tokens, and is itself again when ToMe is removed.
-
-ControlNet for Stable Diffusion is in ``tests/api/test_pipeline.py``.
-"""
+"""Whole pipelines that draw images: every one merges, sees fewer tokens, and is itself again when ToMe is removed."""
 
 from __future__ import annotations
 
@@ -26,6 +23,7 @@ from pipelines.whole import (
     build_text_encoder,
     check_merging,
     draw,
+    fails_on_paddle_2,
     image_encoder,
     load_tokenizer,
     start,
@@ -127,23 +125,9 @@ def deepfloyd_if() -> Made:
     return build_pipeline("IFPipeline", **parts), call
 
 
-def vqvae(channels: int = 3, **settings: Any) -> Any:
-    return create(
-        ppdiffusers.VQModel, block_out_channels=(32, 32), latent_channels=channels, num_vq_embeddings=8,
-        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, **settings,
-    )  # fmt: skip
-
-
-def kandinsky_2_2() -> Made:
-    unet = create(
-        ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=4, out_channels=8, addition_embed_type="image",
-        encoder_hid_dim_type="image_proj", encoder_hid_dim=added_kv.CROSS_DIM,
-    )  # fmt: skip
-    pipe = build_pipeline(
-        "KandinskyV22Pipeline", unet=unet, scheduler=ppdiffusers.DDPMScheduler(), movq=vqvae(4, norm_type="spatial")
-    )
-    image, none = (normal(1, added_kv.CROSS_DIM, seed=seed) for seed in (6, 7))
-    return pipe, dict(image_embeds=image, negative_image_embeds=none, **SIZE, **LATENT)
+def unclip_decoder() -> tiny.Model:
+    config = dict(added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity")
+    return create(ppdiffusers.UNet2DConditionModel, **config)
 
 
 def unclip() -> Made:
@@ -151,14 +135,11 @@ def unclip() -> Made:
 
     width, cross, time = 32, added_kv.CROSS_DIM, 4 * added_kv.SHARED["block_out_channels"][0]
     text_proj = create(UnCLIPTextProjModel, clip_embeddings_dim=width, time_embed_dim=time, cross_attention_dim=cross)
-    decoder = create(
-        ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity"
-    )
     larger = {**unconditional.SPECIMEN.config, "in_channels": 6, "sample_size": 32}
     parts = dict(
         prior=create(ppdiffusers.PriorTransformer, num_attention_heads=2, attention_head_dim=4, embedding_dim=width,
                     num_layers=1, num_embeddings=32),
-        decoder=decoder, text_encoder=build_text_encoder("CLIPTextModelWithProjection", width),
+        decoder=unclip_decoder(), text_encoder=build_text_encoder("CLIPTextModelWithProjection", width),
         tokenizer=load_tokenizer(), text_proj=text_proj, super_res_first=create(ppdiffusers.UNet2DModel, **larger),
         super_res_last=create(ppdiffusers.UNet2DModel, **larger),
         prior_scheduler=ppdiffusers.UnCLIPScheduler(
@@ -236,6 +217,10 @@ CASES: dict[str, Callable[[], Made]] = {
         dict(gligen_phrases=["a circle"], gligen_boxes=[[0.1, 0.1, 0.6, 0.7]], **PROMPT, **LATENT, **SIZE),
     ),
     "ip_adapter": ip_adapter,
+    "controlnets": lambda: (
+        sd("StableDiffusionControlNetPipeline", controlnet=[tiny.controlnet(), tiny.controlnet()]),
+        dict(image=[rgb(), rgb(6)], **TEXT, **LATENT),
+    ),
     "controlnet_img2img": lambda: (
         sd("StableDiffusionControlNetImg2ImgPipeline", controlnet=tiny.controlnet()),
         dict(image=rgb(), control_image=rgb(6), **TEXT, **LATENT),
@@ -251,7 +236,6 @@ CASES: dict[str, Callable[[], Made]] = {
         dict(image=rgb(), **XL_TEXT, **LATENT, **SIZE),
     ),
     "deepfloyd_if": deepfloyd_if,
-    "kandinsky_v22": kandinsky_2_2,
     "unclip": unclip,
     "ddpm": lambda: (free("DDPMPipeline", "DDPMScheduler"), ARRAYS),
     "pndm": lambda: (free("PNDMPipeline", "PNDMScheduler"), dict(ARRAYS, num_inference_steps=4)),
@@ -272,8 +256,6 @@ CASES: dict[str, Callable[[], Made]] = {
 }  # fmt: skip
 # How many blocks merge.
 BLOCKS = {"dit": 2, "pixart": 2, "sd3": 2, "unidiffuser": 3, "wuerstchen_prior": 2}
-
-
 # Of two steps the second alone: they begin with an image that is noised halfway.
 BEGIN_IN_THE_MIDDLE = ("img2img", "controlnet_img2img", "sdxl_refiner", "sdxl_inpaint")
 
@@ -294,9 +276,7 @@ def test_a_pipeline_without_its_controlnet_keeps_its_settings() -> None:
 
 def test_a_text_mask_goes_with_a_merged_image() -> None:
     """unCLIP's decoder masks texts in attention that has the image's keys behind them: as if they were shorter."""
-    decoder = create(
-        ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity"
-    )
+    decoder = unclip_decoder()
     text, labels = normal(2, 5, added_kv.CROSS_DIM, seed=2), normal(2, 32, seed=3)
 
     @paddle.no_grad()
@@ -313,13 +293,7 @@ def test_a_text_mask_goes_with_a_merged_image() -> None:
     assert np.abs(masked - decode(text)).max() > 1e-3
 
 
-# Pipelines that look at attention maps
-
-
-@pytest.mark.xfail(
-    paddle.__version__.startswith("2."), raises=TypeError, strict=True,
-    reason="the pipeline calls Tensor.reshape(b, h, hw1, hw2): on Paddle 2.6 it takes 2 to 3 positional arguments",
-)  # fmt: skip
+@fails_on_paddle_2
 @pytest.mark.parametrize("settings", [dict(), dict(max_downsample=8)], ids=["finest", "all"])
 def test_self_attention_guidance_gets_whole_maps(settings: dict[str, Any]) -> None:
     """It keeps the maps of the middle block, which therefore stays unmerged at any setting."""

@@ -12,7 +12,8 @@ import pytest
 from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
-from ppdiffusers_tome import apply_tome, get_tome, remove_tome, shared_copy
+from patching.contract import count_queries
+from ppdiffusers_tome import apply_tome, remove_tome, shared_copy
 
 SETTINGS = {
     "usual": tiny.MERGE_ALL,
@@ -63,70 +64,35 @@ def test_threads_have_a_shared_copy_each(name: str) -> None:
     assert np.array_equal(draw(pipe, 0), plain[0])
 
 
-class TestTwoPipelinesOfOneUNet:
-    @pytest.fixture
-    def pipes(self) -> tuple[Any, Any]:
-        unet = tiny.unet()
-        return tiny.pipeline(unet=unet), tiny.pipeline(
-            unet=unet, scheduler=EulerDiscreteScheduler.from_config(tiny.scheduler().config)
-        )
+@pytest.mark.parametrize("name", SETTINGS)
+def test_one_pipeline_draws_between_two_steps_of_another_with_its_unet(name: str) -> None:
+    """Whatever is kept over the steps of an image must not end up in the image drawn meanwhile, nor get lost."""
+    one, scheduler = tiny.pipeline(), EulerDiscreteScheduler.from_config(tiny.scheduler().config)
+    other = tiny.pipeline(unet=one.unet, scheduler=scheduler)
+    one.apply_tome(**SETTINGS[name])
+    alone = draw(one, 0), draw(other, 0)
+    between: list[np.ndarray] = []
 
-    def test_what_one_applies_the_other_has_and_may_take_off(self, pipes: tuple[Any, Any]) -> None:
-        one, other = pipes
-        plain = draw(one, 0), draw(other, 1)
-        one.apply_tome(**tiny.MERGE_ALL)
-        assert get_tome(other) == get_tome(one) is not None
-        merged = draw(one, 0), draw(other, 1)
-        assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(plain, merged, strict=True))
-        other.apply_tome(**tiny.MERGE_ALL)  # in place of the first, not around it
-        assert np.array_equal(draw(one, 0), merged[0])
-        assert np.array_equal(draw(other, 1), merged[1])
-        other.remove_tome()
-        assert get_tome(one) is None
-        assert np.array_equal(draw(one, 0), plain[0])
-        assert np.array_equal(draw(other, 1), plain[1])
+    def step_ended(*_: Any) -> dict[str, Any]:
+        between.append(draw(other, 0, num_inference_steps=STEPS))
+        return {}
 
-    @pytest.mark.parametrize("name", SETTINGS)
-    def test_one_draws_between_two_steps_of_the_other(self, name: str, pipes: tuple[Any, Any]) -> None:
-        """Whatever is kept over the steps of an image must not end up in the image drawn meanwhile, nor get lost."""
-        one, other = pipes
-        one.apply_tome(**SETTINGS[name])
-        alone = draw(one, 0), draw(other, 0)
-        between: list[np.ndarray] = []
+    interrupted = draw(one, 0, callback_on_step_end=step_ended)
+    assert len(between) == STEPS
+    assert np.abs(interrupted - alone[0]).max() <= 1e-5
+    assert all(np.array_equal(image, alone[1]) for image in [*between, draw(other, 0)])
 
-        def step_ended(*_: Any) -> dict[str, Any]:
-            between.append(draw(other, 0, num_inference_steps=STEPS))
-            return {}
 
-        interrupted = draw(one, 0, callback_on_step_end=step_ended)
-        assert len(between) == STEPS
-        assert np.abs(interrupted - alone[0]).max() <= 1e-5
-        other_alone = draw(other, 0)
-        assert all(np.array_equal(image, other_alone) for image in between)
+def test_another_ratio_between_two_steps_holds_from_the_next_one() -> None:
+    """Settings may change while an image is drawn: each step is of one setting, none of a mixture."""
+    pipe, ratios = tiny.pipeline().apply_tome(0.5), iter([0.25, 0.0, 0.7])
+    blocks = [f"unet.{path}" for path in pipe.tome.entries[0].paths]
 
-    def test_another_ratio_between_two_steps_holds_from_the_next_one(self, pipes: tuple[Any, Any]) -> None:
-        """Settings may change while an image is drawn: each step is of one setting, none of a mixture."""
-        one, _ = pipes
-        inputs: list[tuple[np.ndarray, Any, np.ndarray]] = []
-        unet = one.unet
-        listener = unet.register_forward_post_hook(
-            lambda layer, given, output: inputs.append((given[0].numpy(), given[1], output[0].numpy()))
-        )
-        ratios = iter([0.25, 0.0, 0.7])
+    def step_ended(*_: Any) -> dict[str, Any]:
+        ratio = next(ratios)
+        apply_tome(pipe, ratio) if ratio else remove_tome(pipe)
+        return {}
 
-        def step_ended(*_: Any) -> dict[str, Any]:
-            ratio = next(ratios)
-            apply_tome(one, ratio) if ratio else remove_tome(one)
-            return {}
-
-        one.apply_tome(0.5)
-        draw(one, 0, callback_on_step_end=step_ended)
-        listener.remove()
-        words = paddle.concat([text(9), text(0)])
-        for (latent, timestep, output), ratio in zip(inputs, [0.5, 0.25, 0.0], strict=True):
-            fresh = tiny.unet()
-            if ratio:
-                apply_tome(fresh, ratio)
-            with paddle.no_grad():
-                expected = fresh(paddle.to_tensor(latent), timestep, words).sample.numpy()
-            assert np.array_equal(output, expected)
+    with count_queries(pipe) as counts:
+        draw(pipe, 0, callback_on_step_end=step_ended)
+    assert [counts[block] for block in blocks] == [[128, 192, 256]] * 3

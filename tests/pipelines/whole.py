@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import paddle
 import ppdiffusers
+import pytest
 from ppdiffusers import transformers
 
 import tiny
@@ -26,6 +27,10 @@ from zoo.specimen import attention_anywhere, keep_random_state
 Made = tuple[Any, dict[str, Any] | Callable[[], Any]]
 # Generates with the same noise every time.
 Draw = Callable[[], np.ndarray]
+fails_on_paddle_2 = pytest.mark.xfail(
+    paddle.__version__.startswith("2."), raises=TypeError, strict=True,
+    reason="StableDiffusionSAGPipeline calls Tensor.reshape(b, h, hw1, hw2), which takes 2 to 3 positional arguments",
+)  # fmt: skip
 
 
 def start(make: Callable[[], Made]) -> tuple[Any, Draw]:

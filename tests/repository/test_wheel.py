@@ -1,8 +1,6 @@
 """The wheel holds the package and its data, and nothing that only this repository uses."""
 
-import subprocess
-import sys
-
+from environment import run_python
 from repository.pages import ROOT
 
 # Training, zoo, tests and our own benchmarks are not in it.
@@ -18,9 +16,7 @@ print(*command.get_outputs(include_bytecode=0), sep="\\n")
 
 
 def test_wheel_is_what_users_run():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LIST_FILES], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_python("-W", "ignore", "-c", LIST_FILES, cwd=ROOT, check=True)
     parts = (line.partition("ppdiffusers_tome/") for line in done.stdout.splitlines())
     files = {f"ppdiffusers_tome/{path}" for _, found, path in parts if found}
     assert not {file for file in files if any(f"/{name}" in f"/{file}" for name in UNWANTED)}

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import paddle
-import ppdiffusers
 import pytest
-from ppdiffusers.models.attention_processor import AttnProcessor
+from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
 from patching.contract import StumbledError, failing_in, watch_blocks
@@ -28,6 +27,7 @@ def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -
     with record_merging(unet, image=image) as records:
         tiny.run_unet(unet, height=height, width=width)
     assert len(records) == len(told) == 7
+    assert {record.block for record in records} == set(find_merging_blocks(unet).values())
     assert {(record.block.level, record.grid) for record in records} == {
         (1, Grid(height, width)),
         (2, Grid(-(-height // 2), -(-width // 2))),
@@ -56,17 +56,6 @@ def test_calls_are_counted_and_timesteps_told(build: Callable[[], tiny.Model], r
     told = [(record.call, record.timestep) for record in records if record.block.path == first]
     assert told == [(0, 900.0), (1, 500.0)]
     assert all(len(record.groups) == record.grid.num_tokens for record in records)
-
-
-def test_pipelines_with_a_controlnet_name_their_denoisers() -> None:
-    pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
-    apply_tome(pipe, 0.5)
-    assert {block.denoiser for block in find_merging_blocks(pipe).values()} == {"unet", "controlnet"}
-    with record_merging(pipe) as records:
-        tiny.run_pipeline(pipe, steps=3, image=tiny.array((1, 3, 32, 32), seed=3))
-    for denoiser in ("unet", "controlnet"):
-        assert {record.call for record in records if record.block.denoiser == denoiser} == {0, 1, 2}
-    assert {record.block for record in records} == set(find_merging_blocks(pipe).values())
 
 
 def test_the_last_image_of_a_guided_pipeline_is_the_prompted_one() -> None:
@@ -105,10 +94,6 @@ def test_blocks_that_run_unmerged_leave_no_record() -> None:
     with record_merging(unet) as records, pytest.warns(UserWarning, match="smaller than one cell"):
         tiny.run_unet(unet, height=4, width=16)
     assert {record.block.level for record in records} == {1}
-
-
-class CrossAttnStoreProcessor(AttnProcessor):
-    """A processor that keeps maps, by its name, so attention runs unmerged after its block was matched."""
 
 
 @pytest.mark.parametrize("merge_mlp", [False, True])

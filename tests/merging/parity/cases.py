@@ -12,16 +12,12 @@ import numpy as np
 
 CROSS_DIM, TEXT_TOKENS = 12, 5
 
-UNET = dict(
-    sample_size=16, in_channels=4, out_channels=4, block_out_channels=(8, 16, 16, 24), layers_per_block=1,
-    down_block_types=("CrossAttnDownBlock2D",) * 4, up_block_types=("CrossAttnUpBlock2D",) * 4,
-    cross_attention_dim=CROSS_DIM, attention_head_dim=2, norm_num_groups=4,
+BOTH = dict(
+    in_channels=4, block_out_channels=(8, 16, 16, 24), layers_per_block=1, cross_attention_dim=CROSS_DIM,
+    down_block_types=("CrossAttnDownBlock2D",) * 4, attention_head_dim=2, norm_num_groups=4,
 )  # fmt: skip
-CONTROLNET = dict(
-    in_channels=4, block_out_channels=(8, 16, 16, 24), layers_per_block=1,
-    down_block_types=("CrossAttnDownBlock2D",) * 4, conditioning_embedding_out_channels=(8, 16),
-    cross_attention_dim=CROSS_DIM, attention_head_dim=2, norm_num_groups=4,
-)  # fmt: skip
+UNET = dict(BOTH, sample_size=16, out_channels=4, up_block_types=("CrossAttnUpBlock2D",) * 4)
+CONTROLNET = dict(BOTH, conditioning_embedding_out_channels=(8, 16))
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,3 @@ def test_output_equals_tomesd(case: cases.Case, models: tuple[paddle.nn.Layer, p
         output = unet(given["sample"], given["timestep"], given["text"], **residuals).sample.numpy()
     expected = REFERENCE[case.name]
     assert np.abs(output - expected).max() <= 1e-4 * np.abs(expected).max()
-
-
-def test_reference_depends_on_the_settings() -> None:
-    """The cases would prove nothing if merging hardly changed the output."""
-    plain = REFERENCE["2x16x16-ratio=0.1"]
-    assert np.abs(REFERENCE["2x16x16-ratio=0.7"] - plain).max() > 0.05 * np.abs(plain).max()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-import paddle
 import pytest
 
 from ppdiffusers_tome.tools.generation import loading
@@ -32,7 +31,6 @@ generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config bal
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --xformers --compile | --compile: not allowed with argument --xformers
 generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16', 'int8')
-generate --prompt x --compile --dtype float16 | --compile is for --dtype float32 on a CPU, and this is float16
 generate --prompt x --model '' | --model has no model_index.json
 generate --prompt x --config '' | cannot be read as settings
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
@@ -61,8 +59,6 @@ visualize --config balanced | ; give --method tome --ratio 0.5 in its place, or 
 visualize --config balanced | method todo) makes no groups of similar tokens, so there is nothing to show; give --method
 visualize --prompt a --prompt b | 2 prompts were given
 """
-if paddle.get_device() == "cpu":
-    CASES += "generate --prompt x --dtype float16 | --dtype float16 needs a GPU\n"
 
 
 @pytest.mark.parametrize("case", [*filter(None, CASES.splitlines())])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import paddle
 import ppdiffusers
 import pytest
 
-from environment import python_path
+from environment import python_path, run_python
 from ppdiffusers_tome.machine import count_usable_cores
 from ppdiffusers_tome.tools.doctor import environment
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems
@@ -33,14 +32,10 @@ def report(home: Path, before: str = "", **broken: str) -> str:
         path = home.parents[1] / "broken" / name / "__init__.py"
         path.parent.mkdir(parents=True)
         path.write_text(code)
-    unset = ("OMP_NUM_THREADS", "MKL_DEBUG_CPU_TYPE", "GLOG_minloglevel")
-    inherited = {name: value for name, value in os.environ.items() if name not in unset}
     path = f"{home.parents[1] / 'broken'}{os.pathsep}{python_path(ROOT)}"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{before}\nfrom ppdiffusers_tome.__main__ import program; program()", "doctor"],
-        cwd=home, capture_output=True, text=True, check=True,
-        env={**inherited, **VARIABLES, "HOME": str(home), "PYTHONPATH": path},
-    )  # fmt: skip
+    code = f"{before}\nfrom ppdiffusers_tome.__main__ import program; program()"
+    environment = {**VARIABLES, "HOME": str(home), "PYTHONPATH": path}
+    done = run_python("-c", code, "doctor", cwd=home, check=True, **environment)
     assert not [word for word in (SECRET, "janedoe", str(ROOT), sys.prefix, platform.node()) if word in done.stdout]
     return done.stdout
 
@@ -109,5 +104,4 @@ def test_report_needs_the_standard_library_alone():
         "import sys; before = set(sys.modules); import ppdiffusers_tome.tools.doctor.environment; "
         "print({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "{'ppdiffusers_tome'}"
+    assert run_python("-c", code, check=True).stdout.strip() == "{'ppdiffusers_tome'}"

@@ -7,6 +7,7 @@ option; otherwise it refuses the option and names it.
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -98,14 +99,10 @@ def list_options(command: str) -> Iterator[tuple[str, list[str]]]:
                 yield option, [option] if action.nargs in (0, "?") else [option, VALUES.get(option, other)]
 
 
-def split(line: str) -> list[str]:
-    return [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line)]
-
-
 @pytest.mark.skipif(paddle.get_device() != "cpu", reason="asks for float16 and xformers as a CPU refuses them")
 @pytest.mark.parametrize("case", CASES)
 def test_every_option_is_used_or_refused(case, plan, capsys):
-    given, asked = split(case), CASES[case]
+    given, asked = shlex.split(case), CASES[case]
     base = plan(given)
     assert isinstance(base, str), capsys.readouterr().err
     dropped = []
@@ -132,18 +129,18 @@ def test_settings_of_merging_are_refused_where_nothing_merges(line, plan, capsys
     for option, words in list_options(line):
         setting = option.replace("--no-", "--")
         if setting in settings:
-            assert plan([*split(line), *words]) == 2
+            assert plan([*shlex.split(line), *words]) == 2
             assert re.search(rf"{setting} |\b{setting[2:].replace('-', '_')}\b", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", ["generate --prompt x", "compare"])
 def test_commands_begin_with_balanced_until_a_setting_is_given(command, plan):
     begins = "ToMeConfig(ratio=0.8888888888888888,"
-    assert begins in plan(split(command))
-    assert begins not in plan(split(f"{command} --tile 16"))
+    assert begins in plan(shlex.split(command))
+    assert begins not in plan(shlex.split(f"{command} --tile 16"))
 
 
 @pytest.mark.parametrize("command", ["generate --prompt x", "visualize"])
 def test_settings_that_others_leave_without_effect_are_refused(command, plan, capsys):
-    assert plan(split(f"{command} --tome-seed 3 --no-rand")) == 2
+    assert plan(shlex.split(f"{command} --tome-seed 3 --no-rand")) == 2
     assert "seed=" in capsys.readouterr().err

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
-import subprocess
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -16,7 +14,7 @@ import psutil
 import pytest
 
 import ppdiffusers_tome
-from environment import python_path
+from environment import python_path, run_python
 from ppdiffusers_tome.machine import count_usable_cores
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
@@ -38,13 +36,6 @@ COMMANDS = tuple(commands.commands())
 GENERATE = ["generate", "--prompt", PROMPT]
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, without the settings that this one may have inherited."""
-    names = ("OMP_NUM_THREADS", "MKL_DEBUG_CPU_TYPE", "GLOG_minloglevel", "PADDLE_LOCAL_SIZE")
-    inherited = {name: value for name, value in os.environ.items() if name not in names}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env={**inherited, **environment})
-
-
 def test_parsing_imports_nothing_slow():
     code = (
         "import sys; from ppdiffusers_tome.tools.cli.program import main\n"
@@ -52,7 +43,7 @@ def test_parsing_imports_nothing_slow():
         "main([]); main(['generte']); main(['generate', '--promt', 'x'])\n"
         f"print('SLOW', *({SLOW!r} & set(sys.modules)))"
     )
-    assert run("-c", code).stdout.splitlines()[-1] == "SLOW"
+    assert run_python("-c", code).stdout.splitlines()[-1] == "SLOW"
 
 
 def test_what_no_cpu_has_is_refused_before_libraries_load_which_print_nothing(tmp_path):
@@ -70,7 +61,7 @@ def test_what_no_cpu_has_is_refused_before_libraries_load_which_print_nothing(tm
         "assert 'paddle' not in sys.modules\n"
         f"assert main({given}) == 0"
     )
-    done = run("-c", code, OMP_NUM_THREADS="1")
+    done = run_python("-c", code, OMP_NUM_THREADS="1")
     errors = done.stderr.splitlines()
     told = [line.partition("error: ")[2].split(": ")[0] for line in errors[: len(refused)]]
     assert told == list(refused.values())
@@ -199,16 +190,17 @@ program.program()
 
 
 def test_process_uses_all_cores_and_keeps_memory_by_default():
-    done, cores = run("-c", SHOW), count_usable_cores()
+    done, cores = run_python("-c", SHOW), count_usable_cores()
     assert done.stdout.splitlines()[0] == f"{cores} 2 True"
     assert done.stderr.endswith("warning: of two lines\n")
     # A terminal that lacks letters is no traceback.
-    done = run("-c", SHOW, "--no-keep-memory", OMP_NUM_THREADS="3", GLOG_minloglevel="0", PYTHONIOENCODING="ascii")
+    asked = dict(OMP_NUM_THREADS="3", GLOG_minloglevel="0", PYTHONIOENCODING="ascii")
+    done = run_python("-c", SHOW, "--no-keep-memory", **asked)
     assert done.stdout.splitlines() == ["3 0 False", "\\u4e00\\u53ea\\u732b.png"]
     shared = {"PADDLE_LOCAL_SIZE": str(2 * cores)}  # ranks share the cores
-    assert run("-c", SHOW, **shared).stdout.split()[0] == "1"
+    assert run_python("-c", SHOW, **shared).stdout.split()[0] == "1"
     shared["PADDLE_LOCAL_SIZE"] = "1"  # of Paddle's launcher, which sets the other variable to 1
-    assert run("-c", SHOW, **shared, OMP_NUM_THREADS="1").stdout.split()[0] == str(cores)
+    assert run_python("-c", SHOW, **shared, OMP_NUM_THREADS="1").stdout.split()[0] == str(cores)
 
 
 def test_a_process_that_cannot_work_says_so_in_one_line(tmp_path):
@@ -222,6 +214,6 @@ def test_a_process_that_cannot_work_says_so_in_one_line(tmp_path):
         (generate, {"HOME": "/proc/nowhere"}, "set HOME to a folder that you may write to"),
         (["-c", doctor, "doctor"], {}, r"standard output cannot be used \(No space left on device\)"),
     ):  # fmt: skip
-        done = run(*command, **environment)
+        done = run_python(*command, **environment)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False)
         assert re.search(words, done.stderr.splitlines()[-1])

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+import tiny
+from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.figures.merging import draw_groups
-from ppdiffusers_tome.tools.generation.models import find_model
+from ppdiffusers_tome.tools.generation.sampling import generate_image
 from ppdiffusers_tome.tools.images import read_settings
 from ppdiffusers_tome.tools.recorder import record_merging
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
@@ -42,14 +44,8 @@ def test_a_sheet_is_written(tmp_path, capsys):
 
 def test_the_groups_are_those_that_merged(tmp_path):
     """The same image generated in Python, and its records."""
-    from ppdiffusers import StableDiffusionPipeline
-
-    from ppdiffusers_tome import apply_tome
-    from ppdiffusers_tome.tools.generation.sampling import generate_image
-
     path = visualize(tmp_path, "--ratio", "0.5")
-    pipe = apply_tome(StableDiffusionPipeline.from_pretrained(str(find_model("photographs").folder)), 0.5)
-    pipe.set_progress_bar_config(disable=True)
+    pipe = apply_tome(tiny.load_photographs(), 0.5)
     with record_merging(pipe) as records:
         image = generate_image(pipe, PROMPT, height=128, width=128, seed=0, steps=2, guidance_scale=1.5)
     column = pixels_of(path)[:, MARGIN + 256 + GAP :][:, :256]
