@@ -213,3 +213,6 @@ class ToMeConfig:
                 f"{did_you_mean(name, PRESETS)}"
             )
         return cls(**PRESETS[name])
+
+
+UNMERGED = ToMeConfig(0.0)  # with which a pipeline is as without ToMe

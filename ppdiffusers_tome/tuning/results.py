@@ -10,11 +10,10 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.bounds import check_type, setting
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, NOISE_HISTORIES, explain_noise_history
 
-UNMERGED = ToMeConfig(0.0)
 # The most advised first, as a run may be stopped.
 CANDIDATES = (
     ToMeConfig(0.0, cache=0.2), *map(ToMeConfig.preset, PRESETS), ToMeConfig(0.5),

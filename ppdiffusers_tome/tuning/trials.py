@@ -10,8 +10,8 @@ import numpy as np
 
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
-from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tuning.results import UNMERGED, Trial
+from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
+from ppdiffusers_tome.tuning.results import Trial
 
 ROUNDS = 3  # so that one in which the machine was busy does not count
 

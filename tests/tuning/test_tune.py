@@ -32,9 +32,10 @@ from ppdiffusers_tome import (
     tune,
 )
 from ppdiffusers_tome.compilation.model import CompiledModel
+from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.tuning.api import read_images
 from ppdiffusers_tome.tuning.measurement import Clock
-from ppdiffusers_tome.tuning.results import CANDIDATES, UNMERGED, conclude, list_candidates
+from ppdiffusers_tome.tuning.results import CANDIDATES, conclude, list_candidates
 from ppdiffusers_tome.tuning.trials import ROUNDS, Run, compute_psnr, try_candidates
 
 PROMPT = dict(**tiny.PROMPT, height=32, width=32, num_inference_steps=2)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.cpu import explain_lack, has_precision
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.settings.text import format_count, shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
@@ -56,7 +56,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
     settings = ImageSettings(
-        model=model, controlnet=controlnet, photo=args.image, tome=ToMeConfig(0.0), height=args.height,
+        model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED, height=args.height,
         width=args.width, steps=steps, guidance_scale=args.guidance_scale, scheduler=args.scheduler, seed=args.seed,
         negative_prompt=args.negative_prompt, dtype=args.dtype, xformers=args.xformers, compile=args.compile,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,

@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import paddle
@@ -12,6 +13,7 @@ import ppdiffusers
 from ppdiffusers_tome.compilation.api import compile_cpu, require_compiler
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, log, warn
+from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation.checks import check_device, check_loaded, check_scheduler, describe_oddities
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.models import (
@@ -23,7 +25,6 @@ from ppdiffusers_tome.tools.generation.models import (
     list_pickles,
 )
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE
-from ppdiffusers_tome.tools.generation.sampling import get_class_labels
 from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS, ImageSettings
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 
@@ -44,7 +45,7 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
-    loaded = LoadedPipeline(pipe, settings, get_class_labels(pipe))
+    loaded = LoadedPipeline(pipe, settings)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=loaded.labels is None)
     check_loaded(loaded)
     oddities: dict[str, None] = {}  # each once, in their order
@@ -59,7 +60,8 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     if settings.compile is not None:
         compile_cpu(pipe, settings.compile)
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
-    return loaded
+    edges = None if settings.photo is None else load_edges(settings.photo, *loaded.size)
+    return replace(loaded, edges=edges)
 
 
 def make_scheduler(name: str, config: Any) -> Any:

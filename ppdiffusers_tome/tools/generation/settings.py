@@ -34,7 +34,7 @@ class ImageSettings:
     steps: int
     guidance_scale: float | None  # None for the default of the pipeline's class
     scheduler: str | None  # of ``SCHEDULERS``; None for the model's
-    seed: int
+    seed: int  # of the first image
     negative_prompt: str | None
     controlnet_scale: float
     dtype: str  # of ``DTYPES``
@@ -62,10 +62,10 @@ class ImageSettings:
         scheduler = SCHEDULERS.get(str(self.scheduler))
         return {**self.model.describe(), "controlnet": control, **own, "scheduler": scheduler}
 
-    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
+    def describe_image(self, prompt: str, seed: int) -> dict[str, Any]:
         """Return all that was asked for of an image as plain values."""
         tome = None if self.tome.changes_nothing else self.tome.to_dict()
-        return {"prompt": prompt, "seed": self.seed + number, "tome": tome, **self.describe()}
+        return {"prompt": prompt, "seed": seed, "tome": tome, **self.describe()}
 
 
 def format_run(run: Mapping[str, Any]) -> str:

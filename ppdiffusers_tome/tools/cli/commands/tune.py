@@ -88,16 +88,15 @@ def _try_settings(
 
     from ppdiffusers_tome.tuning.trials import ROUNDS, Run, try_candidates
 
-    edges = loaded.load_edges()
     log("Ctrl-C keeps what is found")
 
     def run_calls() -> Run:
-        images = [loaded.generate(prompt, number, edges) for number, prompt in enumerate(prompts)]
+        images = [loaded.generate(prompt, seed) for seed, prompt in enumerate(prompts, loaded.settings.seed)]
         pixels, is_disturbed = [np.asarray(each.image) for each in images], any(each.is_disturbed for each in images)
         return Run(sum(each.seconds for each in images), pixels, is_disturbed)
 
     def warm_up(config: ToMeConfig) -> None:
-        loaded.generate(prompts[0], 0, edges, steps=loaded.count_warm_up_steps(config))
+        loaded.generate(prompts[0], loaded.settings.seed, steps=loaded.count_warm_up_steps(config))
 
     with tqdm(total=ROUNDS * (len(candidates) + 1), desc="settings", **choose_bar()) as bar:
         for number, trial in try_candidates(loaded.pipe, candidates, run_calls, warm_up):
