@@ -67,9 +67,9 @@ def tune(
             images += read_images(output)
         return Run(seconds, images, is_disturbed)
 
-    trials: dict[int, Trial] = {}
-    for number, trial in try_candidates(copied_pipe, configs, run, lambda config: run()):
-        trials[number] = trial
+    trials: dict[ToMeConfig, Trial] = {}
+    for trial in try_candidates(copied_pipe, configs, run, lambda config: run()):
+        trials[trial.config] = trial
         on_trial(trial)
     unmerged, *others = trials.values()
     return conclude(pipe, target, unmerged, others)
@@ -86,8 +86,8 @@ def _read_steps(pipe: Any, call: Any) -> int | None:
     parameters = {name: each for run in functions for name, each in inspect.signature(run).parameters.items()}
     unknown = [name for name in call if name not in (*parameters, *_CALLBACKS)]
     if unknown and "output_type" in parameters:  # else a function of the user has taken the place of the pipeline's
-        (name, *_), kind = unknown, type(pipe).__name__
-        raise ToMeTypeError(f"call has {name!r}, which {kind} does not take{did_you_mean(name, parameters)}")
+        suggestion = did_you_mean(unknown[0], parameters)
+        raise ToMeTypeError(f"call has {unknown[0]!r}, which {type(pipe).__name__} does not take{suggestion}")
     arguments = {name: each.default for name, each in parameters.items()} | dict(call)
     if (output_type := arguments.get("output_type", "pil")) != "pil":
         raise ToMeTypeError(f"tune compares PIL images, and the call has output_type={output_type!r}; give 'pil'")

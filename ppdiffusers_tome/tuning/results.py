@@ -22,9 +22,7 @@ CANDIDATES = (
 LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 
 
-def list_candidates(
-    candidates: Iterable[ToMeConfig] | None, steps: Iterable[int | None]
-) -> list[ToMeConfig]:
+def list_candidates(candidates: Iterable[ToMeConfig] | None, steps: Iterable[int | None]) -> list[ToMeConfig]:
     """List the settings to try, by default those that suit the calls.
 
     With few steps none has a cache.

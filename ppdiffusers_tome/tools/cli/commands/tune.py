@@ -54,15 +54,15 @@ def run(args: argparse.Namespace) -> None:
     candidates = list_candidates(given, [settings.steps])
     target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
-    trials: dict[int, Trial] = {}
+    trials: dict[ToMeConfig, Trial] = {}
     with quiet_libraries():
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
         loaded = load_for_prompts(settings, prompts)
         stopped = None
         try:
-            for number, trial in _try_settings(loaded, prompts, candidates):
-                trials[number] = trial
+            for trial in _try_settings(loaded, prompts, candidates):
+                trials[trial.config] = trial
         except KeyboardInterrupt as error:
             if len(trials) < 2:
                 raise
@@ -79,9 +79,7 @@ def run(args: argparse.Namespace) -> None:
         raise stopped
 
 
-def _try_settings(
-    loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig]
-) -> Iterator[tuple[int, Trial]]:
+def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig]) -> Iterator[Trial]:
     """Try the unmerged pipeline and the candidates, and tell of each."""
     import numpy as np
     from tqdm import tqdm
@@ -99,10 +97,10 @@ def _try_settings(
         loaded.generate(prompts[0], loaded.settings.seed, steps=loaded.count_warm_up_steps(config))
 
     with tqdm(total=ROUNDS * (len(candidates) + 1), desc="settings", **choose_bar()) as bar:
-        for number, trial in try_candidates(loaded.pipe, candidates, run_calls, warm_up):
+        for trial in try_candidates(loaded.pipe, candidates, run_calls, warm_up):
             tqdm.write(str(trial), file=sys.stderr)
             bar.update()
-            yield number, trial
+            yield trial
 
 
 def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
