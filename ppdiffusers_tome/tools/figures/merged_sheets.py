@@ -5,7 +5,6 @@ from typing import Any
 
 from PIL import Image
 
-from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.figures.merging import draw_groups
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
@@ -34,9 +33,7 @@ def make_groups_sheet(
         "tokens that did not merge"
     )
     title = Label(run["prompt"], (f"{format_run(run)}, seed {run['seed']}", explanation))
-    method = run["tome"]["method"]  # the settings name it where it is not the default
-    unnamed = (f"method {method}",) if method == ToMeConfig().method else ()
-    columns = [Label("the image", (settings, *unnamed))]
+    columns = [Label("the image", (settings,))]
     columns += [Label(f"{block.denoiser}, level {block.level}", (block.path,)) for block in records]
     return make_sheet(title, columns, rows)
 

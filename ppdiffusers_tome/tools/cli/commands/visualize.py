@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
         for record in records:
             first.setdefault((record.block.denoiser, record.block.level), record.block)
         by_block = {block: [record for record in records if record.block == block] for block in first.values()}
-        run, num_calls = loaded.describe_image(prompt, settings.seed), loaded.count_calls()
-        sheet = make_groups_sheet(image, by_block, num_calls, run, settings.tome.summary)
+        run = loaded.describe_image(prompt, settings.seed)
+        sheet = make_groups_sheet(image, by_block, loaded.count_calls(), run, settings.tome.summary)
         write_image(path, sheet, run)
         print_line(f"{loaded.describe_merging()}\n{path}")
