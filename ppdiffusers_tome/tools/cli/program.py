@@ -46,16 +46,15 @@ def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
     """
     args = None
     try:
-        args = parse(parser, sys.argv[1:] if argv is None else argv)
-        if getattr(args.command, "NEEDS_MODULES", True):
-            require_modules(args.parser.prog.split()[-1])
-        prepare_process(keep_memory=args.keep_memory)
-        with shorten_warnings():
-            args.command.run(args)
+        with suppress(SystemExit):  # of --help and --version
+            args = parse(parser, sys.argv[1:] if argv is None else argv)
+            if getattr(args.command, "NEEDS_MODULES", True):
+                require_modules(args.parser.prog.split()[-1])
+            prepare_process(keep_memory=args.keep_memory)
+            with shorten_warnings():
+                args.command.run(args)
         sys.stdout.flush()
         return OK
-    except SystemExit as stop:  # --help and --version
-        return int(stop.code or OK)
     except BrokenPipeError:  # as with `| head`; results are written before anything is printed
         _drop_output()
         return BROKEN_PIPE

@@ -115,7 +115,11 @@ def _read_demonstration(folder: Path) -> dict[str, Any]:
     path = folder / "demonstration.json"
     if not path.is_file():
         return {}
-    content = json.loads(path.read_bytes())
+    try:
+        content = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} cannot be used ({reason}); mend it: it is like {{\"steps\": 20}}") from error
     found = {name: content[name] for name in _DEMONSTRATED if name in content}
     controlnet = folder / found.pop("controlnet", "")
     if controlnet != folder and controlnet.is_dir():  # the model may have been copied without it

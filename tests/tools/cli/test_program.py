@@ -215,12 +215,13 @@ def test_a_process_that_cannot_work_says_so_in_one_line(tmp_path):
     (tmp_path / "ppdiffusers").mkdir()
     (tmp_path / "ppdiffusers" / "__init__.py").write_text("from huggingface_hub import cached_downlod")
     generate = ["-m", "ppdiffusers_tome", *GENERATE, "--output", str(tmp_path / "out")]
-    doctor = "import sys; sys.stdout = open('/dev/full', 'w'); from ppdiffusers_tome.__main__ import program; program()"
+    full = "import sys; sys.stdout = open('/dev/full', 'w'); from ppdiffusers_tome.__main__ import program; program()"
     for command, environment, words in (
         (generate, {"PYTHONPATH": python_path(tmp_path)},
          r"'cached_downlod' from 'huggingface_hub'.*; ppdiffusers-tome doctor says what to install$"),
         (generate, {"HOME": "/proc/nowhere"}, "set HOME to a folder that you may write to"),
-        (["-c", doctor, "doctor"], {}, r"standard output cannot be used \(No space left on device\)"),
+        (["-c", full, "doctor"], {}, r"standard output cannot be used \(No space left on device\)"),
+        (["-c", full, "--version"], {}, r"standard output cannot be used \(No space left on device\)"),
     ):  # fmt: skip
         done = run(*command, **environment)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False)
