@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = parse_settings(args)
     args.prompt = args.prompt or list(settings.model.prompts)
     configurations = parse_compared(args, settings.steps) if args.ratios or args.configs else [REFERENCE]
-    configurations += [port(ratio, getattr(args, "max_downsample", None)) for ratio in args.port_ratios]
+    configurations += [port(ratio, getattr(args, "tome_max_downsample", None)) for ratio in args.port_ratios]
     configurations += [each for path in args.suite for each in read_suite(path)]
     compare.compare(args, settings, configurations)
     path = args.output / "compare.json"

@@ -16,7 +16,9 @@ def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
     """
     from skimage.segmentation import find_boundaries
 
-    group_of_pixel = _expand_to_pixels(record.groups.reshape(record.grid.height, record.grid.width), image)
+    grid = record.grid
+    rows, columns = _find_tokens_of_pixels(image.height, grid.height), _find_tokens_of_pixels(image.width, grid.width)
+    group_of_pixel = record.groups.reshape(grid.height, grid.width)[rows[:, None], columns]
     flat = group_of_pixel.ravel()
     num_groups = len(record.sizes)
     counts = np.maximum(np.bincount(flat, minlength=num_groups), 1)
@@ -28,14 +30,8 @@ def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
     return Image.fromarray(np.rint(pixels).astype(np.uint8))
 
 
-def _expand_to_pixels(tokens: np.ndarray, image: Image.Image) -> np.ndarray:
-    """Expand a value per token to one per pixel."""
-    rows, columns = _token_of_pixel(image.height, tokens.shape[0]), _token_of_pixel(image.width, tokens.shape[1])
-    return tokens[rows[:, None], columns]
-
-
-def _token_of_pixel(pixels: int, tokens: int) -> np.ndarray:
-    """Return the token that each pixel of a line belongs to."""
+def _find_tokens_of_pixels(pixels: int, tokens: int) -> np.ndarray:
+    """Find the token that each pixel of a line belongs to."""
     # A level halves the grid before it and rounds up, so a token mostly covers a power of two, and the last one less.
     for covered in (2**power for power in range(pixels.bit_length())):
         if -(-pixels // covered) == tokens:

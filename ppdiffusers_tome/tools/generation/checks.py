@@ -131,10 +131,10 @@ def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> No
 
 def check_loaded(loaded: LoadedPipeline) -> None:
     """Refuse settings that a loaded pipeline does not take."""
-    kind, guidance = type(loaded.pipe).__name__, loaded.guidance_scale
+    class_name, guidance = type(loaded.pipe).__name__, loaded.guidance_scale
     if loaded.settings.negative_prompt is not None:
         if "negative_prompt" not in inspect.signature(loaded.pipe.__call__).parameters:
-            raise UserError(f"--negative-prompt has no effect in a {kind}; omit it")
+            raise UserError(f"--negative-prompt has no effect in a {class_name}; omit it")
         if guidance <= 1:
             raise UserError(
                 f"--negative-prompt has no effect at guidance scale {guidance:g}; give a --guidance-scale above 1, or "
@@ -144,7 +144,7 @@ def check_loaded(loaded: LoadedPipeline) -> None:
         return
     for name, pixels, only in zip(("height", "width"), loaded.size, loaded.native_size, strict=True):
         if pixels != only:
-            raise UserError(f"{name} {pixels} is not the size of this {kind}, {only}x{only} pixels; omit it")
+            raise UserError(f"{name} {pixels} is not the size of this {class_name}, {only}x{only} pixels; omit it")
     if guidance > 1 and loaded.labels.num_classes != _NO_CLASS:
         raise UserError(
             f"guidance scale {guidance:g}: a {DIT_PIPELINE} guides with class {_NO_CLASS} as none, which is so with "

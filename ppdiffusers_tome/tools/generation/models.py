@@ -72,9 +72,9 @@ def find_controlnet(name: str) -> ModelSource:
     source = _find(name, "--controlnet", "a ControlNet's", "config.json")
     if source.folder is not None:
         with suppress(ValueError, AttributeError):  # of a damaged config, on which loading has its say
-            kind = json.loads((source.folder / "config.json").read_bytes()).get("_class_name")
-            if kind not in (None, "ControlNetModel"):  # of which ppdiffusers would draw the weights that a folder lacks
-                raise UserError(f"--controlnet {name} holds a {kind}; give a folder of a ControlNetModel")
+            class_name = json.loads((source.folder / "config.json").read_bytes()).get("_class_name")
+            if class_name not in (None, "ControlNetModel"):  # ppdiffusers would draw the weights that a folder lacks
+                raise UserError(f"--controlnet {name} holds a {class_name}; give a folder of a ControlNetModel")
     return source
 
 

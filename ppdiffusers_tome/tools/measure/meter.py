@@ -50,5 +50,5 @@ def _call_counter(name: str) -> int:
     from paddle.base import core
 
     device, _, index = paddle.get_device().partition(":")
-    kind, number = ("device", int(index or 0)) if device == "gpu" else ("host", 0)
-    return getattr(core, f"{kind}_memory_stat_{name}")("Allocated", number)
+    place, number = ("device", int(index or 0)) if device == "gpu" else ("host", 0)
+    return getattr(core, f"{place}_memory_stat_{name}")("Allocated", number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,11 +117,7 @@ def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned:
     required = (("PSNR {:g} dB", target.psnr), ("speed-up {:g}x", target.speedup))
     given = ", ".join(words.format(value) for words, value in required if value is not None)
     results = {"run": run, "target": vars(target), "verdict": tuned.verdict,
-               "config": tuned.best and tuned.config.to_dict(), "unmerged": _to_dict(tuned.unmerged),
-               "trials": [_to_dict(trial) for trial in tuned.trials]}  # fmt: skip
+               "config": tuned.best and tuned.config.to_dict(), "unmerged": asdict(tuned.unmerged),
+               "trials": [asdict(trial) for trial in tuned.trials]}  # fmt: skip
     notes = [format_run(run), f"target: {given}", tuned.verdict]
     Page("Settings that were tried", notes, [table]).write(paths, results)
-
-
-def _to_dict(trial: Trial) -> dict[str, Any]:
-    return {**vars(trial), "config": trial.config.to_dict()}
