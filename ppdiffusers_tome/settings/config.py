@@ -78,11 +78,7 @@ class ToMeConfig:
             object.__setattr__(self, name, value)
 
     def num_merged(self, grid: Grid, progress: float | None = None) -> int:
-        """Count the tokens of a grid that merge.
-
-        Args:
-            grid: the tokens of one image or video.
-            progress: as for ``ratio_at``.
+        """Count the tokens of an image or video that merge, at a progress as for ``ratio_at``.
 
         Returns:
             Those of all frames with a stride over frames (``st``); else those of one frame.
@@ -95,10 +91,9 @@ class ToMeConfig:
         return (grid if self.st > 1 else grid.frame).num_merged(self.ratio_at(progress))
 
     def ratio_at(self, progress: float | None = None) -> float:
-        """Compute the fraction of tokens to merge.
+        """Compute the fraction to merge at a progress of the denoising, 0 to 1.
 
-        Args:
-            progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
+        It may be None unless ``uses_progress``.
         """
         ramp = self._ramp
         if progress is None:

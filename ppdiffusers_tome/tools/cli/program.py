@@ -34,11 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
-    """Run the command that a parser chooses.
-
-    Args:
-        parser: with the defaults of ``add_commands``.
-        argv: the arguments; None for those of the process.
+    """Run the command that a parser of ``add_commands`` chooses.
 
     Returns:
         The exit code: 0; 2 for input that cannot be used (one line on stderr); 130 after Ctrl-C; 141 when the output

@@ -23,13 +23,9 @@ _HELP = {  # of the settings that are not only listed
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add the settings of ``ToMeConfig``.
+    """Add the settings of ``ToMeConfig``, as arguments that are not set where the user omits them.
 
-    Of those but the ratio and ``--config``, options that the user omits set no attribute.
-
-    Args:
-        parser: of the command.
-        default: what its help says stands for the ratio, or preset or file, which are added; None to add neither.
+    With a ``default``, which help names, ``--ratio`` and ``--config`` are added, too.
     """
     group = parser.add_argument_group("token merging")
     if default is not None:

@@ -69,11 +69,7 @@ def format_report(report: Mapping[str, Any]) -> str:
 
 
 def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Explain what is wrong, or may be, a line each.
-
-    Args:
-        imports: what ``try_imports`` returned.
-    """
+    """Explain what is wrong, or may be, after ``try_imports``, a line each."""
     problems = []
     for name, result in imports.items():
         if "error" in result:

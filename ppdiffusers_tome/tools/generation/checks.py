@@ -31,9 +31,7 @@ _NO_CLASS = 1000  # with guidance a DiTPipeline asks for this class as that of n
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:
     """Check the arguments, alone and together, and return settings without merging.
 
-    Args:
-        args: of ``add_image_arguments``.
-        provides_edges: True if edges for a ControlNet may come later.
+    With ``provides_edges`` those for a ControlNet may come later.
     """
     for name in ("height", "width"):
         pixels = getattr(args, name)

@@ -67,12 +67,7 @@ def make_scheduler(name: str, config: Any) -> Any:
 
 
 def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]) -> Any:
-    """Load a pipeline in evaluation mode.
-
-    Args:
-        model, controlnet: of ``find_model`` and ``find_controlnet``.
-        dtype: one of ``DTYPES``; all but float32 on a GPU only.
-    """
+    """Load a pipeline in evaluation mode, in one of ``DTYPES``."""
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
     class_name = _read_class_name(model, guided=controlnet is not None)
     if controlnet is None:
