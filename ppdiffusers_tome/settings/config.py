@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # A number, or a ramp of several, evenly spaced over the denoising and interpolated linearly.
 Ratio = float | Sequence[float]
-LEVELS = (1, 2, 4, 8)
 _STRIDE = "a whole number of tokens, 1 or more, such as 2"
 _PART = "a number, a fraction of the denoising, 0 <= start < end <= 1"
 
@@ -47,7 +46,7 @@ class ToMeConfig:
 
     ratio: Ratio = 0.5
     max_downsample: int | None = setting(
-        None, Integral, "1, 2, 4, 8 or None (the finest level of the model)", among=LEVELS
+        None, Integral, "1, 2, 4, 8 or None (the finest level of the model)", among=(1, 2, 4, 8)
     )
     sx: int = setting(2, Integral, _STRIDE, 1)
     sy: int = setting(2, Integral, _STRIDE, 1)

@@ -13,10 +13,9 @@ from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.commands import commands
-from ppdiffusers_tome.tools.console.extras import require_modules
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
-from ppdiffusers_tome.tools.console.process import prepare_process
+from ppdiffusers_tome.tools.console.process import prepare_process, require_modules
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.version import __version__
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ppdiffusers_tome.cpu import PRECISIONS, has_precision
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tools.console.extras import MODULES
+from ppdiffusers_tome.tools.console.process import MODULES
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
 from ppdiffusers_tome.tools.measure.units import format_bytes

@@ -70,12 +70,14 @@ class ImageSettings:
 
 def format_run(run: Mapping[str, Any]) -> str:
     """Format what ``LoadedPipeline.describe_run`` returns as one line."""
-    ways = {
-        f"ControlNet {(run['controlnet'] or {}).get('model')}": run["controlnet"], "xformers": run["xformers"],
-        f"compiled in {run['compile']}": run["compile"],
-    }  # fmt: skip
-    return (
-        f"{run['model']} model, {run['width']}x{run['height']} pixels, {format_count(run['steps'], 'step')}, "
-        f"{run['scheduler']}, guidance {run['guidance_scale']:g}, {run['dtype']}"
-        + "".join(f", {words}" for words, is_used in ways.items() if is_used)
-    )
+    words = [
+        f"{run['model']} model", f"{run['width']}x{run['height']} pixels", format_count(run["steps"], "step"),
+        run["scheduler"], f"guidance {run['guidance_scale']:g}", run["dtype"],
+    ]  # fmt: skip
+    if run["controlnet"] is not None:
+        words.append(f"ControlNet {run['controlnet']['model']}")
+    if run["xformers"]:
+        words.append("xformers")
+    if run["compile"] is not None:
+        words.append(f"compiled in {run['compile']}")
+    return ", ".join(words)

@@ -22,7 +22,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.console import extras
+from ppdiffusers_tome.tools.console import process
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.console.tome_arguments import get_tome_overrides
 from ppdiffusers_tome.tools.generation import loading
@@ -134,7 +134,7 @@ def test_every_setting_is_an_option():
 
 
 def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, get_error):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "tqdm" else find_spec(name))
+    monkeypatch.setattr(process, "find_spec", lambda name: None if name == "tqdm" else find_spec(name))
     monkeypatch.setattr(generate, "run", lambda args: pytest.fail("work was started"))
     assert get_error(*GENERATE).endswith('pip install ".[cli]" in a clone of the repository')
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.figures.merging import draw_groups
+from ppdiffusers_tome.tools.figures.groups import draw_groups
 from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.images import read_settings
 from ppdiffusers_tome.tools.recorder import record_merging

@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> None:
         )
     (path,) = prepare_folder(args.output, ["visualize.png"], overwrite=args.overwrite)
     with quiet_libraries():
-        from ppdiffusers_tome.tools.figures.merged_sheets import make_groups_sheet
+        from ppdiffusers_tome.tools.figures.groups import make_groups_sheet
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
-        from ppdiffusers_tome.tools.recorder import MergingBlock, record_merging
+        from ppdiffusers_tome.tools.recorder import record_merging
 
         loaded = load_for_prompts(settings, [prompt])
         loaded.apply(settings.tome)
@@ -54,11 +54,7 @@ def run(args: argparse.Namespace) -> None:
             image = loaded.generate(prompt, settings.seed).image
         if not records:
             raise UserError("no block merged tokens into groups, so there is nothing to show; generate a larger image")
-        first: dict[tuple[str, int], MergingBlock] = {}  # of each level
-        for record in records:
-            first.setdefault((record.block.denoiser, record.block.level), record.block)
-        by_block = {block: [record for record in records if record.block == block] for block in first.values()}
         run = loaded.describe_image(prompt, settings.seed)
-        sheet = make_groups_sheet(image, by_block, loaded.count_calls(), run, settings.tome.summary)
+        sheet = make_groups_sheet(image, records, loaded.count_calls(), run, settings.tome.summary)
         write_image(path, sheet, run)
         print_line(f"{loaded.describe_merging()}\n{path}")
