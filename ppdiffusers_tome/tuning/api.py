@@ -71,8 +71,7 @@ def tune(
     for trial in try_candidates(copied_pipe, configs, run, lambda config: run()):
         trials[trial.config] = trial
         on_trial(trial)
-    unmerged, *others = trials.values()
-    return conclude(pipe, target, unmerged, others)
+    return conclude(pipe, target, trials.values())
 
 
 def _read_steps(pipe: Any, call: Any) -> int | None:

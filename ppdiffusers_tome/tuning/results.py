@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from operator import attrgetter
@@ -116,8 +116,9 @@ class Tuned:
         return UNMERGED if self.best is None else self.best.config
 
 
-def conclude(pipe: Any, target: Target, unmerged: Trial, trials: Sequence[Trial]) -> Tuned:
+def conclude(pipe: Any, target: Target, unmerged_first: Iterable[Trial]) -> Tuned:
     """Choose the best trial: with a PSNR the fastest, else the most similar."""
+    unmerged, *trials = unmerged_first
     faster = [trial for trial in trials if trial.speed_up >= LEAST_SPEED_UP]
     rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")
     best = max((trial for trial in faster if target.compute_shortfall(trial) == 0), key=rank, default=None)

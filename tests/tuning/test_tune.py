@@ -76,7 +76,7 @@ TRIALS = [Trial(ToMeConfig(0.1 * number), 2 / speed, speed, SPEEDS[speed]) for n
 
 def find(target: Target, trials: list[Trial] = TRIALS, scheduler: str = "DDIMScheduler") -> Tuned:
     pipe = SimpleNamespace(scheduler=getattr(ppdiffusers, scheduler)())
-    return conclude(pipe, target, UNMERGED_TRIAL, trials)
+    return conclude(pipe, target, [UNMERGED_TRIAL, *trials])
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,11 @@ Nothing here imports Paddle, which takes seconds: help and mistyped arguments ar
 """
 
 import errno
-import io
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.commands import commands
@@ -87,10 +86,3 @@ def _drop_output() -> None:
     """Drop what is left for standard output, or Python would fail."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def program() -> NoReturn:
-    """Run the program and end the process."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may have letters that a terminal lacks
-    sys.exit(main())

@@ -186,7 +186,7 @@ def test_table_in_markdown_and_aligned(capsys):
 SHOW = """
 import os, sys, warnings
 from ppdiffusers_tome import cpu
-from ppdiffusers_tome.tools.cli import program
+from ppdiffusers_tome.__main__ import program
 from ppdiffusers_tome.tools.cli.commands import generate
 def show(args):
     warnings.warn("of two\\nlines")
@@ -194,7 +194,7 @@ def show(args):
     print("\\u4e00\\u53ea\\u732b.png")
 generate.run = show
 sys.argv[1:1] = ["generate"]
-program.program()
+program()
 """
 
 

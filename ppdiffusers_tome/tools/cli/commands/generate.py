@@ -89,9 +89,8 @@ def _generate(settings: ImageSettings, images: Sequence[tuple[Path, str, int]]) 
         write_image(path, generated.image, loaded.describe_image(prompt, seed))
         print_line(f"{path}  {generated.seconds:.2f} s")
         done.append(generated)
-    denoising, peak = (
-        find_highest_peak(getattr(each, name) for each in done) for name in ("denoising_peak_bytes", "peak_bytes")
-    )
+    denoising = find_highest_peak(each.denoising_peak_bytes for each in done)
+    peak = find_highest_peak(each.peak_bytes for each in done)
     memory = f"{format_bytes(get_process_peak())} (of the process)"
     if denoising is not None:
         memory = f"{format_bytes(denoising)} while denoising, {format_bytes(peak)} with decoding ({explain_peak()})"

@@ -68,11 +68,10 @@ def run(args: argparse.Namespace) -> None:
                 raise
             stopped = error
         run = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
-        unmerged, *others = trials.values()
-        tuned = conclude(loaded.pipe, target, unmerged, others)
+        tuned = conclude(loaded.pipe, target, trials.values())
         if stopped is not None:
-            tried = "; ".join(trial.name for trial in others)
-            verdict = f"Stopped with {len(others)} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
+            count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
+            verdict = f"Stopped with {count} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
             tuned = replace(tuned, verdict=verdict)
         _write(paths, run, target, tuned)
     if stopped is not None:
