@@ -77,10 +77,10 @@ class ToMeConfig:
             object.__setattr__(self, name, value)
 
     def num_merged(self, grid: Grid, progress: float | None = None) -> int:
-        """Count the tokens of an image or video that merge, at a progress as for ``ratio_at``.
+        """Count the tokens of an image or video that merge.
 
-        Returns:
-            Those of all frames with a stride over frames (``st``); else those of one frame.
+        With a stride over frames (``st``) they are those of all frames, else those of one. For ``progress`` see
+        ``ratio_at``.
 
         Example:
             >>> from ppdiffusers_tome.merging.grid import Grid

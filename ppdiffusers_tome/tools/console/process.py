@@ -1,4 +1,4 @@
-"""The process of a command: its packages, and its settings, made before Paddle is imported."""
+"""The process of a command: its packages, and settings before Paddle."""
 
 import os
 import sys

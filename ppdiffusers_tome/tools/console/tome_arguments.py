@@ -23,7 +23,7 @@ _HELP = {  # of the settings that are not only listed
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add the settings of ``ToMeConfig``, as arguments that are not set where the user omits them.
+    """Add the settings of ``ToMeConfig``; arguments that the user omits are not set.
 
     With a ``default``, which help names, ``--ratio`` and ``--config`` are added, too.
     """
