@@ -61,11 +61,9 @@ class LoadedPipeline:
 
     @property
     def guidance_scale(self) -> float:
-        """The one of the settings, of a small model, or the pipeline's default."""
+        """The one of the settings, or else the default of the pipeline's class."""
         if self.settings.guidance_scale is not None:
             return self.settings.guidance_scale
-        if self.settings.model.guidance_scale is not None:
-            return self.settings.model.guidance_scale
         return float(inspect.signature(type(self.pipe).__call__).parameters["guidance_scale"].default)
 
     def apply(self, tome: ToMeConfig) -> None:
