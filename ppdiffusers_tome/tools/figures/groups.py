@@ -15,7 +15,7 @@ _HUE_STEP = (5**0.5 - 1) / 2  # of the color wheel, from one group to the next; 
 
 
 def make_groups_sheet(
-    image: Image.Image, records: Sequence[MergeRecord], num_calls: int, run: Mapping[str, Any], settings: str
+    image: Image.Image, records: Sequence[MergeRecord], num_calls: int, made_with: Mapping[str, Any], settings: str
 ) -> Image.Image:
     """Lay out the groups of merged tokens over the image.
 
@@ -25,7 +25,7 @@ def make_groups_sheet(
     blocks: dict[tuple[str, int], MergingBlock] = {}
     for record in records:
         blocks.setdefault((record.block.denoiser, record.block.level), record.block)
-    step = "step" if num_calls == run["steps"] else "call"
+    step = "step" if num_calls == made_with["steps"] else "call"
     rows = []
     for call in sorted({0, (num_calls - 1) // 2, num_calls - 1}):
         of_call = {record.block: record for record in records if record.call == call}
@@ -36,7 +36,7 @@ def make_groups_sheet(
         "outlined: tokens that merged, each group in its mean color and with an outline of its own color; no outline: "
         "tokens that did not merge"
     )
-    title = Label(run["prompt"], (f"{format_run(run)}, seed {run['seed']}", explanation))
+    title = Label(made_with["prompt"], (f"{format_run(made_with)}, seed {made_with['seed']}", explanation))
     labels = [Label(f"{block.denoiser}, level {block.level}", (block.path,)) for block in blocks.values()]
     return make_sheet(title, [Label("the image", (settings,)), *labels], rows)
 

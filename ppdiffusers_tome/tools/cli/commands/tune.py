@@ -67,13 +67,13 @@ def run(args: argparse.Namespace) -> None:
             if len(trials) < 2:
                 raise
             stopped = error
-        run = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
+        made_with = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
         tuned = conclude(loaded.pipe, target, trials.values())
         if stopped is not None:
             count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
             verdict = f"Stopped with {count} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
             tuned = replace(tuned, verdict=verdict)
-        _write(paths, run, target, tuned)
+        _write(paths, made_with, target, tuned)
     if stopped is not None:
         raise stopped
 
@@ -102,7 +102,7 @@ def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Se
             yield trial
 
 
-def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
+def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
     """Write and show the trials, and the settings if any are to be used."""
     if tuned.best is not None:
         write_text(paths[0], tuned.config.to_json())
@@ -115,8 +115,8 @@ def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned:
         table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speed_up:.2f}x", psnr)
     required = (("PSNR {:g} dB", target.psnr), ("speed-up {:g}x", target.speedup))
     given = ", ".join(words.format(value) for words, value in required if value is not None)
-    results = {"run": run, "target": vars(target), "verdict": tuned.verdict,
+    results = {"run": made_with, "target": vars(target), "verdict": tuned.verdict,
                "config": tuned.best and tuned.config.to_dict(), "unmerged": asdict(tuned.unmerged),
                "trials": [asdict(trial) for trial in tuned.trials]}  # fmt: skip
-    notes = [format_run(run), f"target: {given}", tuned.verdict]
+    notes = [format_run(made_with), f"target: {given}", tuned.verdict]
     Page("Settings that were tried", notes, [table]).write(paths, results)

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
             image = loaded.generate(prompt, settings.seed).image
         if not records:
             raise UserError("no block merged tokens into groups, so there is nothing to show; generate a larger image")
-        run = loaded.describe_image(prompt, settings.seed)
-        sheet = make_groups_sheet(image, records, loaded.count_calls(), run, settings.tome.summary)
-        write_image(path, sheet, run)
+        made_with = loaded.describe_image(prompt, settings.seed)
+        sheet = make_groups_sheet(image, records, loaded.count_calls(), made_with, settings.tome.summary)
+        write_image(path, sheet, made_with)
         print_line(f"{loaded.describe_merging()}\n{path}")
