@@ -20,7 +20,6 @@ SMALL_MODELS = Path("examples/models")
 PHOTOGRAPHS = "photographs"  # the commands' default in a clone
 
 _ANY_PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
-_DEMONSTRATED = ("prompts", "steps", "guidance_scale", "controlnet")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -113,15 +112,15 @@ def describe_small_models(index: str) -> str:
 def _read_demonstration(folder: Path) -> dict[str, Any]:
     """Read the fields of ``ModelSource`` that a folder's ``demonstration.json`` has."""
     path = folder / "demonstration.json"
-    if not path.is_file():
-        return {}
     try:
-        content = dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError) as error:
+        content = json.loads(path.read_bytes()) if path.is_file() else {}
+        scale, controlnet = content.get("guidance_scale"), folder / content.get("controlnet", "")
+        return {
+            "prompts": tuple(content.get("prompts", ())), "steps": int(content.get("steps", ModelSource.steps)),
+            "guidance_scale": None if scale is None else float(scale),
+            # The model may have been copied without it.
+            "controlnet": str(controlnet) if controlnet != folder and controlnet.is_dir() else None,
+        }  # fmt: skip
+    except (ValueError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} cannot be used ({reason}); mend it: it is like {{\"steps\": 20}}") from error
-    found = {name: content[name] for name in _DEMONSTRATED if name in content}
-    controlnet = folder / found.pop("controlnet", "")
-    if controlnet != folder and controlnet.is_dir():  # the model may have been copied without it
-        found["controlnet"] = str(controlnet)
-    return found | {"prompts": tuple(found.get("prompts", ()))}
+        raise UserError(f'{path} cannot be used ({reason}); mend it: it is like {{"steps": 20}}') from error
