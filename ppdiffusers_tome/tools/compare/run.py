@@ -65,26 +65,24 @@ class Comparison:
     def _measure_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
         from tqdm import tqdm
 
-        total, kept = len(self.configurations) * len(cases), {case: self._find_kept(case, ledger) for case in cases}
-        remedy, missing = "--overwrite generates all again", total - sum(map(len, kept.values()))
-        if missing < total:
-            print_line(f"kept: {format_count(total - missing, 'image')} of {self.folder}; {remedy}")
+        kept = {case: self._find_kept(case, ledger) for case in cases}
+        missing = [(case, each) for case in cases for each in self.configurations if each.name not in kept[case]]
+        total = len(cases) * len(self.configurations)
+        if len(missing) < total:
+            count = format_count(total - len(missing), "image")
+            print_line(f"kept: {count} of {self.folder}; --overwrite generates all again")
         if missing:
             for name in RESULTS:  # of other images
                 (self.folder / name).unlink(missing_ok=True)
-        with tqdm(total=missing, desc="images", **choose_bar()) as bar:
-            try:
-                for case in cases:
-                    for each in self.configurations:
-                        if each.name not in kept[case]:
-                            kept[case][each.name] = sample = self._measure(each, case, kept[case].get(REFERENCE.name))
-                            ledger.add(case, kept[case])
-                            tqdm.write(f"{case.prompt}, {each.name}: {sample['seconds']:.2f} s", file=sys.stderr)
-                            bar.update()
-            except KeyboardInterrupt:
-                count = format_count(sum(map(len, kept.values())), "image")
-                print_line(f"kept: {count} of {total} in {self.folder}; the same command goes on")
-                raise
+        try:
+            for case, each in tqdm(missing, desc="images", **choose_bar()):
+                kept[case][each.name] = sample = self._measure(each, case, kept[case].get(REFERENCE.name))
+                ledger.add(case, kept[case])
+                tqdm.write(f"{case.prompt}, {each.name}: {sample['seconds']:.2f} s", file=sys.stderr)
+        except KeyboardInterrupt:
+            count = format_count(sum(map(len, kept.values())), "image")
+            print_line(f"kept: {count} of {total} in {self.folder}; the same command goes on")
+            raise
 
     def _find_kept(self, case: Case, ledger: Ledger) -> dict[str, Any]:
         """Find the results of a case whose images are there; forget others."""
@@ -99,14 +97,12 @@ class Comparison:
     def _measure(self, configuration: Configuration, case: Case, unmerged: Mapping[str, Any] | None) -> dict[str, Any]:
         """Generate, keep and measure an image, beside the unmerged one."""
         generated, path = self._generate(configuration, case), case.locate(self.folder, configuration.name)
-        similarity = None
-        if unmerged is not None:
-            similarity = compare_images(read_image(case.locate(self.folder, REFERENCE.name)), generated.image)
         prepare_folder(path.parent, [path.name], overwrite=True)
-        settings = {"configuration": configuration.name, "prompt": case.prompt, "seed": case.seed}
-        write_image(path, generated.image, settings)
-        unmerged_seconds = generated.seconds if unmerged is None else unmerged["seconds"]
-        psnr, ssim = similarity or (None, None)
+        write_image(path, generated.image, {"configuration": configuration.name, **case._asdict()})
+        unmerged_seconds, psnr, ssim = generated.seconds, None, None
+        if unmerged is not None:
+            unmerged_seconds = unmerged["seconds"]
+            psnr, ssim = compare_images(read_image(case.locate(self.folder, REFERENCE.name)), generated.image)
         sample = Sample(
             case.prompt, case.seed, generated.seconds, unmerged_seconds, generated.denoising_peak_bytes,
             generated.peak_bytes, psnr, ssim, generated.is_disturbed,
