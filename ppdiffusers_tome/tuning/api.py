@@ -51,7 +51,7 @@ def tune(
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
-    target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
+    target, steps = Target(psnr, speedup), [_check_call(pipe, each) for each in calls]
     configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
 
     def run() -> Run:
@@ -74,8 +74,8 @@ def tune(
     return conclude(pipe, target, trials.values())
 
 
-def _read_steps(pipe: Any, call: Any) -> int | None:
-    """Return a call's steps, if known; refuse one that would fail."""
+def _check_call(pipe: Any, call: Any) -> int | None:
+    """Refuse a call that would fail; return its steps, if known."""
     if not isinstance(call, Mapping):
         raise ToMeTypeError(
             f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
