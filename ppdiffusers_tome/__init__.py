@@ -28,30 +28,10 @@ _LAZY = {
 }
 
 __all__ = [
-    "AppliedBlocks",
-    "AppliedToMe",
-    "NothingToMergeError",
-    "Target",
-    "ToMeConfig",
-    "ToMeError",
-    "ToMeMixin",
-    "ToMeTypeError",
-    "ToMeValueError",
-    "Trial",
-    "Tuned",
-    "__version__",
-    "apply_tome",
-    "compile_cpu",
-    "get_tome",
-    "install",
-    "prepare_cpu",
-    "remove_tome",
-    "shared_copy",
-    "tune",
-    "uncompile_cpu",
-    "uninstall",
-    "use_tome",
-]
+    "AppliedBlocks", "AppliedToMe", "NothingToMergeError", "Target", "ToMeConfig", "ToMeError", "ToMeMixin",
+    "ToMeTypeError", "ToMeValueError", "Trial", "Tuned", "__version__", "apply_tome", "compile_cpu", "get_tome",
+    "install", "prepare_cpu", "remove_tome", "shared_copy", "tune", "uncompile_cpu", "uninstall", "use_tome",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

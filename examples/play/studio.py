@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
 from ppdiffusers_tome.tools.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.checks import check_loaded, describe_oddities
@@ -54,7 +54,6 @@ class ImageRequest:
 
     loaded: LoadedPipeline
     prompt: str
-    edges: Image.Image | None
     tome: ToMeConfig = field(compare=False)
     warnings: Notes = field(compare=False)
 
@@ -112,9 +111,9 @@ class Studio:
         own = replace(
             base.settings, **{name: form[name] for name in ("seed", "steps", "height", "width")},
             guidance_scale=form["guidance"], controlnet_scale=form["strength"], negative_prompt=negative_prompt or None,
-            tome=ToMeConfig(0.0),
+            tome=UNMERGED,
         )  # fmt: skip
-        loaded = replace(base, settings=own)
+        loaded = replace(base, settings=own, edges=edges)
         calls = loaded.count_calls()  # of some schedulers not one a step
         if tome.ratio == 0 and len(choose_computed_steps(calls, tome.cache)) == calls:
             raise RefusedError("no_change", steps=own.steps, least=MIN_STEPS)
@@ -130,7 +129,7 @@ class Studio:
         if edges is not None and edges.getbbox() is None:
             keys.append("no_edges")
         subjects = ", ".join(own.model.subjects)
-        return ImageRequest(loaded, prompt, edges, tome, [(key, {"subjects": subjects}) for key in keys])
+        return ImageRequest(loaded, prompt, tome, [(key, {"subjects": subjects}) for key in keys])
 
     def _read_settings(self, form: Mapping[str, Any]) -> ToMeConfig:
         preset, cache = form["preset"], form["cache"]
@@ -159,7 +158,7 @@ class Studio:
         last, unmerged = self._last or (None, None)
         is_reused = last == request
         if unmerged is None or not is_reused:
-            unmerged = self._generate(request, None, report)
+            unmerged = self._generate(request, UNMERGED, report)
         self._last = request, unmerged
         report(unmerged)
         merged = self._generate(request, request.tome, report)
@@ -170,20 +169,20 @@ class Studio:
         for name, (count, calls) in request.loaded.count_skipped_calls().items():
             notes.append(("skipped_note", {"denoiser": name, "skipped": count, "calls": calls}))
         notes += [("measured_note", {}), *[("reused_note", {})] * is_reused]
-        return ImagePair(unmerged, merged, request.edges, notes)
+        return ImagePair(unmerged, merged, request.loaded.edges, notes)
 
-    def _generate(self, request: ImageRequest, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
+    def _generate(self, request: ImageRequest, tome: ToMeConfig, report: Report) -> GeneratedImage:
         """Generate and measure an image after a warm-up for new settings."""
-        loaded, edges = request.loaded, request.edges
-        key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
+        loaded, image = request.loaded, (request.prompt, request.loaded.settings.seed)
+        key = (loaded.edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
         # Of programs only some are kept in memory, so that of other settings may be gone.
         if key not in self._warm or loaded.settings.compile is not None:
             count = _count_calls(report, "warm_up", loaded.count_warm_up_steps(tome))
-            loaded.warm_up(tome, request.prompt, 0, edges, after_step=count)
+            loaded.warm_up(tome, *image, after_step=count)
             self._warm.add(key)
         loaded.apply(tome)
-        stage = "unmerged_image" if tome is None else "merged_image"
-        return loaded.generate(request.prompt, 0, edges, after_step=_count_calls(report, stage, loaded.count_calls()))
+        stage = "unmerged_image" if tome.changes_nothing else "merged_image"
+        return loaded.generate(*image, after_step=_count_calls(report, stage, loaded.count_calls()))
 
 
 def drop_controlnet(pipe: Any) -> Any:

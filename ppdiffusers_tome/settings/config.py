@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # A number, or a ramp of several, evenly spaced over the denoising and interpolated linearly.
 Ratio = float | Sequence[float]
-LEVELS = (1, 2, 4, 8)
 _STRIDE = "a whole number of tokens, 1 or more, such as 2"
 _PART = "a number, a fraction of the denoising, 0 <= start < end <= 1"
 
@@ -47,7 +46,7 @@ class ToMeConfig:
 
     ratio: Ratio = 0.5
     max_downsample: int | None = setting(
-        None, Integral, "1, 2, 4, 8 or None (the finest level of the model)", among=LEVELS
+        None, Integral, "1, 2, 4, 8 or None (the finest level of the model)", among=(1, 2, 4, 8)
     )
     sx: int = setting(2, Integral, _STRIDE, 1)
     sy: int = setting(2, Integral, _STRIDE, 1)
@@ -78,14 +77,10 @@ class ToMeConfig:
             object.__setattr__(self, name, value)
 
     def num_merged(self, grid: Grid, progress: float | None = None) -> int:
-        """Count the tokens of a grid that merge.
+        """Count the tokens of an image or video that merge.
 
-        Args:
-            grid: the tokens of one image or video.
-            progress: as for ``ratio_at``.
-
-        Returns:
-            Those of all frames with a stride over frames (``st``); else those of one frame.
+        With a stride over frames (``st``) they are those of all frames, else those of one. For ``progress`` see
+        ``ratio_at``.
 
         Example:
             >>> from ppdiffusers_tome.merging.grid import Grid
@@ -95,10 +90,9 @@ class ToMeConfig:
         return (grid if self.st > 1 else grid.frame).num_merged(self.ratio_at(progress))
 
     def ratio_at(self, progress: float | None = None) -> float:
-        """Compute the fraction of tokens to merge.
+        """Compute the fraction to merge at a progress of the denoising, 0 to 1.
 
-        Args:
-            progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
+        It may be None unless ``uses_progress``.
         """
         ramp = self._ramp
         if progress is None:
@@ -213,3 +207,6 @@ class ToMeConfig:
                 f"{did_you_mean(name, PRESETS)}"
             )
         return cls(**PRESETS[name])
+
+
+UNMERGED = ToMeConfig(0.0)  # with which a pipeline is as without ToMe

@@ -40,17 +40,11 @@ def explain_noise_history(scheduler: str) -> str:
 def choose_computed_steps(
     num_steps: int, cache: float, family: str = UNET, *, predicts_noise: bool = False
 ) -> frozenset[int]:
-    """Choose the steps of a denoising that are computed.
+    """Choose the steps of a denoising that are computed; a fraction ``cache`` is skipped.
 
-    The first and the last are always computed. Where the model predicts noise and the fraction is small, every second
-    step is skipped, late in the denoising. Otherwise the last two are computed, and those between are spread by the
-    density of the family.
-
-    Args:
-        num_steps: of the denoising.
-        cache: the fraction of steps to skip.
-        family: one of ``FAMILIES``.
-        predicts_noise: True of a model that predicts noise, False of one that predicts a velocity or the image.
+    The first and the last are always computed. Where the model predicts noise (others: a velocity, or the image) and
+    the fraction is small, every second step is skipped, late in the denoising. Otherwise the last two are computed, and
+    those between are spread by the density of the family.
 
     Example:
         >>> sorted(choose_computed_steps(20, 0.2, predicts_noise=True))

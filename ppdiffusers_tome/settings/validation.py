@@ -1,7 +1,7 @@
 """Validation of ``ToMeConfig``: types, ranges, and settings that conflict."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field
 from numbers import Real
 from os import PathLike
@@ -26,8 +26,11 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
         if "bounds" in each.metadata:
             values[each.name] = each.metadata["bounds"].check(each.name, values[each.name])
     _check_conflicts(values)
+    unused = [("method", name, reason) for name, reason in METHODS[values["method"]].unsupported_settings.items()]
+    if not values["use_rand"]:
+        unused.append(("use_rand", "seed", "nothing is chosen at random"))
     defaults = {each.name: each.default for each in settings}
-    for other, name, reason in _list_unused(values):
+    for other, name, reason in unused:
         if values[name] != defaults[name]:
             raise ToMeValueError(
                 f"{name}={values[name]!r} has no effect with {other}={values[other]!r}, as {reason}; leave "
@@ -37,18 +40,9 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
     return values
 
 
-def _list_unused(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each setting that leaves another without effect, this one, and why."""
-    for name, reason in METHODS[values["method"]].unsupported_settings.items():
-        yield "method", name, reason
-    if not values["use_rand"]:
-        yield "use_rand", "seed", "nothing is chosen at random"
-
-
 def _check_conflicts(values: Mapping[str, Any]) -> None:
     """Check that settings other than the ratio fit each other."""
     tile, sx, sy, start, end = (values[name] for name in ("tile", "sx", "sy", "start", "end"))
-    layers = ("merge_attn", "merge_crossattn", "merge_mlp")
     if sx * sy * values["st"] == 1:
         raise ToMeValueError(
             "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2"
@@ -60,7 +54,7 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
         )
     if not start < end:
         raise ToMeValueError(f"start={start:g} must be below end={end:g}; both are fractions of the denoising")
-    if not any(values[name] for name in layers):
+    if not (values["merge_attn"] or values["merge_crossattn"] or values["merge_mlp"]):
         raise ToMeValueError(
             "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
             "set at least merge_attn=True, or call remove_tome() to go back to the plain model"

@@ -10,15 +10,7 @@ from ppdiffusers_tome.errors import UserError
 
 
 def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) -> list[Path]:
-    """Make a folder, and check that files can be written there.
-
-    Args:
-        folder: it is made where it does not exist.
-        names: of the files.
-        overwrite: replace existing files.
-
-    Returns:
-        The paths of the files.
+    """Make a folder in which files can be written, and return their paths.
 
     Raises:
         UserError: the folder cannot be written, or it holds something that must not be replaced.

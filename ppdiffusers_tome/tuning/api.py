@@ -51,7 +51,7 @@ def tune(
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
-    target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
+    target, steps = Target(psnr, speedup), [_check_call(pipe, each) for each in calls]
     configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
 
     def run() -> Run:
@@ -67,16 +67,15 @@ def tune(
             images += read_images(output)
         return Run(seconds, images, is_disturbed)
 
-    trials: dict[int, Trial] = {}
-    for number, trial in try_candidates(copied_pipe, configs, run, lambda config: run()):
-        trials[number] = trial
+    trials: dict[ToMeConfig, Trial] = {}
+    for trial in try_candidates(copied_pipe, configs, run, lambda config: run()):
+        trials[trial.config] = trial
         on_trial(trial)
-    unmerged, *others = trials.values()
-    return conclude(pipe, target, unmerged, others)
+    return conclude(pipe, target, trials.values())
 
 
-def _read_steps(pipe: Any, call: Any) -> int | None:
-    """Return a call's steps, if known; refuse one that would fail."""
+def _check_call(pipe: Any, call: Any) -> int | None:
+    """Refuse a call that would fail; return its steps, if known."""
     if not isinstance(call, Mapping):
         raise ToMeTypeError(
             f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
@@ -86,8 +85,8 @@ def _read_steps(pipe: Any, call: Any) -> int | None:
     parameters = {name: each for run in functions for name, each in inspect.signature(run).parameters.items()}
     unknown = [name for name in call if name not in (*parameters, *_CALLBACKS)]
     if unknown and "output_type" in parameters:  # else a function of the user has taken the place of the pipeline's
-        (name, *_), kind = unknown, type(pipe).__name__
-        raise ToMeTypeError(f"call has {name!r}, which {kind} does not take{did_you_mean(name, parameters)}")
+        suggestion = did_you_mean(unknown[0], parameters)
+        raise ToMeTypeError(f"call has {unknown[0]!r}, which {type(pipe).__name__} does not take{suggestion}")
     arguments = {name: each.default for name, each in parameters.items()} | dict(call)
     if (output_type := arguments.get("output_type", "pil")) != "pil":
         raise ToMeTypeError(f"tune compares PIL images, and the call has output_type={output_type!r}; give 'pil'")

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from operator import attrgetter
@@ -10,11 +10,10 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.bounds import check_type, setting
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, NOISE_HISTORIES, explain_noise_history
 
-UNMERGED = ToMeConfig(0.0)
 # The most advised first, as a run may be stopped.
 CANDIDATES = (
     ToMeConfig(0.0, cache=0.2), *map(ToMeConfig.preset, PRESETS), ToMeConfig(0.5),
@@ -23,9 +22,7 @@ CANDIDATES = (
 LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 
 
-def list_candidates(
-    candidates: Iterable[ToMeConfig] | None, steps: Iterable[int | None]
-) -> list[ToMeConfig]:
+def list_candidates(candidates: Iterable[ToMeConfig] | None, steps: Iterable[int | None]) -> list[ToMeConfig]:
     """List the settings to try, by default those that suit the calls.
 
     With few steps none has a cache.
@@ -119,8 +116,9 @@ class Tuned:
         return UNMERGED if self.best is None else self.best.config
 
 
-def conclude(pipe: Any, target: Target, unmerged: Trial, trials: Sequence[Trial]) -> Tuned:
+def conclude(pipe: Any, target: Target, unmerged_first: Iterable[Trial]) -> Tuned:
     """Choose the best trial: with a PSNR the fastest, else the most similar."""
+    unmerged, *trials = unmerged_first
     faster = [trial for trial in trials if trial.speed_up >= LEAST_SPEED_UP]
     rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")
     best = max((trial for trial in faster if target.compute_shortfall(trial) == 0), key=rank, default=None)

@@ -10,8 +10,8 @@ import numpy as np
 
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
-from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tuning.results import UNMERGED, Trial
+from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
+from ppdiffusers_tome.tuning.results import Trial
 
 ROUNDS = 3  # so that one in which the machine was busy does not count
 
@@ -26,37 +26,36 @@ class Run(NamedTuple):
 
 def try_candidates(
     pipe: Any, candidates: Sequence[ToMeConfig], run_calls: Callable[[], Run], warm_up: Callable[[ToMeConfig], object]
-) -> Iterator[tuple[int, Trial]]:
-    """Yield trials with their number, 0 of the unmerged calls, in ``ROUNDS`` rounds.
+) -> Iterator[Trial]:
+    """Yield trials of the unmerged calls and the candidates, in ``ROUNDS`` rounds.
 
-    A trial that comes again has the medians of the rounds so far; speeds are compared within a round. ``run_calls``
+    A trial of the same settings has the medians of the rounds so far; speeds are compared within a round. ``run_calls``
     runs the pipeline from the same noise each time. In the first round ``warm_up`` runs before, as first calls are
     slower, if compiled much slower.
 
     Raises:
         NothingToMergeError: nothing merges with any of them. Some with which nothing merges are left out.
     """
-    runs: dict[int, list[Run]] = {number: [] for number in range(len(candidates) + 1)}
+    runs: dict[ToMeConfig, list[Run]] = {config: [] for config in (UNMERGED, *candidates)}
     refusals: list[NothingToMergeError] = []
     try:
         for _ in range(ROUNDS):
-            for number in [*runs]:
-                config = candidates[number - 1] if number else UNMERGED
+            for config in [*runs]:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", message="ToMe")  # advice about settings that nobody chose
                     try:
-                        apply_config(pipe, config) if number else remove_tome(pipe)
+                        remove_tome(pipe) if config == UNMERGED else apply_config(pipe, config)
                     except NothingToMergeError as error:
                         refusals.append(error)
-                        del runs[number]
+                        del runs[config]
                         continue
-                    if not runs[number]:
+                    if not runs[config]:
                         warm_up(config)
                     run = run_calls()
-                    if runs[number] and run.seconds > 2 * runs[number][0].seconds:
+                    if runs[config] and run.seconds > 2 * runs[config][0].seconds:
                         run = run_calls()  # of many compiled programs the oldest are dropped, and were made again
-                runs[number].append(run._replace(images=()) if runs[number] else run)
-                yield number, _summarize(config, runs[0], runs[number])
+                runs[config].append(run._replace(images=()) if runs[config] else run)
+                yield _summarize(config, runs[UNMERGED], runs[config])
     finally:
         remove_tome(pipe)
     if len(refusals) == len(candidates):

@@ -21,7 +21,7 @@ from benchmarks import pages
 from benchmarks.variants import PORT, apply_port
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import compare
-from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration, parse_compared
+from ppdiffusers_tome.tools.compare.configurations import REFERENCE, Configuration, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.generation.checks import parse_settings
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     settings = parse_settings(args)
     args.prompt = args.prompt or list(settings.model.prompts)
-    configurations = parse_compared(args, settings.steps) if args.ratios or args.configs else [UNMERGED]
-    configurations += [port(ratio, getattr(args, "max_downsample", None)) for ratio in args.port_ratios]
+    configurations = parse_compared(args, settings.steps) if args.ratios or args.configs else [REFERENCE]
+    configurations += [port(ratio, getattr(args, "tome_max_downsample", None)) for ratio in args.port_ratios]
     configurations += [each for path in args.suite for each in read_suite(path)]
     compare.compare(args, settings, configurations)
     path = args.output / "compare.json"
@@ -61,8 +61,7 @@ class Contender(Configuration):
         if self.contender != PORT:
             super().apply(loaded)
             return
-        assert self.tome is not None
-        UNMERGED.apply(loaded)  # which removes the port, too; of its settings only two are those of ``ToMeConfig``
+        REFERENCE.apply(loaded)  # which removes the port, too; of its settings only two are those of ``ToMeConfig``
         apply_port(loaded.pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
 
 
@@ -96,7 +95,7 @@ def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration],
     for number in range(len(rows[0]["samples"])):
         for row in rows:
             configuration, sample = by_name[row["configuration"]["name"]], row["samples"][number]
-            image = sample["prompt"], sample["seed"] - loaded.settings.seed, None
+            image = sample["prompt"], sample["seed"]
             configuration.apply(loaded)
             if number == 0:
                 loaded.generate(*image, steps=1)  # the first image of a configuration is slower
@@ -104,11 +103,11 @@ def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration],
                 loaded.generate(*image, steps=configuration.steps)
             sample["block_seconds"] = {str(level): value for level, value in by_level.items()}
             seconds[configuration.name].append(sum(by_level[level] for level in levels))
-    UNMERGED.apply(loaded)
+    REFERENCE.apply(loaded)
     for row in rows:
         own = seconds[row["configuration"]["name"]]
         row["block_seconds"] = asdict(Median.from_values(own))
-        speed_ups = [slow / fast for slow, fast in zip(seconds[UNMERGED.name], own, strict=True)]
+        speed_ups = [slow / fast for slow, fast in zip(seconds[REFERENCE.name], own, strict=True)]
         row["block_speed_up"] = asdict(Median.from_values(speed_ups))
     found["levels"] = levels
 
@@ -153,7 +152,7 @@ def find_merging_levels(pipe: Any, configurations: Sequence[Configuration]) -> l
     from ppdiffusers_tome.patching.models import list_models
 
     models = [find_blocks(model) for _, model in list_models(pipe)]
-    configs = [each.tome for each in configurations if each.tome is not None]
+    configs = [each.tome for each in configurations if not each.tome.changes_nothing]
     return sorted({block.level for config in configs for blocks in models for block in select_blocks(blocks, config)})
 
 

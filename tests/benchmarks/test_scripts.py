@@ -14,7 +14,7 @@ import tiny
 from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhead, results_page, windows
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.compare.configurations import REFERENCE, Configuration
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
 pytestmark = pytest.mark.once
@@ -82,7 +82,7 @@ def test_windows_times_layers(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "configuration", [UNMERGED, fidelity.port(0.5), Configuration("merged", ToMeConfig())], ids=lambda each: each.name
+    "configuration", [REFERENCE, fidelity.port(0.5), Configuration("merged", ToMeConfig())], ids=lambda each: each.name
 )
 def test_the_clock_of_blocks_covers_all_their_hooks(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ from PIL import Image
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError, UserError
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.tools.edges import detect_edges, fit_image, load_edges, read_photo_file
-from ppdiffusers_tome.tools.figures.merging import draw_groups
+from ppdiffusers_tome.tools.figures.groups import draw_groups
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
 from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock

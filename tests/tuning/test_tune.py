@@ -32,9 +32,10 @@ from ppdiffusers_tome import (
     tune,
 )
 from ppdiffusers_tome.compilation.model import CompiledModel
+from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.tuning.api import read_images
 from ppdiffusers_tome.tuning.measurement import Clock
-from ppdiffusers_tome.tuning.results import CANDIDATES, UNMERGED, conclude, list_candidates
+from ppdiffusers_tome.tuning.results import CANDIDATES, conclude, list_candidates
 from ppdiffusers_tome.tuning.trials import ROUNDS, Run, compute_psnr, try_candidates
 
 PROMPT = dict(**tiny.PROMPT, height=32, width=32, num_inference_steps=2)
@@ -75,7 +76,7 @@ TRIALS = [Trial(ToMeConfig(0.1 * number), 2 / speed, speed, SPEEDS[speed]) for n
 
 def find(target: Target, trials: list[Trial] = TRIALS, scheduler: str = "DDIMScheduler") -> Tuned:
     pipe = SimpleNamespace(scheduler=getattr(ppdiffusers, scheduler)())
-    return conclude(pipe, target, UNMERGED_TRIAL, trials)
+    return conclude(pipe, target, [UNMERGED_TRIAL, *trials])
 
 
 @pytest.mark.parametrize(
@@ -139,11 +140,11 @@ class TestOnAPipeline:
     def test_trials_come_one_by_one_beside_the_unmerged_call(self, capsys):
         told: list[Trial] = []
         found = tune_with(ToMeConfig(0), MILD, STRONG, ToMeConfig(0.5, st=2), psnr=1, on_trial=told.append)
-        settings = [ToMeConfig(0), ToMeConfig(0), MILD, STRONG]  # unmerged first; the last does not fit
+        settings = [ToMeConfig(0), MILD, STRONG]  # unmerged first, and once; the last does not fit
         assert [trial.config for trial in told] == settings * ROUNDS
         assert told[-len(settings) :] == [found.unmerged, *found.trials]
-        same, nothing, mild, strong = (trial.psnr for trial in (found.unmerged, *found.trials))
-        assert math.inf == same == nothing > mild > strong > 1
+        same, mild, strong = (trial.psnr for trial in (found.unmerged, *found.trials))
+        assert math.inf == same > mild > strong > 1
         assert found.unmerged.speed_up == 1
         assert not capsys.readouterr().out
 
@@ -258,9 +259,10 @@ class TestTurns:
     def find_speed_up(self, seconds: list[float]) -> float:
         pixels = [np.zeros((2, 2, 3), np.uint8)]
         given = iter(seconds)
-        trials = dict(try_candidates(tiny.small_unet(), [MILD], lambda: Run(next(given), pixels), lambda config: None))
-        assert trials[0].speed_up == 1
-        return trials[1].speed_up
+        trials = try_candidates(tiny.small_unet(), [MILD], lambda: Run(next(given), pixels), lambda config: None)
+        *_, unmerged, mild = trials
+        assert unmerged.speed_up == 1
+        return mild.speed_up
 
     def test_a_round_in_which_the_machine_was_busy_does_not_count(self):
         assert self.find_speed_up([5, 2, 2.8, 2, 2.8, 2]) == 1.4

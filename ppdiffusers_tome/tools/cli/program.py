@@ -4,19 +4,17 @@ Nothing here imports Paddle, which takes seconds: help and mistyped arguments ar
 """
 
 import errno
-import io
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.commands import commands
-from ppdiffusers_tome.tools.console.extras import require_modules
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
-from ppdiffusers_tome.tools.console.process import prepare_process
+from ppdiffusers_tome.tools.console.process import prepare_process, require_modules
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.version import __version__
 
@@ -34,11 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
-    """Run the command that a parser chooses.
-
-    Args:
-        parser: with the defaults of ``add_commands``.
-        argv: the arguments; None for those of the process.
+    """Run the command that a parser of ``add_commands`` chooses.
 
     Returns:
         The exit code: 0; 2 for input that cannot be used (one line on stderr); 130 after Ctrl-C; 141 when the output
@@ -46,16 +40,15 @@ def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
     """
     args = None
     try:
-        args = parse(parser, sys.argv[1:] if argv is None else argv)
-        if getattr(args.command, "NEEDS_MODULES", True):
-            require_modules(args.parser.prog.split()[-1])
-        prepare_process(keep_memory=args.keep_memory)
-        with shorten_warnings():
-            args.command.run(args)
+        with suppress(SystemExit):  # of --help and --version
+            args = parse(parser, sys.argv[1:] if argv is None else argv)
+            if getattr(args.command, "NEEDS_MODULES", True):
+                require_modules(args.parser.prog.split()[-1])
+            prepare_process(keep_memory=args.keep_memory)
+            with shorten_warnings():
+                args.command.run(args)
         sys.stdout.flush()
         return OK
-    except SystemExit as stop:  # --help and --version
-        return int(stop.code or OK)
     except BrokenPipeError:  # as with `| head`; results are written before anything is printed
         _drop_output()
         return BROKEN_PIPE
@@ -93,10 +86,3 @@ def _drop_output() -> None:
     """Drop what is left for standard output, or Python would fail."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def program() -> NoReturn:
-    """Run the program and end the process."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may have letters that a terminal lacks
-    sys.exit(main())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.text import format_count, format_setting
 from ppdiffusers_tome.tools.console.tome_arguments import (
     DEFAULT_PRESET,
@@ -30,7 +30,7 @@ class Configuration:
     """One of the configurations that are compared."""
 
     name: str  # unique in a comparison
-    tome: ToMeConfig | None = None  # None for the unmerged pipeline
+    tome: ToMeConfig = UNMERGED
     steps: int | None = None  # where they are fewer than those of all others
 
     def apply(self, loaded: LoadedPipeline) -> None:
@@ -39,10 +39,10 @@ class Configuration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""
-        return {**vars(self), "tome": None if self.tome is None else self.tome.to_dict()}
+        return {**vars(self), "tome": None if self.tome.changes_nothing else self.tome.to_dict()}
 
 
-UNMERGED = Configuration("unmerged")  # with which all others are compared
+REFERENCE = Configuration("unmerged")  # with which all others are compared
 
 
 def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     configs = [combine_settings(None, {**overrides, "ratio": ratio}) for ratio in ratios]
     compared = [Configuration(config.summary, config) for config in configs if not config.changes_nothing]
     compared += [_read_config(path, overrides) for path in paths]
-    refuse_conflicts(args, [each.tome for each in compared if each.tome is not None])
+    refuse_conflicts(args, [each.tome for each in compared])
     if overrides and not compared:
         raise UserError(f"{name_option(next(iter(overrides)))} has no effect without ratios; give --ratios, too")
     for number in args.fewer_steps:
@@ -79,7 +79,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     if not compared:
         raise UserError("nothing is to be compared with the unmerged pipeline; give --ratios, such as --ratios 0.5")
     by_name: dict[str, Configuration] = {}
-    for each in (UNMERGED, *compared):
+    for each in (REFERENCE, *compared):
         if by_name.setdefault(each.name, each) != each:
             raise UserError(
                 f"two different configurations are called {each.name!r}; rename one of the files of --configs"

@@ -45,8 +45,8 @@ class Row:
         values = {
             "seconds": [sample.seconds for sample in self.samples],
             "speed_up": [sample.unmerged_seconds / sample.seconds for sample in self.samples],
-            "psnr_db": [sample.similarity.psnr for sample in self.samples if sample.similarity is not None],
-            "ssim": [sample.similarity.ssim for sample in self.samples if sample.similarity is not None],
+            "psnr_db": [sample.psnr_db for sample in self.samples if sample.psnr_db is not None],
+            "ssim": [sample.ssim for sample in self.samples if sample.ssim is not None],
         }
         return {measure: Median.from_values(of_images) for measure, of_images in values.items() if of_images}
 

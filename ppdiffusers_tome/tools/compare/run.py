@@ -6,27 +6,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.compare.configurations import REFERENCE, Configuration
 from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.checks import check_scheduler
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+from ppdiffusers_tome.tools.generation.loaded_pipeline import GeneratedImage, LoadedPipeline
 from ppdiffusers_tome.tools.images import read_image, write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import GeneratedImage
 
 RESULTS = ("compare.png", "compare.md", "compare.json")  # made of the images and the ledger
 
@@ -42,7 +37,6 @@ class Comparison:
     loaded: LoadedPipeline
     configurations: Sequence[Configuration]  # the unmerged pipeline first
     folder: Path  # of the results
-    edges: Image.Image | None = None
     _warmed_up: set[str] = field(default_factory=set)
 
     def run(self, cases: Sequence[Case], *, overwrite: bool) -> Report:
@@ -71,32 +65,30 @@ class Comparison:
     def _measure_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
         from tqdm import tqdm
 
-        total, kept = len(self.configurations) * len(cases), {case: self._find_kept(case, ledger) for case in cases}
-        remedy, missing = "--overwrite generates all again", total - sum(map(len, kept.values()))
-        if missing < total:
-            print_line(f"kept: {format_count(total - missing, 'image')} of {self.folder}; {remedy}")
+        kept = {case: self._find_kept(case, ledger) for case in cases}
+        missing = [(case, each) for case in cases for each in self.configurations if each.name not in kept[case]]
+        total = len(cases) * len(self.configurations)
+        if len(missing) < total:
+            count = format_count(total - len(missing), "image")
+            print_line(f"kept: {count} of {self.folder}; --overwrite generates all again")
         if missing:
             for name in RESULTS:  # of other images
                 (self.folder / name).unlink(missing_ok=True)
-        with tqdm(total=missing, desc="images", **choose_bar()) as bar:
-            try:
-                for case in cases:
-                    for each in self.configurations:
-                        if each.name not in kept[case]:
-                            kept[case][each.name] = sample = self._measure(each, case, kept[case].get(UNMERGED.name))
-                            ledger.add(case, kept[case])
-                            tqdm.write(f"{case.prompt}, {each.name}: {sample['seconds']:.2f} s", file=sys.stderr)
-                            bar.update()
-            except KeyboardInterrupt:
-                count = format_count(sum(map(len, kept.values())), "image")
-                print_line(f"kept: {count} of {total} in {self.folder}; the same command goes on")
-                raise
+        try:
+            for case, each in tqdm(missing, desc="images", **choose_bar()):
+                kept[case][each.name] = sample = self._measure(each, case, kept[case].get(REFERENCE.name))
+                ledger.add(case, kept[case])
+                tqdm.write(f"{case.prompt}, {each.name}: {sample['seconds']:.2f} s", file=sys.stderr)
+        except KeyboardInterrupt:
+            count = format_count(sum(map(len, kept.values())), "image")
+            print_line(f"kept: {count} of {total} in {self.folder}; the same command goes on")
+            raise
 
     def _find_kept(self, case: Case, ledger: Ledger) -> dict[str, Any]:
         """Find the results of a case whose images are there; forget others."""
         found = dict(ledger[case]) if case in ledger else {}
         kept = {name: found[name] for name in found if case.locate(self.folder, name).is_file()}
-        if UNMERGED.name not in kept:  # with which the others were compared
+        if REFERENCE.name not in kept:  # with which the others were compared
             kept = {}
         if kept != found:
             ledger.add(case, kept)
@@ -105,14 +97,12 @@ class Comparison:
     def _measure(self, configuration: Configuration, case: Case, unmerged: Mapping[str, Any] | None) -> dict[str, Any]:
         """Generate, keep and measure an image, beside the unmerged one."""
         generated, path = self._generate(configuration, case), case.locate(self.folder, configuration.name)
-        similarity = None
-        if unmerged is not None:
-            similarity = compare_images(read_image(case.locate(self.folder, UNMERGED.name)), generated.image)
         prepare_folder(path.parent, [path.name], overwrite=True)
-        settings = {"configuration": configuration.name, "prompt": case.prompt, "seed": case.seed}
-        write_image(path, generated.image, settings)
-        unmerged_seconds = generated.seconds if unmerged is None else unmerged["seconds"]
-        psnr, ssim = similarity or (None, None)
+        write_image(path, generated.image, {"configuration": configuration.name, **case._asdict()})
+        unmerged_seconds, psnr, ssim = generated.seconds, None, None
+        if unmerged is not None:
+            unmerged_seconds = unmerged["seconds"]
+            psnr, ssim = compare_images(read_image(case.locate(self.folder, REFERENCE.name)), generated.image)
         sample = Sample(
             case.prompt, case.seed, generated.seconds, unmerged_seconds, generated.denoising_peak_bytes,
             generated.peak_bytes, psnr, ssim, generated.is_disturbed,
@@ -120,10 +110,9 @@ class Comparison:
         return asdict(sample)
 
     def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:
-        image = case.prompt, case.seed - self.loaded.settings.seed, self.edges
         # The first image of a configuration is slower. Of programs only some are kept in memory, so one may be gone.
         if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
-            self.loaded.warm_up(configuration.tome, *image)
+            self.loaded.warm_up(configuration.tome, *case)
             self._warmed_up.add(configuration.name)
         configuration.apply(self.loaded)
-        return self.loaded.generate(*image, steps=configuration.steps)
+        return self.loaded.generate(*case, steps=configuration.steps)

@@ -42,14 +42,7 @@ def add_commands(parser: Parser, commands: Mapping[str, ModuleType]) -> None:
 
 
 def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the program's arguments.
-
-    Returns:
-        Also the module of the chosen command, ``command``.
-
-    Raises:
-        UserError: an argument is not known, or no command was given.
-    """
+    """Parse the program's arguments; ``command`` is the module of the chosen command."""
     args, unknown = parser.parse_known_args(arguments)
     chosen: Parser = args.parser
     if unknown:

@@ -1,10 +1,24 @@
-"""Settings of the process, made before Paddle is imported."""
+"""The process of a command: its packages, and settings before Paddle."""
 
 import os
 import sys
+from importlib.util import find_spec
 
 from ppdiffusers_tome.cpu import prepare_cpu
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.machine import count_usable_cores
+
+MODULES = ("matplotlib", "packaging", "PIL", "psutil", "skimage", "tqdm")  # which the extra ``cli`` installs
+
+
+def require_modules(command: str) -> None:
+    """Raise a ``UserError`` if a package that commands need is missing."""
+    missing = [module for module in MODULES if find_spec(module) is None]
+    if missing:
+        raise UserError(
+            f"{command} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
+            f'pip install ".[cli]" in a clone of the repository'
+        )
 
 
 def prepare_process(*, keep_memory: bool) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.combine import UNSET, combine_settings
+from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
 
 DEFAULT_PRESET = "balanced"  # the preset where no setting of merging is given
 # Options that are not called like their setting: `--seed` is the image's.
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
-_ATTRIBUTES = {each.name: each.name for each in fields(ToMeConfig)} | {"seed": "tome_seed"}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
     "cache": "fraction of the steps to predict",
@@ -24,13 +23,9 @@ _HELP = {  # of the settings that are not only listed
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add the settings of ``ToMeConfig``.
+    """Add the settings of ``ToMeConfig``; arguments that the user omits are not set.
 
-    Of those but the ratio and ``--config``, options that the user omits set no attribute.
-
-    Args:
-        parser: of the command.
-        default: what its help says stands for the ratio, or preset or file, which are added; None to add neither.
+    With a ``default``, which help names, ``--ratio`` and ``--config`` are added, too.
     """
     group = parser.add_argument_group("token merging")
     if default is not None:
@@ -47,7 +42,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
         if field.name not in _HELP:
             listed.append(option.replace("--", "--[no-]") if field.type == "bool" else option)
         group.add_argument(
-            option, dest=_ATTRIBUTES[field.name], default=argparse.SUPPRESS,
+            option, dest=f"tome_{field.name}", default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
         )  # fmt: skip
     group.title = textwrap.fill(f"token merging, also {' '.join(listed)}", 76, break_on_hyphens=False)
@@ -82,13 +77,13 @@ def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) ->
 
 def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of token merging that are options, without the ratio."""
-    given = {name: getattr(args, attribute, UNSET) for name, attribute in _ATTRIBUTES.items() if name != "ratio"}
-    return {name: value for name, value in given.items() if value is not UNSET}
+    given = vars(args)
+    return {name: given[f"tome_{name}"] for name in vars(ToMeConfig()) if f"tome_{name}" in given}
 
 
 def _parse_value(text: str) -> Any:
     """Return the value of a text, which ``ToMeConfig`` checks."""
-    for kind in (int, float):
+    for number_type in (int, float):
         with suppress(ValueError):
-            return kind(text)
+            return number_type(text)
     return None if text == "none" else text

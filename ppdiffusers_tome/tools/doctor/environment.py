@@ -14,7 +14,7 @@ from typing import Any
 
 from ppdiffusers_tome.machine import PRECISIONS, has_precision
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tools.console.extras import MODULES
+from ppdiffusers_tome.tools.console.process import MODULES
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_processor, find_version
 from ppdiffusers_tome.tools.measure.units import format_bytes
@@ -69,11 +69,7 @@ def format_report(report: Mapping[str, Any]) -> str:
 
 
 def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Explain what is wrong, or may be, a line each.
-
-    Args:
-        imports: what ``try_imports`` returned.
-    """
+    """Explain what is wrong, or may be, after ``try_imports``, a line each."""
     problems = []
     for name, result in imports.items():
         if "error" in result:

@@ -21,11 +21,9 @@ _IMPORTERS = (__file__, importlib.__file__)
 
 
 def try_imports() -> Iterator[tuple[str, dict[str, str]]]:
-    """Import ``STEPS`` up to the first failure.
+    """Import ``STEPS`` up to the first failure, and describe each.
 
-    Yields:
-        Each step with its ``version``, or an ``error`` of one line without private paths; for Paddle also its build and
-        devices.
+    It has a ``version``, or an ``error`` of one line without private paths, and Paddle also its build and devices.
     """
     for step in STEPS:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,36 +51,20 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
     from matplotlib.figure import Figure
 
     width, height = _compute_cell_size(rows[0][1][0].image)
-    font_size, column_step = max(14, width // 20), width + _GAP
-    page_width, y = len(columns) * column_step - _GAP, float(_MARGIN)
+    font_size = max(14, width // 20)
+    lefts = [_MARGIN + number * (width + _GAP) for number in range(len(columns))]
+    page_width = lefts[-1] + width - _MARGIN
     images: list[tuple[int, int, Image.Image]] = []
     with _use_fonts():
         figure = Figure(dpi=_DPI)
-
-        def add_labels(labels: Sequence[Label], scale: float, width: int) -> None:
-            """Add labels side by side, with titles larger by ``scale``."""
-            nonlocal y
-            bottoms = [y]
-            for number, label in enumerate(labels):
-                bottom = y
-                for text, size, color in ((label.title, scale, _INK), *((line, 1.0, _FAINT) for line in label.lines)):
-                    for line in _wrap(figure, text, font_size * size * 72 / _DPI, width):
-                        line.set(x=_MARGIN + number * column_step, y=bottom, color=color, va="top")
-                        bottom += font_size * size * _LINE_HEIGHT
-                bottoms.append(bottom)
-            y = max(bottoms)
-
-        add_labels([title], 1.5, page_width)
-        y += font_size / 2
-        add_labels(columns, 1.2, width)
+        add_labels = partial(_add_labels, figure, lefts, font_size)
+        y = add_labels([title], 1.5, page_width, _MARGIN) + font_size / 2
+        y = add_labels(columns, 1.2, width, y)
         for prompt, cells in rows:
-            y += font_size
-            add_labels([Label(prompt)], 1.0, page_width)
+            y = add_labels([Label(prompt)], 1.0, page_width, y + font_size)
             top = round(y + font_size / 5)
-            for number, cell in enumerate(cells):
-                images.append((_MARGIN + number * column_step, top, _resize(cell.image, width, height)))
-            y = top + height + font_size / 5
-            add_labels([Label("", (cell.caption,)) for cell in cells], 1.0, width)
+            images += [(left, top, _resize(cell.image, width, height)) for left, cell in zip(lefts, cells, strict=True)]
+            y = add_labels([Label("", (cell.caption,)) for cell in cells], 1.0, width, top + height + font_size / 5)
         sheet_width, sheet_height = page_width + 2 * _MARGIN, round(y) + _MARGIN
         figure.set_size_inches(sheet_width / _DPI, sheet_height / _DPI)
         for line in figure.texts:
@@ -89,6 +74,21 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
     for left, top, image in images:
         sheet.paste(image, (left, top))
     return sheet
+
+
+def _add_labels(
+    figure: Figure, lefts: Sequence[int], font_size: int, labels: Sequence[Label], scale: float, width: int, top: float
+) -> float:
+    """Add labels side by side, with titles larger by ``scale``; return where they end."""
+    bottoms = [top]
+    for left, label in zip(lefts, labels, strict=False):
+        bottom = top
+        for text, size, color in ((label.title, scale, _INK), *((line, 1.0, _FAINT) for line in label.lines)):
+            for line in _wrap(figure, text, font_size * size * 72 / _DPI, width):
+                line.set(x=left, y=bottom, color=color, va="top")
+                bottom += font_size * size * _LINE_HEIGHT
+        bottoms.append(bottom)
+    return max(bottoms)
 
 
 def _wrap(figure: Figure, text: str, points: float, width: int) -> list[Text]:

@@ -18,7 +18,6 @@ def add_image_arguments(
     """Add all that an image depends on but token merging.
 
     Args:
-        parser: of the command.
         several, file: whether there may be several prompts, and a file of them.
         several_seeds: whether each prompt may have several seeds.
         photo: whether there may be a photo, whose edges guide.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.machine import explain_lack, has_precision
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.settings.text import format_count, shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
@@ -31,9 +31,7 @@ _NO_CLASS = 1000  # with guidance a DiTPipeline asks for this class as that of n
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:
     """Check the arguments, alone and together, and return settings without merging.
 
-    Args:
-        args: of ``add_image_arguments``.
-        provides_edges: True if edges for a ControlNet may come later.
+    With ``provides_edges`` those for a ControlNet may come later.
     """
     for name in ("height", "width"):
         pixels = getattr(args, name)
@@ -41,14 +39,15 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
             nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
             raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
     model = find_model(args.model)
-    steps = args.steps if args.steps is not None else model.steps
+    steps = model.steps if args.steps is None else args.steps
+    guidance_scale = model.guidance_scale if args.guidance_scale is None else args.guidance_scale
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
     if args.negative_prompt is not None:
         check_text("--negative-prompt", args.negative_prompt)
     for name, scale, usual in (
-        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", args.guidance_scale, "7.5"),
+        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", guidance_scale, "7.5"),
     ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
@@ -56,8 +55,8 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
     settings = ImageSettings(
-        model=model, controlnet=controlnet, photo=args.image, tome=ToMeConfig(0.0), height=args.height,
-        width=args.width, steps=steps, guidance_scale=args.guidance_scale, scheduler=args.scheduler, seed=args.seed,
+        model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED, height=args.height,
+        width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
         negative_prompt=args.negative_prompt, dtype=args.dtype, xformers=args.xformers, compile=args.compile,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
     )  # fmt: skip
@@ -131,10 +130,10 @@ def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> No
 
 def check_loaded(loaded: LoadedPipeline) -> None:
     """Refuse settings that a loaded pipeline does not take."""
-    kind, guidance = type(loaded.pipe).__name__, loaded.guidance_scale
+    class_name, guidance = type(loaded.pipe).__name__, loaded.guidance_scale
     if loaded.settings.negative_prompt is not None:
         if "negative_prompt" not in inspect.signature(loaded.pipe.__call__).parameters:
-            raise UserError(f"--negative-prompt has no effect in a {kind}; omit it")
+            raise UserError(f"--negative-prompt has no effect in a {class_name}; omit it")
         if guidance <= 1:
             raise UserError(
                 f"--negative-prompt has no effect at guidance scale {guidance:g}; give a --guidance-scale above 1, or "
@@ -144,7 +143,7 @@ def check_loaded(loaded: LoadedPipeline) -> None:
         return
     for name, pixels, only in zip(("height", "width"), loaded.size, loaded.native_size, strict=True):
         if pixels != only:
-            raise UserError(f"{name} {pixels} is not the size of this {kind}, {only}x{only} pixels; omit it")
+            raise UserError(f"{name} {pixels} is not the size of this {class_name}, {only}x{only} pixels; omit it")
     if guidance > 1 and loaded.labels.num_classes != _NO_CLASS:
         raise UserError(
             f"guidance scale {guidance:g}: a {DIT_PIPELINE} guides with class {_NO_CLASS} as none, which is so with "

@@ -15,10 +15,9 @@ from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation.checks import check_scheduler
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
-from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
+from ppdiffusers_tome.tools.generation.sampling import generate_image, get_class_labels, get_native_size
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.meter import Meter
@@ -42,7 +41,12 @@ class LoadedPipeline:
 
     pipe: Any  # without ToMe until ``apply``
     settings: ImageSettings  # with which it was loaded; those of an image alone may be others
-    labels: ClassLabels | None = None  # None for a pipeline with prompts
+    edges: Image.Image | None = None  # which guide a ControlNet
+
+    @property
+    def labels(self) -> ClassLabels | None:
+        """The classes of a DiTPipeline; None for a pipeline with prompts."""
+        return get_class_labels(self.pipe)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -57,16 +61,14 @@ class LoadedPipeline:
 
     @property
     def guidance_scale(self) -> float:
-        """The one of the settings, of a small model, or the pipeline's default."""
+        """The one of the settings, or else the default of the pipeline's class."""
         if self.settings.guidance_scale is not None:
             return self.settings.guidance_scale
-        if self.settings.model.guidance_scale is not None:
-            return self.settings.model.guidance_scale
         return float(inspect.signature(type(self.pipe).__call__).parameters["guidance_scale"].default)
 
-    def apply(self, tome: ToMeConfig | None) -> None:
-        """Apply ToMe, which warns of settings that change nothing; None removes it."""
-        if tome is None:
+    def apply(self, tome: ToMeConfig) -> None:
+        """Apply settings; with those that change nothing the pipeline is unmerged."""
+        if tome.changes_nothing:
             remove_tome(self.pipe)
         else:
             apply_tome(self.pipe, tome)
@@ -95,34 +97,30 @@ class LoadedPipeline:
         return len(scheduler.timesteps)
 
     def warm_up(
-        self, tome: ToMeConfig | None, prompt: str, number: int, edges: Image.Image | None, *,
-        after_step: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+        self, tome: ToMeConfig, prompt: str, seed: int, *, after_step: Callable[[], None] = lambda: None
+    ) -> None:
         """Generate with few steps, as a first image is slower."""
         steps = self.count_warm_up_steps(tome)
-        if tome is not None and steps < self.settings.steps:
+        if steps < self.settings.steps:
             tome = replace(tome, cache=0.0, start=0.0, end=1.0)  # which would warn in one step
-        self.apply(None if tome is None or tome.changes_nothing else tome)
-        self.generate(prompt, number, edges, steps=steps, after_step=after_step)
+        self.apply(tome)
+        self.generate(prompt, seed, steps=steps, after_step=after_step)
 
-    def count_warm_up_steps(self, tome: ToMeConfig | None) -> int:
+    def count_warm_up_steps(self, tome: ToMeConfig) -> int:
         """Count one step, or those of an image that one does not warm up."""
-        differs_by_step = tome is not None and tome.differs_by_step
-        if self.settings.compile == "int8" or (self.settings.compile is not None and differs_by_step):
-            return self.settings.steps  # each kind of step has a program
+        if self.settings.compile == "int8" or (self.settings.compile is not None and tome.differs_by_step):
+            return self.settings.steps  # computed and skipped ones, and the last of 8 bits, are programs of their own
         with suppress(UserError):
             check_scheduler(self.pipe.scheduler, 1)
             return 1
         return self.settings.steps
 
     def generate(
-        self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None,
-        after_step: Callable[[], None] = lambda: None,
-    ) -> GeneratedImage:  # fmt: skip
+        self, prompt: str, seed: int, *, steps: int | None = None, after_step: Callable[[], None] = lambda: None
+    ) -> GeneratedImage:
         """Generate and measure an image.
 
-        Its number is added to the seed of the settings. What ``after_step`` raises, which is called after each call of
-        the denoiser, ends the image.
+        ``after_step`` is called after each call of the denoiser; what it raises ends the image.
         """
         peaks, meter, settings, (height, width) = [], Meter(), self.settings, self.size
 
@@ -135,21 +133,17 @@ class LoadedPipeline:
 
         with limit_memory():
             image = generate_image(
-                self.pipe, prompt, height=height, width=width, seed=settings.seed + number,
+                self.pipe, prompt, height=height, width=width, seed=seed,
                 steps=settings.steps if steps is None else steps, guidance_scale=self.guidance_scale,
-                negative_prompt=settings.negative_prompt, edges=edges, controlnet_scale=settings.controlnet_scale,
+                negative_prompt=settings.negative_prompt, edges=self.edges, controlnet_scale=settings.controlnet_scale,
                 after_step=end_step,
             )  # fmt: skip
         seconds, denoising_peak = meter.seconds(), peaks[-1] if peaks else None
         return GeneratedImage(image, seconds, read_peak(), denoising_peak, meter.is_disturbed())
 
-    def load_edges(self) -> Image.Image | None:
-        """Load the photo's edges at the images' size, if any."""
-        return None if self.settings.photo is None else load_edges(self.settings.photo, *self.size)
-
-    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
+    def describe_image(self, prompt: str, seed: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
-        return self.settings.describe_image(prompt, number) | self.describe_run() | {"defaults": self.settings.defaults}
+        return self.settings.describe_image(prompt, seed) | self.describe_run() | {"defaults": self.settings.defaults}
 
     def describe_run(self) -> dict[str, Any]:
         """Return what all images of this pipeline share besides merging."""

@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import paddle
@@ -12,18 +13,12 @@ import ppdiffusers
 from ppdiffusers_tome.compilation.api import compile_cpu, require_compiler
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, log, warn
+from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation.checks import check_device, check_loaded, check_scheduler, describe_oddities
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.models import (
-    ModelSource,
-    describe_small_models,
-    explain_weights,
-    find_code,
-    is_torch,
-    list_pickles,
-)
+from ppdiffusers_tome.tools.generation.model_files import explain_weights, find_code, is_torch, list_pickles
+from ppdiffusers_tome.tools.generation.models import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE
-from ppdiffusers_tome.tools.generation.sampling import get_class_labels
 from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS, ImageSettings
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 
@@ -44,7 +39,7 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
-    loaded = LoadedPipeline(pipe, settings, get_class_labels(pipe))
+    loaded = LoadedPipeline(pipe, settings)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=loaded.labels is None)
     check_loaded(loaded)
     oddities: dict[str, None] = {}  # each once, in their order
@@ -59,7 +54,8 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     if settings.compile is not None:
         compile_cpu(pipe, settings.compile)
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
-    return loaded
+    edges = None if settings.photo is None else load_edges(settings.photo, *loaded.size)
+    return replace(loaded, edges=edges)
 
 
 def make_scheduler(name: str, config: Any) -> Any:
@@ -71,18 +67,13 @@ def make_scheduler(name: str, config: Any) -> Any:
 
 
 def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]) -> Any:
-    """Load a pipeline in evaluation mode.
-
-    Args:
-        model, controlnet: of ``find_model`` and ``find_controlnet``.
-        dtype: one of ``DTYPES``; all but float32 on a GPU only.
-    """
+    """Load a pipeline in evaluation mode, in one of ``DTYPES``."""
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
-    kind = _read_kind(model, guided=controlnet is not None)
+    class_name = _read_class_name(model, guided=controlnet is not None)
     if controlnet is None:
         return _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
     guide = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
-    guided = getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(kind, kind))
+    guided = getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(class_name, class_name))
     pipe = _load(guided, "--model", model, dtype, controlnet=guide)
     for name in ("block_out_channels", "cross_attention_dim"):
         given, needed = guide.config[name], pipe.unet.config[name]
@@ -94,7 +85,7 @@ def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, 
     return pipe
 
 
-def _read_kind(model: ModelSource, *, guided: bool) -> str:
+def _read_class_name(model: ModelSource, *, guided: bool) -> str:
     """Read the class of a pipeline; refuse what runs code or cannot be used."""
     with _explain_faults("--model", model):
         # Of a folder not with ppdiffusers, which cannot read an index that names a pipeline's own file.
@@ -110,24 +101,24 @@ def _read_kind(model: ModelSource, *, guided: bool) -> str:
             f"--model {model.name}: its model_index.json names Python code, {code}, which would run as you; if you "
             "trust it, load the model in Python and call apply_tome"
         )
-    kind = str(index.get("_class_name"))
+    class_name = str(index.get("_class_name"))
     # A part is a library and a class of it; without either, the pipeline lacks it.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
-    if kind != DIT_PIPELINE and not ({"unet", "vae"} <= parts and _generates_from_prompt(kind, guided=guided)):
+    is_text_to_image = {"unet", "vae"} <= parts and _generates_from_prompt(class_name, guided=guided)
+    if class_name != DIT_PIPELINE and not is_text_to_image:
         remedy = "give a text-to-image pipeline such as Stable Diffusion"
-        if not guided and kind in _CONTROLNET_PIPELINES.values():
+        if not guided and class_name in _CONTROLNET_PIPELINES.values():
             remedy = "name its ControlNet by --controlnet"
-        raise UserError(f"--model {model.name} is a {kind}, which this command cannot use; {remedy}")
-    if guided and kind not in (*_CONTROLNET_PIPELINES, *_CONTROLNET_PIPELINES.values()):
-        raise UserError(
-            f"--model {model.name} is a {kind}; a ControlNet can be added to {' and '.join(_CONTROLNET_PIPELINES)}"
-        )
-    return kind
+        raise UserError(f"--model {model.name} is a {class_name}, which this command cannot use; {remedy}")
+    if guided and class_name not in (*_CONTROLNET_PIPELINES, *_CONTROLNET_PIPELINES.values()):
+        known = " and ".join(_CONTROLNET_PIPELINES)
+        raise UserError(f"--model {model.name} is a {class_name}; a ControlNet can be added to {known}")
+    return class_name
 
 
-def _generates_from_prompt(kind: str, *, guided: bool) -> bool:
+def _generates_from_prompt(class_name: str, *, guided: bool) -> bool:
     """Return whether pipelines need a prompt, and maybe edges, alone."""
-    cls = getattr(ppdiffusers, kind, None)
+    cls = getattr(ppdiffusers, class_name, None)
     if cls is None:  # unknown, which loading reports
         return True
     takes = inspect.signature(cls.__call__).parameters.keys()

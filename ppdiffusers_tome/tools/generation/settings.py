@@ -34,7 +34,7 @@ class ImageSettings:
     steps: int
     guidance_scale: float | None  # None for the default of the pipeline's class
     scheduler: str | None  # of ``SCHEDULERS``; None for the model's
-    seed: int
+    seed: int  # of the first image
     negative_prompt: str | None
     controlnet_scale: float
     dtype: str  # of ``DTYPES``
@@ -62,20 +62,22 @@ class ImageSettings:
         scheduler = SCHEDULERS.get(str(self.scheduler))
         return {**self.model.describe(), "controlnet": control, **own, "scheduler": scheduler}
 
-    def describe_image(self, prompt: str, number: int) -> dict[str, Any]:
+    def describe_image(self, prompt: str, seed: int) -> dict[str, Any]:
         """Return all that was asked for of an image as plain values."""
         tome = None if self.tome.changes_nothing else self.tome.to_dict()
-        return {"prompt": prompt, "seed": self.seed + number, "tome": tome, **self.describe()}
+        return {"prompt": prompt, "seed": seed, "tome": tome, **self.describe()}
 
 
 def format_run(run: Mapping[str, Any]) -> str:
     """Format what ``LoadedPipeline.describe_run`` returns as one line."""
-    ways = {
-        f"ControlNet {(run['controlnet'] or {}).get('model')}": run["controlnet"], "xformers": run["xformers"],
-        f"compiled in {run['compile']}": run["compile"],
-    }  # fmt: skip
-    return (
-        f"{run['model']} model, {run['width']}x{run['height']} pixels, {format_count(run['steps'], 'step')}, "
-        f"{run['scheduler']}, guidance {run['guidance_scale']:g}, {run['dtype']}"
-        + "".join(f", {words}" for words, is_used in ways.items() if is_used)
-    )
+    words = [
+        f"{run['model']} model", f"{run['width']}x{run['height']} pixels", format_count(run["steps"], "step"),
+        run["scheduler"], f"guidance {run['guidance_scale']:g}", run["dtype"],
+    ]  # fmt: skip
+    if run["controlnet"] is not None:
+        words.append(f"ControlNet {run['controlnet']['model']}")
+    if run["xformers"]:
+        words.append("xformers")
+    if run["compile"] is not None:
+        words.append(f"compiled in {run['compile']}")
+    return ", ".join(words)

@@ -15,20 +15,12 @@ class Meter(Clock):
 
     def __init__(self) -> None:
         gc.collect()
-        if measures_memory():
-            _call_counter("reset_peak_value")
+        _call_counter("reset_peak_value")
         super().__init__()
 
     def peak_bytes(self) -> int | None:
         """Return the most memory since the start, with weights, if measured."""
-        return _call_counter("peak_value") if measures_memory() else None
-
-
-def measures_memory() -> bool:
-    """Return whether Paddle can reset a peak, as Paddle 2.6 cannot."""
-    from paddle.base import core
-
-    return hasattr(core, "host_memory_stat_reset_peak_value")
+        return _call_counter("peak_value")
 
 
 def explain_peak() -> str:
@@ -44,11 +36,13 @@ def find_highest_peak(peaks: Iterable[int | None]) -> int | None:
     return None if None in peaks else max(peaks)  # type: ignore[type-var]
 
 
-def _call_counter(name: str) -> int:
+def _call_counter(name: str) -> int | None:
     """Call a function of Paddle's counter of tensors on the device."""
     import paddle
     from paddle.base import core
 
+    if not hasattr(core, "host_memory_stat_reset_peak_value"):  # Paddle 2.6 cannot reset a peak
+        return None
     device, _, index = paddle.get_device().partition(":")
-    kind, number = ("device", int(index or 0)) if device == "gpu" else ("host", 0)
-    return getattr(core, f"{kind}_memory_stat_{name}")("Allocated", number)
+    place, number = ("device", int(index or 0)) if device == "gpu" else ("host", 0)
+    return getattr(core, f"{place}_memory_stat_{name}")("Allocated", number)

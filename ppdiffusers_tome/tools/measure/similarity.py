@@ -11,15 +11,10 @@ if TYPE_CHECKING:
 
 
 class Similarity(NamedTuple):
-    """The similarity of an image to a reference.
+    """The similarity of an image to a reference."""
 
-    Attributes:
-        psnr: peak signal-to-noise ratio in dB; infinite for identical images.
-        ssim: structural similarity; 1 for identical images.
-    """
-
-    psnr: float
-    ssim: float
+    psnr: float  # peak signal-to-noise ratio in dB; infinite for identical images
+    ssim: float  # structural similarity; 1 for identical images
 
     def __str__(self) -> str:
         return "identical" if math.isinf(self.psnr) else f"PSNR {self.psnr:.1f} dB, SSIM {self.ssim:.3f}"

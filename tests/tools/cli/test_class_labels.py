@@ -11,8 +11,8 @@ import pytest
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.generation.checks import check_loaded, parse_settings
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
@@ -90,10 +90,11 @@ def test_what_a_dit_cannot_do_is_refused(arguments, words, folder, photo, get_er
 
 
 @pytest.mark.parametrize("num_classes", [10, 2000])
-def test_guidance_needs_1000_classes(num_classes, pipe, folder):
+def test_guidance_needs_1000_classes(num_classes, pipe, folder, monkeypatch):
+    monkeypatch.setattr(loaded_pipeline, "get_class_labels", lambda pipe: ClassLabels({}, num_classes))
     settings = parse_settings(make_parser("generate").parse_args(["--model", str(folder)]))
     with pytest.raises(UserError, match="guidance scale 4: a DiTPipeline guides with class 1000 as none"):
-        check_loaded(LoadedPipeline(pipe, settings, ClassLabels({}, num_classes)))
+        check_loaded(loaded_pipeline.LoadedPipeline(pipe, settings))
 
 
 def test_compare_takes_classes(run):

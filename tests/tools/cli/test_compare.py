@@ -17,7 +17,7 @@ from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.compare.configurations import UNMERGED, Configuration, parse_compared
+from ppdiffusers_tome.tools.compare.configurations import REFERENCE, Configuration, parse_compared
 from ppdiffusers_tome.tools.compare.report import Report, Row
 from ppdiffusers_tome.tools.compare.samples import Sample
 from ppdiffusers_tome.tools.edges import load_edges
@@ -40,9 +40,9 @@ def test_presets_and_files_of_settings_are_read(tmp_path):
     for path, ratio in ((tmp_path / "careful.json", 0.3), (tmp_path / "other" / "careful.json", 0.4)):
         ToMeConfig(ratio=ratio, tile=8).save(path)
     careful = ["--configs", "quality", str(tmp_path / "careful.json")]
-    assert parse_configurations() == [UNMERGED, Configuration("balanced", ToMeConfig.preset("balanced"))]
+    assert parse_configurations() == [REFERENCE, Configuration("balanced", ToMeConfig.preset("balanced"))]
     assert parse_configurations(*careful) == [
-        UNMERGED, Configuration("quality", ToMeConfig.preset("quality")),
+        REFERENCE, Configuration("quality", ToMeConfig.preset("quality")),
         Configuration("careful", ToMeConfig(ratio=0.3, tile=8)),
     ]  # fmt: skip
     *_, with_option = parse_configurations(*careful, "--max-downsample", "1")
@@ -80,7 +80,7 @@ def make_row(configuration: Configuration, speed: float, psnrs: list[float] | No
 
 def test_rows_are_medians_with_intervals_and_the_lowest():
     psnrs = np.random.default_rng(0).normal(30, 5, 8).tolist()
-    plain, half = make_row(UNMERGED, 1.0, None, 8), make_row(HALF, 1.5, psnrs, 8)
+    plain, half = make_row(REFERENCE, 1.0, None, 8), make_row(HALF, 1.5, psnrs, 8)
     assert (plain.peaks, plain.medians.keys()) == (
         {"denoising_peak_bytes": None, "peak_bytes": 7}, {"seconds", "speed_up"}
     )  # fmt: skip

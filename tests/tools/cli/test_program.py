@@ -20,7 +20,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.console import extras
+from ppdiffusers_tome.tools.console import process
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.console.tome_arguments import get_tome_overrides
 from ppdiffusers_tome.tools.generation import loading
@@ -125,7 +125,7 @@ def test_every_setting_is_an_option():
 
 
 def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, get_error):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "tqdm" else find_spec(name))
+    monkeypatch.setattr(process, "find_spec", lambda name: None if name == "tqdm" else find_spec(name))
     monkeypatch.setattr(generate, "run", lambda args: pytest.fail("work was started"))
     assert get_error(*GENERATE).endswith('pip install ".[cli]" in a clone of the repository')
 
@@ -177,7 +177,7 @@ def test_table_in_markdown_and_aligned(capsys):
 SHOW = """
 import os, sys, warnings
 from ppdiffusers_tome import cpu
-from ppdiffusers_tome.tools.cli import program
+from ppdiffusers_tome.__main__ import program
 from ppdiffusers_tome.tools.cli.commands import generate
 def show(args):
     warnings.warn("of two\\nlines")
@@ -185,7 +185,7 @@ def show(args):
     print("\\u4e00\\u53ea\\u732b.png")
 generate.run = show
 sys.argv[1:1] = ["generate"]
-program.program()
+program()
 """
 
 
@@ -207,12 +207,13 @@ def test_a_process_that_cannot_work_says_so_in_one_line(tmp_path):
     (tmp_path / "ppdiffusers").mkdir()
     (tmp_path / "ppdiffusers" / "__init__.py").write_text("from huggingface_hub import cached_downlod")
     generate = ["-m", "ppdiffusers_tome", *GENERATE, "--output", str(tmp_path / "out")]
-    doctor = "import sys; sys.stdout = open('/dev/full', 'w'); from ppdiffusers_tome.__main__ import program; program()"
+    full = "import sys; sys.stdout = open('/dev/full', 'w'); from ppdiffusers_tome.__main__ import program; program()"
     for command, environment, words in (
         (generate, {"PYTHONPATH": python_path(tmp_path)},
          r"'cached_downlod' from 'huggingface_hub'.*; ppdiffusers-tome doctor says what to install$"),
         (generate, {"HOME": "/proc/nowhere"}, "set HOME to a folder that you may write to"),
-        (["-c", doctor, "doctor"], {}, r"standard output cannot be used \(No space left on device\)"),
+        (["-c", full, "doctor"], {}, r"standard output cannot be used \(No space left on device\)"),
+        (["-c", full, "--version"], {}, r"standard output cannot be used \(No space left on device\)"),
     ):  # fmt: skip
         done = run_python(*command, **environment)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False)

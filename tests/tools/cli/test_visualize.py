@@ -9,7 +9,7 @@ import numpy as np
 import tiny
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.figures.merging import draw_groups
+from ppdiffusers_tome.tools.figures.groups import draw_groups
 from ppdiffusers_tome.tools.generation.sampling import generate_image
 from ppdiffusers_tome.tools.images import read_settings
 from ppdiffusers_tome.tools.recorder import record_merging

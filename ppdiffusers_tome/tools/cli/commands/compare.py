@@ -47,7 +47,6 @@ def compare(args: argparse.Namespace, settings: ImageSettings, configurations: l
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
         loaded = load_for_prompts(settings, prompts)
-        edges = loaded.load_edges()
         cases = list(dict.fromkeys(Case(prompt, seed) for prompt in prompts for seed in args.seeds))
-        report = Comparison(loaded, configurations, args.output, edges).run(cases, overwrite=args.overwrite)
-        report.write(paths, edges)
+        report = Comparison(loaded, configurations, args.output).run(cases, overwrite=args.overwrite)
+        report.write(paths, loaded.edges)

@@ -1,9 +1,10 @@
 """``ppdiffusers-tome generate``: images from prompts, with token merging."""
 
 import argparse
+import itertools
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -48,28 +49,25 @@ def run(args: argparse.Namespace) -> None:
     prompts = parse_prompts(args)
     names = [f"{number:04d}-{slugify(prompt)}.png" for number, prompt in enumerate(prompts, start=1)]
     paths = prepare_folder(args.output, names, overwrite=True)
+    images = list(zip(paths, prompts, itertools.count(settings.seed)))
     rank, ranks = (int(os.environ.get(f"PADDLE_{name}") or 0) for name in ("TRAINER_ID", "TRAINERS_NUM"))
-    numbers = range(rank, len(prompts), ranks or 1)
-    missing = [
-        number for number in numbers
-        if args.overwrite or not _is_finished(paths[number], settings.describe_image(prompts[number], number))
-    ]  # fmt: skip
-    if finished := len(numbers) - len(missing):
-        images = format_count(finished, "image")
-        print_line(f"kept: {images} of {args.output}; --overwrite generates all again")
+    own = images[rank :: ranks or 1]
+    missing = [image for image in own if args.overwrite or not _is_finished(settings, *image)]
+    if finished := len(own) - len(missing):
+        print_line(f"kept: {format_count(finished, 'image')} of {args.output}; --overwrite generates all again")
     if missing:
         with quiet_libraries():
-            _generate(settings, {paths[number]: (prompts[number], number) for number in missing})
+            _generate(settings, missing)
 
 
-def _is_finished(path: Path, wanted: Mapping[str, Any]) -> bool:
+def _is_finished(settings: ImageSettings, path: Path, prompt: str, seed: int) -> bool:
     """Return whether an image is there; refuse another one."""
     if not path.exists():
         return False
     kept: dict[str, Any] = {}
     with suppress(Exception):  # whatever the file holds, it is no such image
         kept = read_settings(path)
-    for name, value in wanted.items():
+    for name, value in settings.describe_image(prompt, seed).items():
         is_default = value is None and name in kept.get("defaults", ())
         if not is_default and kept.get(name) != value:
             words = "settings of token merging" if name == "tome" else name.replace("_", " ")
@@ -77,23 +75,22 @@ def _is_finished(path: Path, wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-def _generate(settings: ImageSettings, images: Mapping[Path, tuple[str, int]]) -> None:
-    """Generate and write images; each has a prompt and a number."""
+def _generate(settings: ImageSettings, images: Sequence[tuple[Path, str, int]]) -> None:
+    """Generate and write images; each has a path, a prompt and a seed."""
     from tqdm import tqdm
 
     from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
-    loaded = load_for_prompts(settings, [prompt for prompt, _ in images.values()])
-    loaded.apply(None if settings.tome.changes_nothing else settings.tome)
-    edges, done = loaded.load_edges(), []
-    for path, (prompt, number) in tqdm(images.items(), desc="images", **choose_bar()):
-        generated = loaded.generate(prompt, number, edges)
-        write_image(path, generated.image, loaded.describe_image(prompt, number))
+    loaded = load_for_prompts(settings, [prompt for _, prompt, _ in images])
+    loaded.apply(settings.tome)
+    done = []
+    for path, prompt, seed in tqdm(images, desc="images", **choose_bar()):
+        generated = loaded.generate(prompt, seed)
+        write_image(path, generated.image, loaded.describe_image(prompt, seed))
         print_line(f"{path}  {generated.seconds:.2f} s")
         done.append(generated)
-    denoising, peak = (
-        find_highest_peak(getattr(each, name) for each in done) for name in ("denoising_peak_bytes", "peak_bytes")
-    )
+    denoising = find_highest_peak(each.denoising_peak_bytes for each in done)
+    peak = find_highest_peak(each.peak_bytes for each in done)
     memory = f"{format_bytes(get_process_peak())} (of the process)"
     if denoising is not None:
         memory = f"{format_bytes(denoising)} while denoising, {format_bytes(peak)} with decoding ({explain_peak()})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,59 +54,55 @@ def run(args: argparse.Namespace) -> None:
     candidates = list_candidates(given, [settings.steps])
     target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
-    trials: dict[int, Trial] = {}
+    trials: dict[ToMeConfig, Trial] = {}
     with quiet_libraries():
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
         loaded = load_for_prompts(settings, prompts)
         stopped = None
         try:
-            for number, trial in _try_settings(loaded, prompts, candidates):
-                trials[number] = trial
+            for trial in _try_settings(loaded, prompts, candidates):
+                trials[trial.config] = trial
         except KeyboardInterrupt as error:
             if len(trials) < 2:
                 raise
             stopped = error
-        run = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
-        unmerged, *others = trials.values()
-        tuned = conclude(loaded.pipe, target, unmerged, others)
+        made_with = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
+        tuned = conclude(loaded.pipe, target, trials.values())
         if stopped is not None:
-            tried = "; ".join(trial.name for trial in others)
-            verdict = f"Stopped with {len(others)} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
+            count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
+            verdict = f"Stopped with {count} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
             tuned = replace(tuned, verdict=verdict)
-        _write(paths, run, target, tuned)
+        _write(paths, made_with, target, tuned)
     if stopped is not None:
         raise stopped
 
 
-def _try_settings(
-    loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig]
-) -> Iterator[tuple[int, Trial]]:
+def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig]) -> Iterator[Trial]:
     """Try the unmerged pipeline and the candidates, and tell of each."""
     import numpy as np
     from tqdm import tqdm
 
     from ppdiffusers_tome.tuning.trials import ROUNDS, Run, try_candidates
 
-    edges = loaded.load_edges()
     log("Ctrl-C keeps what is found")
 
     def run_calls() -> Run:
-        images = [loaded.generate(prompt, number, edges) for number, prompt in enumerate(prompts)]
+        images = [loaded.generate(prompt, seed) for seed, prompt in enumerate(prompts, loaded.settings.seed)]
         pixels, is_disturbed = [np.asarray(each.image) for each in images], any(each.is_disturbed for each in images)
         return Run(sum(each.seconds for each in images), pixels, is_disturbed)
 
     def warm_up(config: ToMeConfig) -> None:
-        loaded.generate(prompts[0], 0, edges, steps=loaded.count_warm_up_steps(config))
+        loaded.generate(prompts[0], loaded.settings.seed, steps=loaded.count_warm_up_steps(config))
 
     with tqdm(total=ROUNDS * (len(candidates) + 1), desc="settings", **choose_bar()) as bar:
-        for number, trial in try_candidates(loaded.pipe, candidates, run_calls, warm_up):
+        for trial in try_candidates(loaded.pipe, candidates, run_calls, warm_up):
             tqdm.write(str(trial), file=sys.stderr)
             bar.update()
-            yield number, trial
+            yield trial
 
 
-def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
+def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
     """Write and show the trials, and the settings if any are to be used."""
     if tuned.best is not None:
         write_text(paths[0], tuned.config.to_json())
@@ -119,12 +115,8 @@ def _write(paths: Sequence[Path], run: Mapping[str, Any], target: Target, tuned:
         table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speed_up:.2f}x", psnr)
     required = (("PSNR {:g} dB", target.psnr), ("speed-up {:g}x", target.speedup))
     given = ", ".join(words.format(value) for words, value in required if value is not None)
-    results = {"run": run, "target": vars(target), "verdict": tuned.verdict,
-               "config": tuned.best and tuned.config.to_dict(), "unmerged": _to_dict(tuned.unmerged),
-               "trials": [_to_dict(trial) for trial in tuned.trials]}  # fmt: skip
-    notes = [format_run(run), f"target: {given}", tuned.verdict]
+    results = {"run": made_with, "target": vars(target), "verdict": tuned.verdict,
+               "config": tuned.best and tuned.config.to_dict(), "unmerged": asdict(tuned.unmerged),
+               "trials": [asdict(trial) for trial in tuned.trials]}  # fmt: skip
+    notes = [format_run(made_with), f"target: {given}", tuned.verdict]
     Page("Settings that were tried", notes, [table]).write(paths, results)
-
-
-def _to_dict(trial: Trial) -> dict[str, Any]:
-    return {**vars(trial), "config": trial.config.to_dict()}

@@ -43,23 +43,18 @@ def run(args: argparse.Namespace) -> None:
         )
     (path,) = prepare_folder(args.output, ["visualize.png"], overwrite=args.overwrite)
     with quiet_libraries():
-        from ppdiffusers_tome.tools.figures.merged_sheets import make_groups_sheet
+        from ppdiffusers_tome.tools.figures.groups import make_groups_sheet
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
-        from ppdiffusers_tome.tools.recorder import MergingBlock, record_merging
+        from ppdiffusers_tome.tools.recorder import record_merging
 
         loaded = load_for_prompts(settings, [prompt])
         loaded.apply(settings.tome)
-        edges = loaded.load_edges()
         # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
         with record_merging(loaded.pipe, image=-1 if loaded.labels is None else 0) as records:
-            image = loaded.generate(prompt, 0, edges).image
+            image = loaded.generate(prompt, settings.seed).image
         if not records:
             raise UserError("no block merged tokens into groups, so there is nothing to show; generate a larger image")
-        first: dict[tuple[str, int], MergingBlock] = {}  # of each level
-        for record in records:
-            first.setdefault((record.block.denoiser, record.block.level), record.block)
-        by_block = {block: [record for record in records if record.block == block] for block in first.values()}
-        run, num_calls = loaded.describe_image(prompt, 0), loaded.count_calls()
-        sheet = make_groups_sheet(image, by_block, num_calls, run, settings.tome.summary)
-        write_image(path, sheet, run)
+        made_with = loaded.describe_image(prompt, settings.seed)
+        sheet = make_groups_sheet(image, records, loaded.count_calls(), made_with, settings.tome.summary)
+        write_image(path, sheet, made_with)
         print_line(f"{loaded.describe_merging()}\n{path}")
