@@ -33,7 +33,8 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
 from ppdiffusers_tome.patching.override import find_inner_forward, replace_inner_forward
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS, find_timestep
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
-from ppdiffusers_tome.patching.state.calls import WATCHERS, DenoiserCall
+from ppdiffusers_tome.patching.state.block_call import WATCHERS
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
 from ppdiffusers_tome.version import __version__
 
@@ -305,7 +306,7 @@ def _begin_step(call: DenoiserCall | None) -> _Step:
     call.read_timestep()
     cached = open_cached_call(call) if call.state.config.cache else None
     predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
-    shared = call.moment.shared if call.state.config.reuse_steps > 1 else None
+    shared = call.shared if call.state.config.reuse_steps > 1 else None
     return _Step(call, cached, predicted, {} if shared is None else dict(shared.reductions))
 
 
@@ -320,8 +321,8 @@ def _end_step(step: _Step, program: "Program", values: Sequence[Any], made: Mapp
     if cached is not None and cached.stores_values:
         for (path, has_slope), value in zip(program.stored, values, strict=True):
             cached.store(path, value, has_slope=has_slope)
-    if call.moment.shared is not None:
-        call.moment.shared.reductions.update(made)
+    if call.shared is not None:
+        call.shared.reductions.update(made)
 
 
 def _require_compilable(contents: Contents, tensors: Sequence[paddle.Tensor]) -> None:
