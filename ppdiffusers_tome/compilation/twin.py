@@ -14,8 +14,9 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
-from ppdiffusers_tome.patching.override import list_functions, list_overrides, walk_overrides
+from ppdiffusers_tome.patching.override import list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, find_timestep
+from ppdiffusers_tome.patching.slots import list_functions
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
 

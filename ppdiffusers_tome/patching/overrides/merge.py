@@ -13,8 +13,9 @@ from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_keyword, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
-from ppdiffusers_tome.patching.override import Original, Override, list_functions
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
+from ppdiffusers_tome.patching.slots import list_functions
 from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 
