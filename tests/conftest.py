@@ -51,6 +51,6 @@ def _forget_refused_programs() -> Iterator[None]:
 def _forget_watchers() -> Iterator[None]:
     """Forget what a test watches merging with."""
     yield
-    calls = sys.modules.get("ppdiffusers_tome.patching.state.calls")
-    if calls is not None:
-        calls.WATCHERS.clear()
+    block_call = sys.modules.get("ppdiffusers_tome.patching.state.block_call")
+    if block_call is not None:
+        block_call.WATCHERS.clear()

@@ -19,7 +19,8 @@ from ppdiffusers_tome.compilation.mapped_weights import hash_arrays
 from ppdiffusers_tome.compilation.snapshot import Snapshot
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.merging.arrays import share_memory
-from ppdiffusers_tome.patching.override import SLOTS, list_overrides
+from ppdiffusers_tome.patching.override import list_overrides
+from ppdiffusers_tome.patching.slots import SLOTS
 
 _KNOWN = {"paddle", "ppdiffusers", "paddlenlp", "ppdiffusers_tome"}
 # Whose classes they inherit from, and whose decorators make functions of their own.

@@ -35,10 +35,10 @@ from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
-from ppdiffusers_tome.patching.override import find_inner_forward, replace_inner_forward
 from ppdiffusers_tome.patching.overrides.denoiser import find_timestep
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.slots import find_inner_forward, replace_inner_forward
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.compilation.program import Program

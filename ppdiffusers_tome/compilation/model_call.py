@@ -15,7 +15,8 @@ from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
-from ppdiffusers_tome.patching.state.calls import WATCHERS, DenoiserCall
+from ppdiffusers_tome.patching.state.block_call import WATCHERS
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def begin_step(call: DenoiserCall | None) -> Step:
     call.read_timestep()
     cached = open_cached_call(call) if call.state.config.cache else None
     predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
-    shared = call.moment.shared if call.state.config.reuse_steps > 1 else None
+    shared = call.shared if call.state.config.reuse_steps > 1 else None
     return Step(call, cached, predicted, {} if shared is None else dict(shared.reductions))
 
 
@@ -104,8 +105,8 @@ def end_step(step: Step, program: "Program", values: Sequence[Any], made: Mappin
     if cached is not None and cached.stores_values:
         for (path, has_slope), value in zip(program.stored, values, strict=True):
             cached.store(path, value, has_slope=has_slope)
-    if call.moment.shared is not None:
-        call.moment.shared.reductions.update(made)
+    if call.shared is not None:
+        call.shared.reductions.update(made)
 
 
 def require_compilable(model_call: ModelCall) -> None:

@@ -15,7 +15,7 @@ from ppdiffusers.models.attention_processor import XFormersAttnProcessor
 from ppdiffusers.models.lora import LoRACompatibleConv
 from ppdiffusers.utils import USE_PEFT_BACKEND
 
-from ppdiffusers_tome.patching.override import replace_inner_forward
+from ppdiffusers_tome.patching.slots import replace_inner_forward
 
 CONVOLUTIONS = (Conv2D.forward, LoRACompatibleConv.forward)  # a subclass may have a ``forward`` of its own
 _MOST_NUMBERS = 2**26  # of scores, or of unfolded pixels, at once; 256 MiB

@@ -24,9 +24,10 @@ from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import renew_after_fork
-from ppdiffusers_tome.patching.override import replace_inner_forward, walk_overrides
+from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import TimestepOverride
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.slots import replace_inner_forward
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 # Paddle writes into one program at a time, whatever the thread.
 _LOCK = threading.Lock()

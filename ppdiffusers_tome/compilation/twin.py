@@ -14,9 +14,10 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
-from ppdiffusers_tome.patching.override import list_functions, list_overrides, walk_overrides
+from ppdiffusers_tome.patching.override import list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, find_timestep
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.slots import list_functions
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
 
 # The attribute of a layer that is compiled.
@@ -53,7 +54,7 @@ class StepCall:
     predicted: Mapping[str, Any] = field(default_factory=dict)  # the values of skipped layers, by path
     reductions: Mapping[Any, Any] = field(default_factory=dict)  # of an earlier step, by path, layout and batch
     stores_values: bool = False  # for later steps
-    stacks: dict[str, Any] = field(default_factory=dict)  # as of ``CachedCall``
+    chains: dict[str, Any] = field(default_factory=dict)  # as of ``CachedCall``
     values: list[Any] = field(default_factory=list)  # of the layers that ran, kept for later steps
     stored: list[tuple[str, bool]] = field(default_factory=list)  # the path of each, and whether it has a slope
     made: dict[Any, Any] = field(default_factory=dict)  # the reductions that were made
@@ -96,7 +97,7 @@ def run_twin(
         shared = SharedValues(CallIdentity(), dict(step.reductions))
         own = DenoiserCall(
             call.state, twin, given_timestep=find_timestep(denoiser.parameters, args, kwargs),
-            moment=call.moment._replace(step=None, shared=shared), cached=step,
+            progress=call.progress, shared=shared, cached=step,
         )  # fmt: skip
         if denoiser.reads_timestep:
             own.read_timestep()

@@ -6,7 +6,7 @@ import paddle
 from paddle import in_dynamic_mode  # a test replaces it, to trace what is computed in place
 
 from ppdiffusers_tome.merging.partition import Partition
-from ppdiffusers_tome.merging.similarity import HALF, find_nearest, find_nearest_on_cpu
+from ppdiffusers_tome.merging.similarity import HALF, find_nearest
 from ppdiffusers_tome.merging.tiles import Tiles
 
 
@@ -140,17 +140,15 @@ def match_tokens(
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
             x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])  # frames are images of their own
-        # The nearest destination of every source, an index in those of the partition. These are on the default device,
-        # which may be a GPU though the model is kept on the CPU.
-        is_eager = paddle.in_dynamic_mode()
-        is_on_cpu = is_eager and x.place.is_cpu_place() and partition.sources.place.is_cpu_place()
-        find = find_nearest_on_cpu if is_on_cpu else find_nearest
+        if x.dtype in HALF and paddle.in_dynamic_mode() and x.place.is_cpu_place():
+            x = x.astype("float32")  # Paddle multiplies no half precision on a CPU
+        # The nearest destination of every source, an index in those of the partition.
         if tiles is None:
             sources = partition.sources
-            similarity, nearest = find(x, sources, partition.destinations)
+            similarity, nearest = find_nearest(x, sources, partition.destinations)
         else:
             sources = tiles.source_tokens
-            similarity, nearest = find(x, sources, tiles.destination_tokens, tiles.num_tiles)
+            similarity, nearest = find_nearest(x, sources, tiles.destination_tokens, tiles.num_tiles)
             nearest = paddle.gather(tiles.destinations, (nearest + tiles.tile_offset).flatten()).reshape(nearest.shape)
             if tiles.columns is not None:
                 sources = partition.sources

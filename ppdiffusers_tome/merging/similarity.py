@@ -1,21 +1,13 @@
 """The most similar destination of each source, a matching's main cost.
 
-``find_nearest`` compares all tiles at once, for few launches. A matching has no gradient and ends in integers, so on a
-CPU ``find_nearest_on_cpu`` uses numpy, on the tensors' own memory: its argmax reads ten times as many numbers a second
-as Paddle's, and on AMD its products are three times as fast as those of the library that Paddle brings, which takes its
-slow path there. No program that is traced can contain it.
+All tiles are compared at once, for few launches.
 """
 
 from contextlib import AbstractContextManager, nullcontext
 
-import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.arrays import share_memory
-
 HALF = (paddle.float16, paddle.bfloat16)
-_MAX_PRODUCTS = 2**20  # of a slice: 4 MB stay in the cache, and the slice is long enough to hide what it costs
-_MIN_ROWS = 768  # of a slice, however many destinations there are: BLAS reads all of those again for every slice
 _TINY = 1e-12
 
 
@@ -37,7 +29,7 @@ def find_nearest(
     Example, on a 4x4 grid cut into its upper and its lower half. Source 1 is most similar to its tile's destination 2,
     which has index 1 there:
 
-        >>> x = paddle.to_tensor(np.repeat(np.eye(4, dtype=np.float32), 4, axis=0)).unsqueeze(0)  # a direction a row
+        >>> x = paddle.eye(4).repeat_interleave(4, axis=0).unsqueeze(0)  # a direction a row
         >>> x[0, 1] = x[0, 2] = 2 * x[0, 15]
         >>> sources = paddle.to_tensor([1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15])
         >>> destinations = paddle.to_tensor([0, 2, 8, 10])
@@ -79,42 +71,6 @@ def find_nearest(
     cosine = cosine.astype("float32") if is_half else cosine * take_tiles(inverse_length, sources).flatten()
     shape = [x.shape[0], sources.shape[0]]
     return cosine.reshape(shape), best.reshape(shape)
-
-
-def find_nearest_on_cpu(
-    x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int = 1
-) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Find what ``find_nearest`` does, slice by slice.
-
-    A slice is several small tiles, or some sources of one large tile, whose products stay in the processor's cache.
-    """
-    wide = x.astype("float32") if x.dtype in HALF else x
-    (batch, _, channels), num_src, num_dst = x.shape, sources.shape[0] // num_tiles, destinations.shape[0] // num_tiles
-    cosine = paddle.zeros([batch, num_tiles * num_src], dtype=wide.dtype)
-    best = paddle.zeros([batch, num_tiles * num_src], dtype="int64")
-    tokens, src_index, dst_index, cosine_out, best_out = share_memory(wide, sources, destinations, cosine, best)
-    src_index, dst_index = src_index.reshape(num_tiles, num_src), dst_index.reshape(num_tiles, num_dst)
-    cosine_out = cosine_out.reshape(batch, num_tiles, num_src)
-    best_out = best_out.reshape(batch, num_tiles, num_src)
-    # The most memory of a tile: its products or, where it is small, its tokens.
-    tile_numbers = max(num_src, num_dst) * max(min(num_src, num_dst), channels)
-    num_tiles_a_slice = max(1, _MAX_PRODUCTS // tile_numbers)
-    num_src_a_slice = max(_MIN_ROWS, _MAX_PRODUCTS // num_dst)
-    with np.errstate(all="ignore"):  # latents may overflow, and then nothing is near
-        for image, image_cosine, image_best in zip(tokens, cosine_out, best_out, strict=True):
-            inverse_length = 1 / np.sqrt(np.einsum("nc,nc->n", image, image) + image.dtype.type(_TINY))
-            for first_tile in range(0, num_tiles, num_tiles_a_slice):
-                tile_slice = slice(first_tile, first_tile + num_tiles_a_slice)
-                dst_unit = image.take(dst_index[tile_slice], axis=0)  # [tiles, D, channels]
-                dst_unit *= inverse_length.take(dst_index[tile_slice])[..., None]
-                for first_src in range(0, num_src, num_src_a_slice):
-                    src_slice = (tile_slice, slice(first_src, first_src + num_src_a_slice))
-                    src = src_index[src_slice]
-                    products = np.matmul(image.take(src, axis=0), dst_unit.transpose(0, 2, 1))  # [tiles, sources, D]
-                    image_best[src_slice] = nearest = products.argmax(axis=-1)
-                    best_cos = np.take_along_axis(products, nearest[..., None], axis=-1)[..., 0]
-                    image_cosine[src_slice] = best_cos * inverse_length.take(src)
-    return cosine, best
 
 
 def _disable_autocast() -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergeP
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.denoisers import find_timestep_layer
 from ppdiffusers_tome.patching.layers import find_layer, is_a
-from ppdiffusers_tome.patching.override import Override, list_overrides, restore_functions, walk_overrides
+from ppdiffusers_tome.patching.override import Override, list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.attention import MaskOverride
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
@@ -26,13 +26,14 @@ from ppdiffusers_tome.patching.overrides.merge import (
     ProjectionOverride,
 )
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
+from ppdiffusers_tome.patching.slots import close_slots
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.step_cache.stacks import CoarseOverride, StackOverride, create_cache_overrides
+from ppdiffusers_tome.patching.step_cache.skipped_layers import ChainOverride, CoarseOverride, create_cache_overrides
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Where one layer has several overrides, as where it is a block, its parent and the denoiser, from the outermost in.
 ORDER: tuple[type[Override], ...] = (
-    DenoiserOverride, TimestepOverride, CoarseOverride, StackOverride, GridOverride, BlockOverride, PointOverride,
+    DenoiserOverride, TimestepOverride, CoarseOverride, ChainOverride, GridOverride, BlockOverride, PointOverride,
     MaskOverride, ProjectionOverride, OutputOverride, NormOverride,
 )  # fmt: skip
 
@@ -49,7 +50,7 @@ def detach(model: Layer) -> None:
     for override in reversed(overrides):
         override.take_off()
     for layer in model.sublayers(include_self=True):
-        restore_functions(layer)  # of one whose last override went while a function of the user was around it
+        close_slots(layer)  # of one whose last override went while a function of the user was around it
         if overrides:
             drop_traced_programs(vars(layer).get("forward"))
 

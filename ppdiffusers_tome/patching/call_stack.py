@@ -2,9 +2,11 @@
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
 from ppdiffusers_tome.patching.state.point_call import PointCall
 
@@ -24,25 +26,21 @@ class Frame(NamedTuple):
 
 
 class CallStack(threading.local):
-    """The running calls of one thread.
+    """The running calls of one thread."""
 
-    Whoever sets ``frames`` sets them back in a ``finally`` clause, so that a call ends also if it raises.
-    """
+    pipeline_call: PipelineCall | None = None  # the innermost
+    # The calls of denoisers and in them, innermost last; while a backward pass runs layers again, those in which the
+    # layers ran first.
+    frames: tuple[Frame, ...] = ()
 
-    def __init__(self) -> None:
-        self.pipeline_call: PipelineCall | None = None  # the innermost
-        # The calls of denoisers and in them, innermost last; while a backward pass runs layers again, those in which
-        # the layers ran first.
-        self.frames: tuple[Frame, ...] = ()
-        # By ``recompute``: of each such backward pass, innermost last, the number of the state that ends it, and the
-        # number of the state that Paddle asked for last.
-        self.end_states: list[int] = []
-        self.last_state = 0
-
-    @property
-    def is_recomputing(self) -> bool:
-        """True while a backward pass runs layers again."""
-        return bool(self.end_states)
+    def run(self, frame: Frame, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a function in a frame, which ends also if it raises."""
+        outer = self.frames
+        try:
+            self.frames = (*outer, frame)
+            return function(*args, **kwargs)
+        finally:
+            self.frames = outer
 
 
 CALL_STACK = CallStack()

@@ -7,6 +7,7 @@ the first one; afterwards it sets back the present one. Paddle 2.6 has no such s
 """
 
 import itertools
+import threading
 from typing import Any
 
 from paddle.distributed.fleet import recompute as _recompute
@@ -19,19 +20,32 @@ HAS_STATE = _MANAGER is not None and _MANAGER.custom_get_state_func is None
 _numbers = itertools.count(1)
 
 
+class _SecondRuns(threading.local):
+    last_state = 0  # the number of the state that Paddle asked for last
+    end_states: tuple[int, ...] = ()  # the numbers of those that end the running second runs, innermost last
+
+
+_SECOND_RUNS = _SecondRuns()
+
+
+def is_recomputing() -> bool:
+    """Return whether a backward pass runs layers again in this thread."""
+    return bool(_SECOND_RUNS.end_states)
+
+
 def _get_state(*_: Any) -> tuple[int, tuple[Frame, ...]]:
-    CALL_STACK.last_state = next(_numbers)
-    return CALL_STACK.last_state, CALL_STACK.frames
+    _SECOND_RUNS.last_state = next(_numbers)
+    return _SECOND_RUNS.last_state, CALL_STACK.frames
 
 
 def _set_state(state: tuple[int, tuple[Frame, ...]]) -> None:
     number, frames = state
     for frame in frames:
         frame.call.state.require_applied()
-    if CALL_STACK.end_states[-1:] == [number]:
-        CALL_STACK.end_states.pop()
+    if _SECOND_RUNS.end_states[-1:] == (number,):
+        _SECOND_RUNS.end_states = _SECOND_RUNS.end_states[:-1]
     else:
-        CALL_STACK.end_states.append(CALL_STACK.last_state)  # Paddle asked for it just before
+        _SECOND_RUNS.end_states += (_SECOND_RUNS.last_state,)  # Paddle asked for it just before
     CALL_STACK.frames = frames
 
 

@@ -10,7 +10,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.apply import remove_tome
 from ppdiffusers_tome.patching.models import is_denoiser_name
-from ppdiffusers_tome.patching.override import list_functions
+from ppdiffusers_tome.patching.slots import list_functions
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.override import list_overrides
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
-from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
+from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 
 
 @dataclass(frozen=True)

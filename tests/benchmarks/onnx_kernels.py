@@ -17,7 +17,7 @@ from paddle.nn import Layer
 from ppdiffusers.models.attention_processor import Attention
 
 from ppdiffusers_tome.compilation import slices
-from ppdiffusers_tome.patching.override import replace_inner_forward
+from ppdiffusers_tome.patching.slots import replace_inner_forward
 
 _Attribute = int | tuple[int, ...]
 

@@ -164,7 +164,8 @@ def _run_blocks(
     import paddle
 
     from ppdiffusers_tome.merging.grid import Layout
-    from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+    from ppdiffusers_tome.patching.state.block_call import BlockCall
+    from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
     from ppdiffusers_tome.patching.state.shared_values import CallIdentity
 
     call, layout = DenoiserCall(state, paddle.nn.Layer(), denoising, CallIdentity()), Layout(case.grid)

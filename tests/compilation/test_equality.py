@@ -23,7 +23,7 @@ from ppdiffusers_tome.compilation.trace import trace_call
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from zoo import Specimen, specimens
 from zoo.specimen import keep_random_state
 

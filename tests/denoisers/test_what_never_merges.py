@@ -11,7 +11,7 @@ from patching.contract import first_arguments, groups, watch_blocks
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
-from ppdiffusers_tome.patching.state.calls import BlockCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall
 from zoo import specimens
 
 GRID_TOKENS = 64  # 16x16 latents in patches of two

@@ -40,7 +40,7 @@ def list_operators(settings: dict[str, Any], dtype: str = "float32") -> dict[str
             for stage in ("draw", "match", "reduce and restore"):
                 if stage == "draw":
                     plan = Plan(config, layout, GRID.num_merged(config.highest_ratio), timestep=timestep)
-                    plan.draw()
+                    _ = plan.kept if config.method == "todo" else plan.tiles
                 elif stage == "match":
                     reduction: Any = plan.reduce(x)
                 else:

@@ -14,7 +14,8 @@ from ppdiffusers_tome.merging.matching import Matching, match_tokens, scatter_ro
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.merging.tiles import split_by_tile
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 TILE = 4

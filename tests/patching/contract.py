@@ -23,9 +23,9 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.override import find_slot
-from ppdiffusers_tome.patching.state import calls, plan
-from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
+from ppdiffusers_tome.patching.slots import find_slot
+from ppdiffusers_tome.patching.state import plan
+from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
 from zoo.specimen import keep_random_state
@@ -309,7 +309,7 @@ class ToMeContract:
         assert tensors.seen
         assert not CALL_STACK.frames
         assert tensors.alive() == 0
-        calls.WATCHERS.clear()  # a compiled model is computed by Paddle while merging is watched
+        WATCHERS.clear()  # a compiled model is computed by Paddle while merging is watched
         assert np.array_equal(self.output(model, timestep=300), expected)
 
     def test_removal_frees_every_tensor(self, model: tiny.Model) -> None:

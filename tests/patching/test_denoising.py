@@ -71,7 +71,7 @@ def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> 
         steps = Steps(schedule)
         found = [steps.step_at(round_as_flux(timestep)) for timestep in schedule]
         assert [each.progress for each in found] == pytest.approx([place / number for place in range(number)]), number
-        assert all(each.is_new_step for each in found)
+        assert len({*map(id, found)}) == number
 
 
 def test_a_call_beside_the_denoising_at_a_timestep_on_no_list_moves_nothing() -> None:
@@ -79,7 +79,8 @@ def test_a_call_beside_the_denoising_at_a_timestep_on_no_list_moves_nothing() ->
     steps = Steps(DOWN)
     steps.step_at(DOWN[0])
     assert steps.step_at(600.0) is None
-    assert steps.step_at(DOWN[1])[:3] == (0.25, True, True)
+    step = steps.step_at(DOWN[1])
+    assert (step.progress, step.number) == (0.25, 1)
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
@@ -88,7 +89,8 @@ def test_several_calls_of_one_step_are_counted_in_the_first(calls: int) -> None:
     schedule = [9.0, 5.0, 5.0, 1.0]
     steps = Steps(schedule)
     found = [steps.step_at(timestep) for timestep in schedule for _ in range(calls)]
-    assert [step.is_new_step for step in found] == ([True] + [False] * (calls - 1)) * 4
+    steps_of_calls = [found.index(step) for step in found]  # a step is one object
+    assert steps_of_calls == [calls * (call // calls) for call in range(4 * calls)]
     assert [step.progress for step in found] == [place / 4 for place in range(4) for _ in range(calls)]
 
 
@@ -99,8 +101,8 @@ def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: lis
     if again:
         steps.set_timesteps(again)
     one, other, *_ = again or DOWN
-    assert steps.step_at(one)[:3] == (0, True, False)
-    assert steps.step_at(other)[1:3] == (True, True)
+    first = steps.step_at(one)
+    assert (first.progress, first.number, steps.step_at(other).number) == (0, 0, 1)
 
 
 def test_inversion_and_denoising_in_one_call() -> None:
@@ -117,14 +119,14 @@ def test_another_schedule_after_the_first_one_in_one_call() -> None:
         places(steps, DOWN[:end])
         found = [steps.step_at(timestep) for timestep in (800.0, 600.0, 400.0)]
         assert [each.progress for each in found] == pytest.approx([0, 1 / 3, 2 / 3])
-        assert [each[1:4] for each in found] == [(True, False, 0), (True, True, 1), (True, True, 2)]
+        assert [each.number for each in found] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("warm_up", [1.0, 0.5])
 def test_a_call_before_the_denoising_is_no_step_of_it(warm_up: float) -> None:
     steps = Steps(DOWN)
     steps.step_at(warm_up)
-    assert [each[2:4] for each in map(steps.step_at, DOWN)] == [(False, 0), (True, 1), (True, 2), (True, 3)]
+    assert [each.number for each in map(steps.step_at, DOWN)] == [0, 1, 2, 3]
 
 
 def test_timesteps_that_are_set_in_the_middle_begin_anew() -> None:
@@ -132,7 +134,8 @@ def test_timesteps_that_are_set_in_the_middle_begin_anew() -> None:
     steps = Steps(DOWN)
     steps.step_at(DOWN[0])
     steps.set_timesteps(DOWN)
-    assert steps.step_at(DOWN[1])[:3] == (0.25, True, False)
+    step = steps.step_at(DOWN[1])
+    assert (step.progress, step.number) == (0.25, 0)
 
 
 def build_schedules() -> dict[str, tuple[list[float], int]]:
@@ -164,8 +167,6 @@ def test_every_scheduler_of_ppdiffusers_is_one_run_from_wherever_it_begins(name:
     called = schedule[begins * order :]
     steps = Steps(schedule)
     found = [steps.step_at(timestep) for timestep in called]
-    assert [step.continues for step in found] == [False] + [True] * (len(found) - 1)
-    assert all(step.is_new_step for step in found)
     assert [step.number for step in found] == list(range(len(called)))
     assert {step.num_steps for step in found} == {len(called)}
     different = [abs(later - earlier) > 1e-3 * abs(earlier) for earlier, later in pairwise(called)]
@@ -184,8 +185,8 @@ def test_a_list_that_rounds_one_of_two_timesteps_is_one_run(name: str, num_steps
     assert {steps.step_at(timestep).num_steps for timestep in schedule} == {len(schedule)}
 
 
-@pytest.mark.parametrize(("missing", "continues"), [(1, [False, False, True]), (2, [False, True, False])])
-def test_a_missing_timestep_begins_another_run(missing: int, continues: list[bool]) -> None:
+@pytest.mark.parametrize(("missing", "numbers"), [(1, [0, 0, 1]), (2, [0, 1, 0])])
+def test_a_missing_timestep_begins_another_run(missing: int, numbers: list[int]) -> None:
     """Whoever skipped its call knows nothing of what this keeps."""
     steps = Steps(DOWN)
-    assert [steps.step_at(timestep).continues for timestep in DOWN if timestep != DOWN[missing]] == continues
+    assert [steps.step_at(timestep).number for timestep in DOWN if timestep != DOWN[missing]] == numbers

@@ -12,7 +12,7 @@ import tiny
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.block import GridOverride
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 # Settings that decide how matching is computed; between them every way there is.
 SETTINGS: list[dict[str, Any]] = [

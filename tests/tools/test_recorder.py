@@ -14,7 +14,7 @@ from patching.contract import StumbledError, failing_in, watch_blocks
 from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.state.calls import WATCHERS
+from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from ppdiffusers_tome.tools.recorder import find_merging_blocks, record_merging
 from zoo import uvit
 

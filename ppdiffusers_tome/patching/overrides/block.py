@@ -12,7 +12,8 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.override import Original, Override, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import require_eager
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
@@ -99,12 +100,7 @@ class BlockOverride(Override):
         if layout is not None and tokens is not None:
             block = BlockCall(call, self.layer, self.path, layout, tokens)
             self.state.awaits_blocks = False
-        outer = CALL_STACK.frames
-        try:
-            CALL_STACK.frames = (*outer, Frame(call, block))
-            return original(*args, **kwargs)
-        finally:
-            CALL_STACK.frames = outer
+        return CALL_STACK.run(Frame(call, block), original, *args, **kwargs)
 
     def take_off(self) -> None:
         """Remove this and the overrides inside, also on a layer that left the model."""

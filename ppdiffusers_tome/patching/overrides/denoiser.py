@@ -7,13 +7,18 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.arguments import Arguments, Keywords, list_parameters, name_arguments
+from ppdiffusers_tome.patching.arguments import (
+    Arguments,
+    Keywords,
+    find_first_keyword,
+    list_parameters,
+    name_arguments,
+)
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
-from ppdiffusers_tome.patching.recompute import HAS_STATE
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.patching.state.moment import list_step_settings
+from ppdiffusers_tome.patching.recompute import HAS_STATE, is_recomputing
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall, list_step_settings
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, list_tensors
 
 # Names of the argument for the timestep. UniDiffuser goes by that of its image.
@@ -39,14 +44,12 @@ class DenoiserOverride(Override):
         self.parameters = tuple(list_parameters(self.layer))  # now, as a cache may replace the method later
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        call, outer = self._begin(args, kwargs), CALL_STACK.frames
+        call = self._begin(args, kwargs)
         try:
             with CHANGE_LOCK:
                 self.state.running.add(call)
-            CALL_STACK.frames = (*outer, Frame(call))
-            output = original(*args, **kwargs)
+            output = CALL_STACK.run(Frame(call), original, *args, **kwargs)
         finally:
-            CALL_STACK.frames = outer
             self.state.running.discard(call)
         call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
@@ -74,7 +77,7 @@ class DenoiserOverride(Override):
                 "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
                 "or import ppdiffusers_tome first"
             )
-        if CALL_STACK.is_recomputing and (settings := list_step_settings(config, is_eager=True)):
+        if is_recomputing() and (settings := list_step_settings(config, is_eager=True)):
             raise ToMeValueError(
                 f"{settings[0]} needs the step of each call, which is unknown where a backward pass runs the whole "
                 "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
@@ -110,7 +113,7 @@ class TimestepOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the timestep of the call and run the layer."""
-        timestep = args[0] if args else next(iter(kwargs.values()), None)
+        timestep = args[0] if args else find_first_keyword(self.layer, kwargs)
         if timestep is not None:
             call.set_timestep(timestep)
         return original(*args, **kwargs)

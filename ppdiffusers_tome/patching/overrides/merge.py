@@ -13,9 +13,10 @@ from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_keyword, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
-from ppdiffusers_tome.patching.override import Original, Override, list_functions
+from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
-from ppdiffusers_tome.patching.state.calls import BlockCall
+from ppdiffusers_tome.patching.slots import list_functions
+from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
@@ -69,12 +70,7 @@ class PointOverride(Override):
         reduces_inside = reduction.keeps_queries or merge_point.merges_inside
         if not reduces_inside:
             args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
-        outer = CALL_STACK.frames
-        try:
-            CALL_STACK.frames = (*outer, Frame(point.block.call, point.block, point))
-            output = original(*args, **kwargs)
-        finally:
-            CALL_STACK.frames = outer
+        output = CALL_STACK.run(Frame(point.block.call, point.block, point), original, *args, **kwargs)
         if point.awaited:  # the result has other keys, or lacks its positions
             # A function of the user inside may leave attention out in some calls only.
             self.bypassing_processor = processor if len(list_functions(self.layer)) == 1 else None
@@ -83,7 +79,8 @@ class PointOverride(Override):
                 f"{max(point.awaited)}, where ToMe reduces keys or rotates merged tokens by their positions, so it "
                 "runs unmerged; method='tome' needs no such layer where positions are not rotary"
             )
-        point.block.count_merging()
+        if WATCHERS:
+            point.block.tell_watchers()
         return output if reduces_inside else point.restore(output)
 
     def _require_no_rows(self, kwargs: Keywords, tokens: Any, num_tokens: int) -> None:

@@ -26,6 +26,7 @@ class Denoising:
         self._pipe, self._name, self._state = pipe, name, state
         self._finder = StepFinder()
         self._lists: dict[int, TimestepList] = {}
+        self._step: Step | None = None  # the last one entered
         self._previous: list[SharedValues] = []  # of the calls of the step before
         self._present: list[SharedValues] = []
         self._continues = self._has_shared = False  # in any step
@@ -41,11 +42,12 @@ class Denoising:
         lists, self.scheduler = [self._read_timesteps(each) for each in schedulers], schedulers[0]
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
         step = self._finder.enter_step(lists, timestep, vars(self._pipe).get("_num_timesteps"))
-        if step is not None and step.is_new_step:
-            self._previous, self._present = self._present if step.continues else [], []
-            self._continues |= step.continues
-            if not step.continues:
-                self.skipped_steps = None
+        if step is None or step is self._step:
+            return step
+        if step.number == 0:  # another run begins
+            self._present, self.skipped_steps = [], None
+        self._continues |= step.number > 0
+        self._step, self._previous, self._present = step, self._present, []
         return step
 
     def _read_timesteps(self, scheduler: Any) -> TimestepList:

@@ -10,7 +10,7 @@ from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
-from ppdiffusers_tome.patching.state.calls import BlockCall
+from ppdiffusers_tome.patching.state.block_call import BlockCall
 
 
 class UnmergeableError(Exception):

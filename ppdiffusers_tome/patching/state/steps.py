@@ -7,8 +7,9 @@ its list, a number in its run, and a time: its place where steps of one timestep
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 # A timestep may be rounded to bfloat16, which has 8 bits; that of FLUX is also divided and multiplied by 1000, and
 # rounded each time.
@@ -17,13 +18,12 @@ _ROUNDING = 2.0**-7
 _SAME = 1e-5
 
 
-class Step(NamedTuple):
-    """The place of a denoiser's call in a denoising.
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step of a denoising, the same object in all its calls.
 
     Attributes:
         progress: 0 for the first step of pure noise, below 1.
-        is_new_step: False for another call of the same step.
-        continues: True if the step is the next one of the same run.
         number: of the step in its run, from 0.
         num_steps: of the run.
         time: the place of the timestep among the different ones of its list, the same in two steps that share it.
@@ -31,8 +31,6 @@ class Step(NamedTuple):
     """
 
     progress: float
-    is_new_step: bool
-    continues: bool
     number: int
     num_steps: int
     time: int
@@ -67,9 +65,9 @@ class StepFinder:
 
     def __init__(self) -> None:
         self._list = TimestepList(None, ())
-        self._place = -1
+        self._end = 0  # of the run, in the list
+        self._step: Step | None = None
         self._timestep: float | None = None
-        self._first = self._end = 0  # of the run
         # Calls of this step, and of each: two halves, say, or two images in turns.
         self._calls = self._calls_per_step = 1
 
@@ -81,24 +79,22 @@ class StepFinder:
             timestep: of the call.
             num_steps: what the pipeline says it runs, maybe fewer than its list has; None if it does not say.
         """
-        is_same_list = any(each.source is self._list.source for each in lists)
-        places = self._list.find_places(timestep) if is_same_list else []
+        step = self._step
+        if step is None or all(each.source is not self._list.source for each in lists):
+            return self._begin(lists, timestep, num_steps)
+        places = self._list.find_places(timestep)
         # Equal timesteps may be two steps (PNDM, Heun), of which the first has had its calls.
-        is_next = self._place + 1 in places and self._calls >= self._calls_per_step
-        if is_same_list and timestep == self._timestep and not is_next:
-            return self._repeat()
-        place = next((place for place in places if place > self._place), None)
+        is_next = step.place + 1 in places and self._calls >= self._calls_per_step
+        if timestep == self._timestep and not is_next:
+            self._calls += 1
+            if step.number == 0:
+                self._calls_per_step = self._calls
+            return step
+        place = next((place for place in places if place > step.place), None)
         if place is None:
             return self._begin(lists, timestep, num_steps)
-        times = self._list.times
-        return self._advance(place, timestep, continues=times[place] <= times[self._place] + 1)  # a gap ends a run
-
-    def _repeat(self) -> Step:
-        """Count another call of the step."""
-        self._calls += 1
-        if self._place == self._first:
-            self._calls_per_step = self._calls
-        return self._describe_step(is_new_step=False, continues=False)
+        has_gap = self._list.times[place] > step.time + 1  # which ends the run
+        return self._advance(place, timestep, number=0 if has_gap else step.number + place - step.place)
 
     def _begin(self, lists: Sequence[TimestepList], timestep: float, num_steps: int | None) -> Step | None:
         """Begin a denoising; None on no list, which interrupts nothing."""
@@ -111,19 +107,15 @@ class StepFinder:
         places, length = self._list.find_places(timestep), len(self._list.timesteps)
         place = 0 if 0 in places else places[-1]
         self._end = min(place + (num_steps or length), length)
-        return self._advance(place, timestep, continues=False)
+        return self._advance(place, timestep, number=0)
 
-    def _advance(self, place: int, timestep: float, *, continues: bool) -> Step:
+    def _advance(self, place: int, timestep: float, *, number: int) -> Step:
         """Go on to another place of the list."""
-        if not continues:
-            self._first, self._calls_per_step = place, 1
-        self._place, self._timestep, self._calls = place, timestep, 1
-        return self._describe_step(is_new_step=True, continues=continues)
-
-    def _describe_step(self, *, is_new_step: bool, continues: bool) -> Step:
-        """Describe the step at the present place."""
-        place, timesteps = self._place, self._list
-        return Step(
-            place / len(timesteps.timesteps), is_new_step, continues,
-            number=place - self._first, num_steps=self._end - self._first, time=timesteps.times[place], place=place,
+        if number == 0:
+            self._calls_per_step = 1
+        self._timestep, self._calls = timestep, 1
+        self._step = Step(
+            place / len(self._list.timesteps), number, num_steps=self._end - place + number,
+            time=self._list.times[place], place=place,
         )  # fmt: skip
+        return self._step

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import paddle
 
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.steps import Step
 from ppdiffusers_tome.patching.step_cache.skipped_steps import choose_skipped_steps
 
@@ -48,8 +48,8 @@ class CachedCall:
         self._is_skipped = step.number in skipped_steps
         self.stores_values = step.number < max(skipped_steps, default=0)  # a later step may need them
         self.has_skipped = False  # any layer
-        # The inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
-        self.stacks: dict[str, Sequence[Any]] = {}
+        # The inputs of the chains of blocks that run now, or their predicted outputs in a skipped step.
+        self.chains: dict[str, Sequence[Any]] = {}
         self._stored: set[str] = set()
 
     def skips(self, path: str) -> bool:
@@ -76,11 +76,11 @@ class CachedCall:
 
 def open_cached_call(call: DenoiserCall) -> CachedCall | None:
     """Return what the cache knows of a call; None where all layers run."""
-    denoising, moment = call.denoising, call.moment
-    if call.cached is None and denoising is not None and moment.step is not None and moment.shared is not None:
+    denoising, step, shared = call.denoising, call.step, call.shared
+    if call.cached is None and denoising is not None and step is not None and shared is not None:
         if denoising.skipped_steps is None:
-            denoising.skipped_steps = choose_skipped_steps(call, denoising.scheduler, moment.step.num_steps)
-        call.cached = CachedCall(moment.step, denoising.skipped_steps, moment.shared.histories)
+            denoising.skipped_steps = choose_skipped_steps(call, denoising.scheduler, step.num_steps)
+        call.cached = CachedCall(step, denoising.skipped_steps, shared.histories)
     return call.cached
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.denoisers import find_family
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps
 from ppdiffusers_tome.settings.text import format_count, format_setting
 

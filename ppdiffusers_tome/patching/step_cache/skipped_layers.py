@@ -11,47 +11,47 @@ from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.override import Original, Override
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.step_cache.cached_call import map_tensors, open_cached_call
 
 
 @dataclass(eq=False, repr=False)
-class StackOverride(Override):
-    """The override of a block in a stack of consecutive blocks.
+class ChainOverride(Override):
+    """The override of a block in a chain of consecutive blocks.
 
-    The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
+    The whole chain has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
     block returns its input, and the last one returns the input of the first plus the predicted residual. That sum is
     made where the first block runs, as a model may change tokens in place between two blocks (FLUX with a ControlNet).
     """
 
-    stack: str  # its path in the denoiser
+    chain: str  # its path in the denoiser
     outputs: tuple[int | str, ...]  # of the block, see ``BlockAdapter``
     is_last: bool
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the block, or return what the stack is predicted to."""
+        """Run the block, or return what the chain is predicted to."""
         cached = open_cached_call(call)
         inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
         if cached is None or inputs is None:
             return original(*args, **kwargs)
-        if cached.skips(self.stack):
+        if cached.skips(self.chain):
             cached.has_skipped = True
-            if self.stack not in cached.stacks:
-                cached.stacks[self.stack] = [
+            if self.chain not in cached.chains:
+                cached.chains[self.chain] = [
                     None if residual is None else tokens + residual
-                    for tokens, residual in zip(inputs, cached.predict(self.stack), strict=True)
+                    for tokens, residual in zip(inputs, cached.predict(self.chain), strict=True)
                 ]
-            outputs = cached.stacks.pop(self.stack) if self.is_last else inputs
+            outputs = cached.chains.pop(self.chain) if self.is_last else inputs
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
         if cached.stores_values:
-            cached.stacks.setdefault(self.stack, inputs)
+            cached.chains.setdefault(self.chain, inputs)
         output = original(*args, **kwargs)
-        entered = cached.stacks.pop(self.stack, None) if self.is_last else None
+        entered = cached.chains.pop(self.chain, None) if self.is_last else None
         if entered is not None:
             outputs = output if isinstance(output, (list, tuple)) else (output,)
             cached.store(
-                self.stack,
+                self.chain,
                 tuple(None if new is None else new - old for new, old in zip(outputs, entered, strict=False)),
             )
         return output
@@ -87,24 +87,24 @@ class CoarseOverride(Override):
 def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Override]:
     """Create the overrides of a denoiser's layers that skipped steps omit.
 
-    Every block that an adapter describes is in a stack, also if its tokens do not merge now. Blocks with other layers
-    between them, which would run in a skipped step, are stacks of their own. A ControlNet hands on what its levels and
+    Every block that an adapter describes is in a chain, also if its tokens do not merge now. Blocks with other layers
+    between them, which would run in a skipped step, are chains of their own. A ControlNet hands on what its levels and
     blocks return, so all of these are predicted.
     """
     is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
     levels = _list_coarse_levels(denoiser, is_controlnet)
     skipped = {id(layer) for _, level, _ in levels for layer in level.sublayers(include_self=True)}
-    stacks: dict[str, list[MergeableBlock]] = {}
+    chains: dict[str, list[MergeableBlock]] = {}
     for block in find_blocks(denoiser):
         if id(block.block) not in skipped:
             is_alone = is_controlnet or block.adapter.block_is_parent
             container = block.path if is_alone else block.path.rpartition(".")[0]
-            stacks.setdefault(container, []).append(block)
+            chains.setdefault(container, []).append(block)
     return [
         *(CoarseOverride(state, level, path, is_used=is_used) for path, level, is_used in levels),
         *(
-            StackOverride(state, block.block, stack, block.adapter.outputs, is_last=block is blocks[-1])
-            for stack, blocks in stacks.items() for block in blocks
+            ChainOverride(state, block.block, chain, block.adapter.outputs, is_last=block is blocks[-1])
+            for chain, blocks in chains.items() for block in blocks
         ),
     ]  # fmt: skip
 

@@ -1,24 +1,29 @@
-"""The running calls of a denoiser and of a block."""
+"""One call of a denoiser, at a step of its denoising."""
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.paddle_compat import require_eager
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.moment import UNKNOWN, Moment, enter_moment, list_step_settings
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.plan import Plan
-from ppdiffusers_tome.patching.state.shared_values import CallIdentity
+from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
+from ppdiffusers_tome.patching.state.steps import Step
+from ppdiffusers_tome.settings.config import ToMeConfig
 
-# Called with every ``BlockCall`` in which tokens merged, of all denoisers.
-WATCHERS: list[Callable[["BlockCall"], None]] = []
+
+def list_step_settings(config: ToMeConfig, *, is_eager: bool) -> list[str]:
+    """List the settings for which a call has to know its step."""
+    names = {
+        "a ratio that changes over the denoising, start or end": config.uses_progress,
+        "a cache over steps": bool(config.cache),
+        "reuse_steps": config.reuse_steps > 1 and is_eager,  # a program has no values while it is traced
+    }
+    return [name for name, is_used in names.items() if is_used]
 
 
 @dataclass(eq=False)
@@ -31,8 +36,11 @@ class DenoiserCall:
     identity: CallIdentity | None = None  # among the calls of a step; None where it shares nothing with other steps
     given_timestep: Any = None  # the timestep among the arguments, as it was given; None where they have none
     timestep: paddle.Tensor | None = None  # scalar or [batch]; None where the model has none
-    moment: Moment = UNKNOWN  # looked for only if a setting needs it
-    cached: Any = None  # what the cache over steps, which alone looks into it, knows of this call
+    # The next three are looked for only if a setting needs them.
+    step: Step | None = None  # None outside of a pipeline, or at a timestep on no list
+    progress: float | None = None  # from 0, pure noise, to 1, the image; None if unknown
+    shared: SharedValues | None = None  # with other steps; None where the call shares nothing
+    cached: Any = None  # what the cache over steps, which makes it, knows of this call
     # Of the tokens of blocks that are on a grid, by the override of the layer that gets their latent.
     layouts: dict[object, Layout] = field(default_factory=dict)
     plans: dict[Layout, Plan] = field(default_factory=dict)
@@ -47,9 +55,32 @@ class DenoiserCall:
             return
         self.timestep = timestep
         settings = list_step_settings(self.state.config, is_eager=self.is_eager)
-        if settings and self.moment is UNKNOWN:
+        if settings and self.shared is None:  # else this stands for another call, whose step is known
             require_eager(settings[0])
-            self.moment = enter_moment(self.state, self.denoising, float(timestep.reshape([-1])[0]), self.identity)
+            self._enter_step(float(timestep.reshape([-1])[0]))
+
+    def _enter_step(self, timestep: float) -> None:
+        """Find the step of the call that begins; warn where it is unknown."""
+        state, highest = self.state, self.state.max_timestep
+        if self.denoising is not None and (step := self.denoising.enter_step(timestep)) is not None:
+            self.step, self.progress = step, step.progress
+            if self.identity is not None:
+                self.shared = self.denoising.share_values(step, self.identity)
+            return
+        if self.denoising is None and 0 <= timestep <= highest:
+            self.progress = (highest - timestep) / highest
+        elif state.config.uses_progress:
+            state.warn_once(
+                "the timestep of a call is on no list of its pipeline's scheduler or, without a pipeline, outside 0 to "
+                f"{highest:g}, so the progress of the denoising is unknown and it runs unmerged; call the model "
+                "through a pipeline that returns its images (if you replaced the __call__ of its class, call "
+                "ppdiffusers_tome.install() again), or give one ratio for the whole denoising"
+            )
+        if self.identity is not None:
+            state.warn_once(
+                "steps are known only in a call of a pipeline, at timesteps on the list of its scheduler, so cache and "
+                "reuse_steps have no effect here"
+            )
 
     def read_timestep(self) -> None:
         """Set the timestep that is among the arguments, if one is."""
@@ -67,7 +98,7 @@ class DenoiserCall:
                 "ratio changes over the denoising it runs unmerged, so give one ratio"
             )
         if self.denoising is not None:
-            self.denoising.count_call(self.moment.step, is_skipped=self.cached is not None and self.cached.has_skipped)
+            self.denoising.count_call(self.step, is_skipped=self.cached is not None and self.cached.has_skipped)
 
     def find_plan(self, layout: Layout) -> Plan:
         """Return the plan of a layout; warn where nothing can merge."""
@@ -79,9 +110,9 @@ class DenoiserCall:
 
     def _count_merged(self, grid: Grid) -> int:
         config = self.state.config
-        if config.uses_progress and self.moment.progress is None:
+        if config.uses_progress and self.progress is None:
             return 0
-        num_merged = config.num_merged(grid, self.moment.progress)
+        num_merged = config.num_merged(grid, self.progress)
         if grid.num_cells(config.sx, config.sy, config.st) == 0:
             if num_merged > 0:
                 self.state.warn_once(
@@ -92,56 +123,3 @@ class DenoiserCall:
         if self.denoising is not None and grid.num_merged(config.highest_ratio) > 0:
             self.denoising.ratio_merges.add(num_merged > 0)
         return num_merged
-
-
-@dataclass(eq=False)
-class BlockCall:
-    """One call of a block, the ``layer`` at a ``path`` in its denoiser."""
-
-    call: DenoiserCall
-    layer: Hashable
-    path: str
-    layout: Layout  # of its tokens
-    # Its input, [batch, tokens, channels] or [batch, channels, (frames,) height, width], until the reduction is made.
-    tokens: paddle.Tensor | None
-    has_merged: bool = False  # True once a merge point ran on fewer tokens
-
-    @cached_property
-    def reduction(self) -> TokenReduction | None:
-        """The reduction of the tokens, made at the first use; None: run unmerged.
-
-        Not earlier, as a DiT embeds its timestep inside its first block.
-        """
-        call, layout, grid = self.call, self.layout, self.layout.grid
-        tokens, self.tokens = self.tokens, None
-        if tokens is None:
-            return None
-        shape = list(tokens.shape)
-        if tokens.ndim == 5:  # of a video each frame is by itself
-            tokens = tokens.transpose([0, 2, 1, 3, 4]).flatten(0, 1)
-        if tokens.ndim == 4 and shape[-2:] == [grid.height, grid.width]:
-            tokens = tokens.flatten(2).transpose([0, 2, 1])
-        if tokens.ndim != 3 or tokens.shape[1] != layout.num_tokens:
-            prefix = f" behind {layout.prefix} others" if layout.prefix else ""
-            call.state.warn_once(
-                f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged"
-            )
-            return None
-        plan = call.find_plan(layout)
-        if plan.num_merged == 0:
-            return None
-        # What steps do not share is not kept: a block matches once, and memory is short.
-        shared = call.moment.shared if call.state.config.reuse_steps > 1 else None
-        if shared is None:
-            return plan.reduce(tokens)
-        key = (self.path, layout, tokens.shape[0])
-        if key not in shared.reductions:
-            shared.reductions[key] = plan.reduce(tokens)
-        return shared.reductions[key]
-
-    def count_merging(self) -> None:
-        """Count the block as one whose tokens merged; tell ``WATCHERS`` once."""
-        if not self.has_merged:
-            self.has_merged = True
-            for watch in WATCHERS:
-                watch(self)

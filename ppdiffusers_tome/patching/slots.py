@@ -1,0 +1,125 @@
+"""The places of layers' methods, in which overrides run.
+
+A layer with ToMe keeps its class and gets a ``forward`` of its own, as a hook does: a function bound to the layer that
+runs the overrides around the method of the class, looked up at each call, or around the function that stood there.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import paddle
+from paddle.jit.dy2static.program_translator import SymbolicStaticFunction
+from paddle.jit.sot import psdb
+from paddle.nn import Layer
+
+from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing, require_untraced
+
+# The attribute of a layer that holds its slots, by the name of their method.
+SLOTS = "_ppdiffusers_tome"
+
+
+@dataclass(eq=False)
+class Slot:
+    """The place of a layer's method, where its overrides run."""
+
+    method: MethodType  # runs the overrides; an attribute of the layer
+    inside: Any  # the function that stood there; None for the method of the class
+    overrides: tuple[Any, ...] = ()  # around that, outermost last
+
+
+def find_slot(layer: Layer, name: str = "forward") -> Slot | None:
+    """Return the slot of a layer's method, or None."""
+    slots: dict[str, Slot] = vars(layer).get(SLOTS, {})
+    return slots.get(name)
+
+
+def open_slot(layer: Layer, name: str) -> Slot:
+    """Return the slot of a layer's method, which is made around what is there."""
+    attributes, slot = vars(layer), find_slot(layer, name)
+    if slot is not None and not slot.overrides:
+        # Other code put a function in place of its method, which none of that code's attributes hold, as hooks do.
+        is_held = any(type(each) is MethodType and each == slot.method for each in attributes.values())
+        slot = slot if is_held else None
+    if slot is None:
+        inside = attributes.get(name)
+        slot = Slot(MethodType(_make_method(type(layer), name, inside), layer), inside)
+        attributes.setdefault(SLOTS, {})[name], attributes[name] = slot, slot.method
+    return slot
+
+
+def close_slots(layer: Layer) -> None:
+    """Put back what stood in a layer's slots without overrides."""
+    attributes = vars(layer)
+    for name, slot in list(attributes.get(SLOTS, {}).items()):
+        # Other code that put a function in its place may put the method back when that goes.
+        if not slot.overrides and attributes.get(name) in (None, slot.method):
+            _set_function(layer, name, slot.inside)
+            del attributes[SLOTS][name]
+    if not attributes.get(SLOTS, True):
+        del attributes[SLOTS]
+
+
+def list_functions(layer: Layer) -> list[Any]:
+    """List the functions in place of a layer's ``forward``, ToMe's own included."""
+    slot = find_slot(layer)
+    functions = vars(layer).get("forward"), slot and slot.inside
+    return [each for each in functions if each is not None]
+
+
+def find_inner_forward(layer: Layer) -> Any:
+    """Return the ``forward`` inside of a layer's overrides; None: the class's."""
+    slot = find_slot(layer)
+    return slot.inside if slot else vars(layer).get("forward")
+
+
+def replace_inner_forward(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
+    """Replace a ``forward`` inside of a layer's overrides, if found; None: the class's."""
+    if find_inner_forward(layer) != found:
+        return
+    if slot := find_slot(layer):
+        slot.inside = function
+    else:
+        _set_function(layer, "forward", function)
+
+
+def _set_function(layer: Layer, name: str, function: Any) -> None:
+    """Set the function of a layer; None: the method of its class."""
+    if function is not None:
+        vars(layer)[name] = function
+    else:
+        vars(layer).pop(name, None)
+
+
+def _make_method(cls: Any, name: str, found: Any) -> Callable[..., Any]:
+    """Make the method that runs the overrides of a slot.
+
+    It is a function, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. A function of the user
+    may call it after its slot is gone; then it runs what it found.
+    """
+
+    @paddle.jit.not_to_static
+    def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**FALLBACK)
+        slot = vars(layer).get(SLOTS, {}).get(name)  # without a call, as this runs often
+        if slot is not None and slot.method.__func__ is method:
+            run, overrides = slot.inside, slot.overrides
+        else:
+            run, overrides = found, ()
+        if run is None:
+            run = getattr(type(layer), name).__get__(layer)
+        if not paddle.in_dynamic_mode():
+            run = convert_while_tracing(run)
+        if overrides and isinstance(vars(layer).get(name), SymbolicStaticFunction):
+            require_untraced(layer)  # without ``full_graph``
+        for override in overrides:
+            run = partial(override, run)
+        return run(*args, **kwargs)
+
+    marked: Any = method  # whose attributes the types of one Paddle know, and of another not
+    marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
+    marked.__signature__ = inspect.signature(getattr(cls, name))  # ``to_static`` looks for a first argument ``self``
+    return marked
