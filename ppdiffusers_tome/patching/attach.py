@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, NORMS, OUTPUT, TEXT_NORMS, MergePoint
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.denoisers import find_timestep_layer
 from ppdiffusers_tome.patching.layers import find_layer, is_a
@@ -16,15 +16,7 @@ from ppdiffusers_tome.patching.override import Override, list_overrides, walk_ov
 from ppdiffusers_tome.patching.overrides.attention import MaskOverride
 from ppdiffusers_tome.patching.overrides.block import BlockOverride, GridOverride
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
-from ppdiffusers_tome.patching.overrides.merge import (
-    NORMS,
-    TEXT_NORMS,
-    InnerOverride,
-    NormOverride,
-    OutputOverride,
-    PointOverride,
-    ProjectionOverride,
-)
+from ppdiffusers_tome.patching.overrides.merge import NormOverride, OutputOverride, PointOverride, ProjectionOverride
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.slots import close_slots
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
@@ -98,14 +90,12 @@ def _create_overrides(
     """Create the overrides of a merge point, with their paths."""
     config, layer = state.config, find_layer(block.block, point.layer)
     overrides: list[tuple[str, Override]] = [(point.layer, PointOverride(state, layer, point, role))]
-    inner: list[InnerOverride] = []
     for name in point.list_inner_layers(METHODS[config.method].keeps_queries):
         kind = OutputOverride if name == OUTPUT else ProjectionOverride
-        inner.append(kind(state, find_layer(layer, name), name))
+        overrides.append((point.join_path(name), kind(state, find_layer(layer, name), name)))
     for name in (*NORMS, *TEXT_NORMS) if point.rotary else ():
-        if getattr(layer, name, None) is not None:
-            inner.append(NormOverride(state, getattr(layer, name), name, getattr(layer, "heads", 0)))
-    overrides += [(point.join_path(each.name), each) for each in inner]
+        if (norm := getattr(layer, name, None)) is not None:
+            overrides.append((point.join_path(name), NormOverride(state, norm, name, getattr(layer, "heads", 0))))
     if role == ATTENTION and point.prepares_mask and hasattr(layer, "prepare_attention_mask"):
         overrides.append((point.layer, MaskOverride(state, layer, config.uses_group_sizes)))
     return overrides

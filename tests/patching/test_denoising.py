@@ -20,7 +20,7 @@ class Steps:
         self.set_timesteps(*schedules)
 
     def set_timesteps(self, *schedules: Sequence[float]) -> None:
-        self.schedules = [TimestepList(object(), timesteps) for timesteps in schedules]
+        self.schedules = [TimestepList(timesteps) for timesteps in schedules]
 
     def step_at(self, timestep: float) -> Step | None:
         return self.finder.enter_step(self.schedules, timestep)

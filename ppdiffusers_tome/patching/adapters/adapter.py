@@ -14,6 +14,8 @@ ROLES = ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merg
 FIRST, LAST = "first", "last"
 # Layers of ppdiffusers' ``Attention``: all that get its tokens, those of keys and values, and the last one.
 PROJECTIONS, KEYS, OUTPUT = ("to_q", "to_k", "to_v"), ("to_k", "to_v"), "to_out.0"
+# Its norms of the image and of a text, to whose outputs the rotary embedding is applied.
+NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,6 @@
 """AttnBlock: Wuerstchen's prior and decoder, whose keys end with the text."""
 
-from ppdiffusers_tome.patching.adapters.adapter import (
-    ATTENTION,
-    LAST,
-    BlockAdapter,
-    MergePoint,
-    UNetParts,
-    patch_size,
-)
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, BlockAdapter, MergePoint, UNetParts, patch_size
 
 # Of the decoder, which works on patches of its latent. The prior is no UNet.
 _UNET = UNetParts("down_blocks", "mid_block", "up_blocks", halves_at_start=True, patch=patch_size)

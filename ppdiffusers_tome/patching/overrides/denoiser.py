@@ -7,13 +7,7 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.arguments import (
-    Arguments,
-    Keywords,
-    find_first_keyword,
-    list_parameters,
-    name_arguments,
-)
+from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_keyword, list_parameters, name_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
@@ -67,9 +61,20 @@ class DenoiserOverride(Override):
 
     def _begin(self, args: Arguments, kwargs: Keywords) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
-        config, pipeline_call = self.state.config, CALL_STACK.pipeline_call
         # With gradient checkpointing a first run records none.
         records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        self._require_known_calls(records_gradients)
+        call = DenoiserCall(self.state, self.layer, given_timestep=find_timestep(self.parameters, args, kwargs))
+        if (pipeline_call := CALL_STACK.pipeline_call) is not None:
+            call.denoising = pipeline_call.find_denoising(self.state, self.layer)
+        if self.state.config.shares_steps and not records_gradients:  # in training, timesteps and images are random
+            call.identity = self._identify(args, kwargs)
+        if self.reads_timestep:
+            call.read_timestep()
+        return call
+
+    def _require_known_calls(self, records_gradients: bool) -> None:
+        """Refuse a second run of layers whose call or step is unknown."""
         if records_gradients and not HAS_STATE and getattr(self.layer, "is_gradient_checkpointing", False):
             raise ToMeValueError(
                 f"gradient checkpointing does not go together with ToMe on Paddle {paddle.__version__}: the call of "
@@ -77,20 +82,12 @@ class DenoiserOverride(Override):
                 "package) set Paddle's custom_state_manager; disable_gradient_checkpointing, install paddlepaddle 3, "
                 "or import ppdiffusers_tome first"
             )
-        if is_recomputing() and (settings := list_step_settings(config, is_eager=True)):
+        if is_recomputing() and (settings := list_step_settings(self.state.config, is_eager=True)):
             raise ToMeValueError(
                 f"{settings[0]} needs the step of each call, which is unknown where a backward pass runs the whole "
                 "denoiser again; checkpoint its blocks (enable_gradient_checkpointing), or apply_tome with one ratio "
                 "and without it"
             )
-        call = DenoiserCall(self.state, self.layer, given_timestep=find_timestep(self.parameters, args, kwargs))
-        if pipeline_call is not None:
-            call.denoising = pipeline_call.find_denoising(self.state, self.layer)
-        if config.shares_steps and not records_gradients:  # in training, timesteps and images are random
-            call.identity = self._identify(args, kwargs)
-        if self.reads_timestep:
-            call.read_timestep()
-        return call
 
     def _identify(self, args: Arguments, kwargs: Keywords) -> CallIdentity:
         """Identify a call by its latents' shape and its conditioning."""

@@ -10,7 +10,7 @@ import paddle
 
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
-from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, TEXT_NORMS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_keyword, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
@@ -18,9 +18,6 @@ from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.slots import list_functions
 from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
-
-# Norms of the image and of the text, to whose outputs the rotary embedding is applied.
-NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 
 
 @dataclass(eq=False, repr=False)

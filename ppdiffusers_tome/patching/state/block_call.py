@@ -1,4 +1,4 @@
-"""One call of a block, which reduces its tokens once for all its merge points."""
+"""One call of a block, and the reduction of its tokens."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ class Denoising:
     def __init__(self, pipe: Any, name: str, state: DenoiserState) -> None:
         self._pipe, self._name, self._state = pipe, name, state
         self._finder = StepFinder()
-        self._lists: dict[int, TimestepList] = {}
+        self._lists: dict[int, tuple[Any, TimestepList]] = {}  # by the id of a scheduler's own, which is kept for it
         self._step: Step | None = None  # the last one entered
         self._previous: list[SharedValues] = []  # of the calls of the step before
         self._present: list[SharedValues] = []
@@ -56,8 +56,8 @@ class Denoising:
         if id(source) not in self._lists:
             array = source.astype("float64").numpy() if hasattr(source, "numpy") else np.asarray(source, "float64")
             numbers = array.reshape(-1).tolist()
-            self._lists[id(source)] = TimestepList(source, numbers[:-1] if is_a(scheduler, *_END_IN_LIST) else numbers)
-        return self._lists[id(source)]
+            self._lists[id(source)] = source, TimestepList(numbers[:-1] if is_a(scheduler, *_END_IN_LIST) else numbers)
+        return self._lists[id(source)][1]
 
     def share_values(self, step: Step, identity: CallIdentity) -> SharedValues:
         """Return the values that a call shares with earlier steps.

@@ -9,7 +9,6 @@ its list, a number in its run, and a time: its place where steps of one timestep
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
 # A timestep may be rounded to bfloat16, which has 8 bits; that of FLUX is also divided and multiplied by 1000, and
 # rounded each time.
@@ -38,15 +37,10 @@ class Step:
 
 
 class TimestepList:
-    """The list of timesteps that a scheduler has set.
+    """A scheduler's timesteps, another object each time that it sets them."""
 
-    Args:
-        source: the scheduler's own list or tensor, another object each time that it sets its timesteps.
-        timesteps: the numbers in it.
-    """
-
-    def __init__(self, source: Any, timesteps: Sequence[float]) -> None:
-        self.source, self.timesteps = source, timesteps
+    def __init__(self, timesteps: Sequence[float]) -> None:
+        self.timesteps = timesteps
         whole = abs(timesteps[-1] - timesteps[0]) if timesteps else 0.0
         differs = (abs(later - earlier) > _SAME * whole for earlier, later in pairwise(timesteps))
         self.times = list(accumulate(differs, initial=0))
@@ -64,7 +58,7 @@ class StepFinder:
     """The steps of one denoiser in a call of its pipeline."""
 
     def __init__(self) -> None:
-        self._list = TimestepList(None, ())
+        self._list = TimestepList(())
         self._end = 0  # of the run, in the list
         self._step: Step | None = None
         self._timestep: float | None = None
@@ -80,7 +74,7 @@ class StepFinder:
             num_steps: what the pipeline says it runs, maybe fewer than its list has; None if it does not say.
         """
         step = self._step
-        if step is None or all(each.source is not self._list.source for each in lists):
+        if step is None or self._list not in lists:
             return self._begin(lists, timestep, num_steps)
         places = self._list.find_places(timestep)
         # Equal timesteps may be two steps (PNDM, Heun), of which the first has had its calls.
