@@ -14,6 +14,7 @@ import pytest
 import tiny
 from ppdiffusers_tome.merging import similarity as module
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.merging.similarity import find_nearest
 from ppdiffusers_tome.merging.tiles import split_by_tile
@@ -93,3 +94,12 @@ def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monk
     exact = np.sort(all_cosines.max(axis=-1))[-num_merged:].mean()
     ranked = found[np.argsort(-cosine.numpy()[0])[:num_merged]].mean()
     assert exact - ranked < 0.1 * (exact - all_cosines.max(axis=-1).mean())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_matched_on_a_cpu(dtype: str) -> None:
+    """Paddle multiplies none there, so tokens match as they do in float32."""
+    x, grid = tiny.array((2, 256, 320)).astype(dtype), Grid(16, 16)
+    partition = random_partition(grid, 2, 2, seed=0, timestep=paddle.to_tensor([500]))
+    found, expected = (match_tokens(tokens, partition, 128) for tokens in (x, x.astype("float32")))
+    assert found.owner.tolist() == expected.owner.tolist()
