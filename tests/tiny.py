@@ -118,10 +118,8 @@ def text_encoder(kind: str = "CLIPTextModel", **settings: Any) -> Model:
 
 def transformer(**settings: Any) -> Transformer2DModel:
     """Build a part of a UNet, a denoiser by an unused timestep layer."""
-    part = build(
-        Transformer2DModel, num_attention_heads=2, attention_head_dim=4, in_channels=8, norm_num_groups=4,
-        cross_attention_dim=CROSS_DIM, **settings,
-    )  # fmt: skip
+    shape = dict(num_attention_heads=2, attention_head_dim=4, in_channels=8, norm_num_groups=4)
+    part = build(Transformer2DModel, **{**shape, "cross_attention_dim": CROSS_DIM, **settings})
     part.time_proj = paddle.nn.Identity()
     return part
 

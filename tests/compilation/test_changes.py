@@ -19,6 +19,7 @@ from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import
 
 import tiny
 from compilation.comparison import (
+    BY_PADDLE,
     Counted,
     check_by_paddle,
     check_same,
@@ -192,6 +193,15 @@ def test_code_that_is_not_known_is_run_by_paddle(put: Callable[[Any], None], mer
             apply_tome(each, 0.5)
     check_by_paddle(model, plain, "of which a program would know nothing")
     assert np.abs(tiny.run_unet(model) - unchanged).max() > 1e-3
+
+
+def test_known_code_again_after_other_code() -> None:
+    model, plain = compile_small_unet(), tiny.small_unet()
+    _set_processor(model)
+    with pytest.warns(UserWarning, match=BY_PADDLE):
+        tiny.run_unet(model)
+    model.set_attn_processor(AttnProcessor())
+    check_same(model, plain)
 
 
 @pytest.mark.parametrize(

@@ -390,6 +390,13 @@ def test_a_limit_on_the_size_of_files(folder: Path) -> None:
     assert is_mapped(map_quietly(build()))
 
 
+def test_a_file_in_place_of_the_folder(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("mine")
+    check_stays("Not a directory", folder)
+    assert folder.read_text() == "mine"
+
+
 def test_a_folder_in_place_of_the_file(folder: Path) -> None:
     map_quietly(build())
     (file,) = folder.iterdir()

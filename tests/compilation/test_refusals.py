@@ -152,6 +152,13 @@ class TestWithPrograms:
         model, plain = (apply_tome(tiny.small_unet(), 0.5) for _ in range(2))
         check_by_paddle(compile_cpu(model), plain, "differs from Paddle's by")
 
+    def test_an_operator_that_is_unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ppdiffusers_tome.compilation import operators
+
+        monkeypatch.delitem(operators.OPERATORS, "group_norm")
+        reason = "pd_op.group_norm is none of the operators"
+        check_by_paddle(compile_small_unet(), tiny.small_unet(), reason)
+
     @pytest.mark.parametrize("make", [_Counting, _embed])
     def test_what_a_program_would_compute_otherwise_in_a_later_call(
         self, make: Any, monkeypatch: pytest.MonkeyPatch

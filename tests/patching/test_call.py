@@ -11,14 +11,16 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
+from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from patching.contract import StumbledError, Tensors, failing_in, watch_blocks
-from ppdiffusers_tome import apply_tome
+from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.patching.attach import list_attached_blocks
 
 
 def test_a_warning_names_the_line_of_the_user() -> None:
@@ -66,6 +68,14 @@ def test_a_class_of_the_user_may_hand_on_all_its_arguments(ratio: float) -> None
     assert np.array_equal(*images)
     assert reports[0] == reports[1]
     assert reports[0].num_skipped > 0
+
+
+def test_a_method_that_was_found_before_it_was_removed_runs_the_plain_model() -> None:
+    unet, plain = tiny.unet(levels=1), tiny.run_unet(tiny.unet(levels=1))
+    forward = apply_tome(unet, 0.5).forward
+    remove_tome(unet)
+    with paddle.no_grad():
+        assert np.array_equal(forward(tiny.latent(), 500, tiny.text()).sample.numpy(), plain)
 
 
 @pytest.mark.parametrize("failure", [None, StumbledError, KeyboardInterrupt])
@@ -145,6 +155,25 @@ def test_calls_within_a_layer_are_calls_of_the_denoiser(settings: dict[str, Any]
     for timestep in (900, 100):
         expected = tiny.run_unet(inside.unet, timestep=timestep)
         assert np.array_equal(tiny.run_unet(around.unet, timestep=timestep), expected)
+
+
+@paddle.no_grad()
+def run_controlnets(model: Any, images: list[paddle.Tensor]) -> list[np.ndarray]:
+    scales = dict(conditioning_scale=[1.0] * len(images))
+    down, middle = model(tiny.latent(), 500, tiny.text(), images, **scales, return_dict=False)
+    return [each.numpy() for each in (*down, middle)]
+
+
+@pytest.mark.parametrize("settings", [{}, dict(reuse_steps=2)], ids=str)
+def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -> None:
+    images = [tiny.array((2, 3, 32, 32), seed=seed) for seed in (3, 4)]
+    multi = apply_tome(tiny.multi_controlnet(), 0.5, **settings)
+    one = apply_tome(MultiControlNetModel([tiny.controlnet()]), 0.5, **settings)
+    alone = [run_controlnets(one, [image]) for image in images]
+    expected = [sum(parts) for parts in zip(*alone, strict=True)]
+    for got, right in zip(run_controlnets(multi, images), expected, strict=True):
+        assert np.abs(got - right).max() <= 1e-5
+    assert len({id(override.state) for _, _, override in list_attached_blocks(multi)}) == 2
 
 
 def run_img2img(pipe: Any) -> None:

@@ -18,6 +18,11 @@ from zoo.specimen import TEXT_DIM, normal
 PROCESSORS = [AttnProcessor, slices.AttnProcessor, lambda: SlicedAttnProcessor(1)]
 
 
+def equal_in_cells() -> paddle.Tensor:
+    """A latent of 8 by 8 whose four values in a cell are equal, so that a cell's tokens are."""
+    return normal(2, 8, 4, 4).repeat_interleave(2, axis=2).repeat_interleave(2, axis=3)
+
+
 @paddle.no_grad()
 def run(model: Any, x: paddle.Tensor, **given: Any) -> np.ndarray:
     return model(x, encoder_hidden_states=normal(x.shape[0], 5, TEXT_DIM, seed=3), **given).sample.numpy()
@@ -27,12 +32,12 @@ def run(model: Any, x: paddle.Tensor, **given: Any) -> np.ndarray:
 @pytest.mark.parametrize("make", PROCESSORS, ids=["plain", "cpu", "sliced"])
 def test_merging_equal_tokens_changes_nothing_and_a_mask_stays_in_force(make: Any, masked: bool) -> None:
     """Whatever merges: groups are of one to four tokens."""
-    model, x = tiny.transformer(num_layers=2), tiny.EqualCells().image(8)
+    model, x = tiny.transformer(attention_head_dim=8, num_layers=2), equal_in_cells()
     for block in model.transformer_blocks:
         block.attn1.processor = make()
-    seen = np.ones((2, 16, 16), np.float32)
-    seen[:, 4:12, 8:12] = 0  # whole cells
-    given = {"attention_mask": paddle.to_tensor((1 - seen.reshape(2, 1, 256)) * -10000)} if masked else {}
+    seen = np.ones((2, 8, 8), np.float32)
+    seen[:, 2:6, 4:6] = 0  # whole cells
+    given = {"attention_mask": paddle.to_tensor((1 - seen.reshape(2, 1, 64)) * -10000)} if masked else {}
     plain = run(model, x, **given)
     assert (np.abs(plain - run(model, x)).max() >= 1e-3) == masked
     assert np.abs(run(apply_tome(model, 0.6, method="keys"), x, **given) - plain).max() <= 1e-5
@@ -48,7 +53,7 @@ def cosine_scores(self: Any, query: Any, key: Any, seen: Any = None) -> paddle.T
 
 @pytest.mark.parametrize("of_class", [False, True])
 def test_anothers_scores_get_queries_and_keys_as_they_are(of_class: bool) -> None:
-    model, x = tiny.transformer(num_layers=2), tiny.EqualCells().image(8)
+    model, x = tiny.transformer(attention_head_dim=8, num_layers=2), equal_in_cells()
     for block in model.transformer_blocks:
         block.attn1.processor = AttnProcessor()
         if of_class:

@@ -23,6 +23,18 @@ EVERY = sorted(METHODS)
 KEYS_ONLY = [name for name in EVERY if METHODS[name].keeps_queries]
 
 
+@pytest.mark.parametrize("method", EVERY)
+def test_tokens_that_are_equal_lose_nothing(method: str) -> None:
+    """An image of one colour has one token many times: whatever stands for many is as good as all."""
+    block = tiny.unet().down_blocks[0].attentions[0]
+    block.time_proj = paddle.nn.Identity()  # so that it is a denoiser
+    flat = paddle.ones([2, 8, 16, 16]) * paddle.linspace(-1, 1, 8).reshape([1, 8, 1, 1])
+    with paddle.no_grad():
+        plain = block(flat, encoder_hidden_states=tiny.text()).sample.numpy()
+        merged = apply_tome(block, 0.7, method=method)(flat, encoder_hidden_states=tiny.text()).sample.numpy()
+    np.testing.assert_allclose(merged, plain, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "specimen",
     [

@@ -133,6 +133,22 @@ class TestSteps:
         assert np.array_equal(outputs[3], expected[3])
         assert not np.array_equal(outputs[2], expected[2])
 
+    def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self) -> None:
+        one, two = (apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS) for _ in range(2))
+        latent, text = tiny.latent(2), tiny.text(2)
+        texts = [text[i : i + 1] for i in range(2)]
+
+        def run_batch(unet: tiny.Model, timestep: float) -> np.ndarray:
+            return unet(latent * (timestep / 900), timestep, text).sample.numpy()
+
+        def run_halves(unet: tiny.Model, timestep: float) -> np.ndarray:
+            moved = latent * (timestep / 900)
+            halves = [unet(moved[i : i + 1], timestep, texts[i]).sample.numpy() for i in range(2)]
+            return np.concatenate(halves)
+
+        for batch, both in zip(denoise(one, run_batch), denoise(two, run_halves), strict=True):
+            assert np.abs(batch - both).max() <= 1e-5
+
     def test_calls_with_gradients_and_without_a_pipeline_are_always_fresh(self) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS)
 

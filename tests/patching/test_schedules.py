@@ -10,6 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import paddle
 import pytest
 from paddle.static import InputSpec
@@ -236,6 +237,13 @@ class TestInAModel:
     def test_a_ramp_follows_the_timestep(self, timestep: int, tokens: int) -> None:
         unet = apply_tome(tiny.unet(), (0.6, 0.0))
         assert count_finest_tokens(unet, timestep) == pytest.approx(tokens, abs=1)
+
+    def test_outside_start_and_end_it_is_the_plain_model(self) -> None:
+        unet = tiny.unet()
+        plain = {at: tiny.run_unet(unet, timestep=at) for at in (900, 500, 100)}
+        apply_tome(unet, 0.5, start=0.3, end=0.8)
+        same = {at: np.array_equal(tiny.run_unet(unet, timestep=at), plain[at]) for at in plain}
+        assert same == {900: True, 500: False, 100: True}
 
     def test_reuse_and_a_ramp_go_together(self) -> None:
         """A matching that is kept keeps its number of tokens, until a fresh one is made."""

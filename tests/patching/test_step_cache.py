@@ -206,6 +206,17 @@ class TestSteps:
         assert (report.num_computed, report.num_skipped) == (STEPS + alone.num_computed, alone.num_skipped)
         assert report.cache_bytes == alone.cache_bytes
 
+    def test_an_image_of_another_pipeline_in_between_changes_nothing(self) -> None:
+        pipe = build_cached()
+        expected = pipe(call)
+
+        def call_with_interruption(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            if number == 6:
+                tiny.Sampler(unet, tiny.scheduler())(call, 9)
+            return call(unet, number, timestep)
+
+        assert equal_steps(expected, pipe(call_with_interruption)) == list(range(STEPS))
+
     def test_panorama_copies_its_scheduler_for_every_view_and_is_computed(self) -> None:
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionPanoramaPipeline)
         given = dict(tiny.PROMPT, latents=tiny.latent(1, 8, 80), height=64, width=640, output_type="latent",

@@ -125,6 +125,25 @@ def deepfloyd_if() -> Made:
     return build_pipeline("IFPipeline", **parts), call
 
 
+def vqvae(channels: int = 3, **settings: Any) -> Any:
+    return create(
+        ppdiffusers.VQModel, block_out_channels=(32, 32), latent_channels=channels, num_vq_embeddings=8,
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, **settings,
+    )  # fmt: skip
+
+
+def kandinsky_2_2() -> Made:
+    unet = create(
+        ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=4, out_channels=8, addition_embed_type="image",
+        encoder_hid_dim_type="image_proj", encoder_hid_dim=added_kv.CROSS_DIM,
+    )  # fmt: skip
+    pipe = build_pipeline(
+        "KandinskyV22Pipeline", unet=unet, scheduler=ppdiffusers.DDPMScheduler(), movq=vqvae(4, norm_type="spatial")
+    )
+    image, none = (normal(1, added_kv.CROSS_DIM, seed=seed) for seed in (6, 7))
+    return pipe, dict(image_embeds=image, negative_image_embeds=none, **SIZE, **LATENT)
+
+
 def unclip_decoder() -> tiny.Model:
     config = dict(added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity")
     return create(ppdiffusers.UNet2DConditionModel, **config)
@@ -236,6 +255,7 @@ CASES: dict[str, Callable[[], Made]] = {
         dict(image=rgb(), **XL_TEXT, **LATENT, **SIZE),
     ),
     "deepfloyd_if": deepfloyd_if,
+    "kandinsky_v22": kandinsky_2_2,
     "unclip": unclip,
     "ddpm": lambda: (free("DDPMPipeline", "DDPMScheduler"), ARRAYS),
     "pndm": lambda: (free("PNDMPipeline", "PNDMScheduler"), dict(ARRAYS, num_inference_steps=4)),

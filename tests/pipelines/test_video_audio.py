@@ -15,7 +15,7 @@ from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero i
 import tiny
 from pipelines.whole import Made, build_pipeline, check_merging, image_encoder, start
 from ppdiffusers_tome import apply_tome
-from zoo import audioldm2, unet_3d, unet_spatio_temporal
+from zoo import audioldm, audioldm2, unet_3d, unet_spatio_temporal
 from zoo.specimen import attention_anywhere
 
 STEPS, FRAMES = 2, 3
@@ -76,8 +76,22 @@ def sound_parts() -> dict[str, Any]:
     return dict(vae=vae, scheduler=tiny.scheduler(), vocoder=vocoder)
 
 
+def clap() -> tiny.Model:
+    config = transformers.ClapTextConfig(
+        vocab_size=20, hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=16, projection_dim=tiny.CROSS_DIM,
+    )  # fmt: skip
+    return tiny.build(transformers.ClapTextModelWithProjection, config=config)
+
+
 def sound_prompt(*shape: int) -> dict[str, Any]:
     return dict(prompt_embeds=tiny.array(shape, seed=2), negative_prompt_embeds=tiny.array(shape, seed=3))
+
+
+def audio_ldm() -> Made:
+    pipe = build_pipeline("AudioLDMPipeline", text_encoder=clap(), unet=audioldm.SPECIMEN.build(), **sound_parts())
+    given = dict(**sound_prompt(1, tiny.CROSS_DIM), latents=tiny.smooth_image(1, 4, 16, 8))
+    return pipe, dict(num_inference_steps=STEPS, **given)
 
 
 def audio_ldm_2() -> Made:
@@ -98,7 +112,7 @@ def audio_ldm_2() -> Made:
     return pipe, dict(num_inference_steps=STEPS, **given)
 
 
-CASES = (animatediff, text_to_video, video_to_video, stable_video_diffusion, audio_ldm_2)
+CASES = (animatediff, text_to_video, video_to_video, stable_video_diffusion, audio_ldm, audio_ldm_2)
 
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import paddle
+import ppdiffusers
 import pytest
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
@@ -56,6 +57,17 @@ def test_calls_are_counted_and_timesteps_told(build: Callable[[], tiny.Model], r
     told = [(record.call, record.timestep) for record in records if record.block.path == first]
     assert told == [(0, 900.0), (1, 500.0)]
     assert all(len(record.groups) == record.grid.num_tokens for record in records)
+
+
+def test_pipelines_with_a_controlnet_name_their_denoisers() -> None:
+    pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
+    apply_tome(pipe, 0.5)
+    assert {block.denoiser for block in find_merging_blocks(pipe).values()} == {"unet", "controlnet"}
+    with record_merging(pipe) as records:
+        tiny.run_pipeline(pipe, steps=3, image=tiny.array((1, 3, 32, 32), seed=3))
+    for denoiser in ("unet", "controlnet"):
+        assert {record.call for record in records if record.block.denoiser == denoiser} == {0, 1, 2}
+    assert {record.block for record in records} == set(find_merging_blocks(pipe).values())
 
 
 def test_the_last_image_of_a_guided_pipeline_is_the_prompted_one() -> None:
