@@ -1,6 +1,6 @@
 """The most similar destination of each source, a matching's main cost.
 
-All tiles are compared at once, for few launches.
+All tiles are compared at once, for few launches, as far as memory allows.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -9,6 +9,7 @@ import paddle
 
 HALF = (paddle.float16, paddle.bfloat16)
 _TINY = 1e-12
+_MOST_PRODUCTS = 2**27  # at once; 512 MiB in float32, of images from 1536x1536 pixels on
 
 
 def find_nearest(
@@ -58,19 +59,29 @@ def find_nearest(
         src = take_tiles(x, sources)
         dst_unit = take_tiles(x, destinations) * take_tiles(inverse_length, destinations)
     with _disable_autocast():
-        products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
-    best = products.argmax(axis=-1).flatten()
+        cosine, best = _find_largest(src, dst_unit)
+    shape = [x.shape[0], sources.shape[0]]
+    cosine = cosine.reshape(shape)
+    cosine = cosine.astype("float32") if is_half else cosine * take_tiles(inverse_length, sources).reshape(shape)
+    return cosine, best.reshape(shape)
+
+
+def _find_largest(src: paddle.Tensor, dst_unit: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Find the largest product of each source, and its destination."""
+    half = src.shape[1] // 2
+    if half and src.shape[0] * src.shape[1] * dst_unit.shape[1] > _MOST_PRODUCTS:
+        halves = _find_largest(src[:, :half], dst_unit), _find_largest(src[:, half:], dst_unit)
+        cosine, best = (paddle.concat(each, axis=1) for each in zip(*halves, strict=True))
+        return cosine, best
+    products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
+    best = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products. (`take_along_axis` copies them,
     # and on Paddle 2.6 waits for the device to check the index.) In a program the place, a number up to the number of
     # all products, would be more than a compiler's float32 holds.
-    if paddle.in_dynamic_mode():
-        row_starts = paddle.arange(0, best.shape[0] * products.shape[2], products.shape[2], dtype="int64")
-        cosine = paddle.gather(products.flatten(), best + row_starts)
-    else:
-        cosine = products.max(axis=-1).flatten()
-    cosine = cosine.astype("float32") if is_half else cosine * take_tiles(inverse_length, sources).flatten()
-    shape = [x.shape[0], sources.shape[0]]
-    return cosine.reshape(shape), best.reshape(shape)
+    if not paddle.in_dynamic_mode():
+        return products.max(axis=-1), best
+    row_starts = paddle.arange(0, best.size * products.shape[2], products.shape[2], dtype="int64")
+    return paddle.gather(products.flatten(), best.flatten() + row_starts).reshape(best.shape), best
 
 
 def _disable_autocast() -> AbstractContextManager[None]:

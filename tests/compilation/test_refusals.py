@@ -173,8 +173,9 @@ class TestWithPrograms:
                 found = [model(each) for each in calls]
             assert all(np.allclose(one, two, atol=1e-5) for one, two in zip(found, expected, strict=True))
 
-    def test_a_file_in_place_of_the_cache_folder(self, cache: Path) -> None:
-        cache.parent.touch()
+    @pytest.mark.parametrize("is_file", [True, False])
+    def test_a_cache_folder_that_cannot_be_written(self, is_file: bool, cache: Path) -> None:
+        cache.parent.touch() if is_file else cache.parent.mkdir(mode=0o500)  # root may write anywhere
         check_same(compile_small_unet(), tiny.small_unet())
 
     @pytest.mark.parametrize("place", ["trace.put_tensors", "program.Program"])

@@ -57,6 +57,24 @@ def test_the_nearest_is_found(grid: Grid, batch: int, channels: int, tile: int |
     check_found(x, search, cosine, best)
 
 
+@pytest.mark.parametrize("tile", [None, 4])
+def test_no_more_products_than_a_bound_are_in_memory_at_once(tile: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, search, sizes = tiny.array((2, 256, 8)), search_of(Grid(16, 16), tile), []
+    expected, matmul = find_nearest(x, *search), paddle.matmul
+    monkeypatch.setattr(module, "_MOST_PRODUCTS", 3000)
+
+    def multiply(*args: Any, **kwargs: Any) -> paddle.Tensor:
+        products = matmul(*args, **kwargs)
+        sizes.append(products.size)
+        return products
+
+    monkeypatch.setattr(paddle, "matmul", multiply)
+    for found, wanted in zip(find_nearest(x, *search), expected, strict=True):
+        assert found.equal_all(wanted)
+    assert len(sizes) > 1
+    assert max(sizes) <= 3000
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's kernels, emulated: they compute in float32 and round what they return.
