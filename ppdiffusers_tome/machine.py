@@ -1,4 +1,4 @@
-"""What the system tells of the processor, its cores and memory. Imports no Paddle."""
+"""The processor, its cores and memory, as the system tells. Imports no Paddle."""
 
 import ctypes
 import os

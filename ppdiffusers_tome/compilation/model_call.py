@@ -1,4 +1,4 @@
-"""A call of a compiled model: its inputs, and what it has to do with other steps."""
+"""A call of a compiled model, and its relation to other steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class ModelCall:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What decides the program, but for the tokens that merge."""
+        """All that decides the program but the tokens that merge."""
         shapes = ((tuple(x.shape), str(x.dtype)) for x in self.tensors)
         return self.precision, self.contents.digest, self.arguments, self.step.stores_values, *shapes
 

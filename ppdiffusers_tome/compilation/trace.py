@@ -49,7 +49,7 @@ class Trace:
 
 
 def trace_call(model_call: ModelCall) -> Trace:
-    """Trace a call of a model in evaluation mode, for tensors of these shapes and types.
+    """Trace a call of a model for tensors of its shapes.
 
     Raises:
         UncompilableError: an operator of the call is none of ``OPERATORS``, or the call changes something.

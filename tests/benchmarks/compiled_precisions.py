@@ -1,4 +1,4 @@
-"""Measure a call of a compiled UNet in each precision, unmerged and merged, in turns.
+"""Measure a call of a compiled UNet in each precision, in turns.
 
     PYTHONPATH=tests python -m benchmarks.compiled_precisions --sizes 512 1024
 

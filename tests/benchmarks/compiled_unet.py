@@ -126,7 +126,10 @@ def require_precisions(parser: argparse.ArgumentParser, precisions: Sequence[str
 
 
 def be_without_bfloat16() -> None:
-    """Let this process compute as on a processor with AVX-512 VNNI, without bfloat16; call it before Paddle loads."""
+    """Let this process compute without bfloat16, by AVX-512 VNNI.
+
+    Call it before Paddle loads.
+    """
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_VNNI"
     PRECISIONS["bfloat16"] = ("none",)
 

@@ -72,12 +72,12 @@ def measure(args: argparse.Namespace, precision: str, setting: str) -> list[dict
         compile_cpu(pipe, precision)
         decode, decoding = pipe.vae.decode, list[float]()
 
-        def timed_decode(*given: Any, **kwargs: Any) -> Any:
+        def decode_in_time(*given: Any, **kwargs: Any) -> Any:
             found: list[Any] = []
             decoding.append(measure_seconds(lambda: found.append(decode(*given, **kwargs))))
             return found[0]
 
-        pipe.vae.decode = timed_decode
+        pipe.vae.decode = decode_in_time
         for kind, (steps, guidance) in KINDS.items():
 
             def draw(steps: int = steps, guidance: float = guidance) -> None:
