@@ -22,10 +22,10 @@ from paddle.nn import Layer
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.model_call import (
     ModelCall,
-    Step,
-    begin_step,
-    end_step,
+    StepInputs,
+    keep_step_outputs,
     make_call,
+    read_step_inputs,
     replace_numbers,
     require_compilable,
 )
@@ -112,13 +112,14 @@ class CompiledModel:
         args, kwargs = replace_numbers(layer, args, kwargs)
         call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
         parts = layer, contents, self._choose_precision(layer, args, kwargs), args, kwargs
-        model_call = make_call(*parts, Step(call))
+        model_call = make_call(*parts, StepInputs(call))
         require_compilable(model_call)
         if _processes and os.getpid() not in _processes:
             raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
         if call is not None and call.state.config.differs_by_step:
             self._require_timestep(model_call, call)
-            model_call = make_call(*parts, begin_step(call))
+            # Known only now: reading what earlier steps left begins a step of the cache.
+            model_call = make_call(*parts, read_step_inputs(call))
         key, result = self._find_key(model_call), None
         if key not in self._programs:
             try:
@@ -135,7 +136,7 @@ class CompiledModel:
             return None
         output, values, made = found.run(model_call.tensors) if result is None else result
         self._drop_oldest()
-        end_step(model_call.step, found, values, made)
+        keep_step_outputs(model_call.step, found, values, made)
         return (output,)
 
     def _require_timestep(self, model_call: ModelCall, call: DenoiserCall) -> None:

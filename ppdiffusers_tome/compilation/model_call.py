@@ -1,4 +1,4 @@
-"""A call of a compiled model, and its relation to other steps."""
+"""A call of a compiled model, and what passes between its steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
 
 
-class Step(NamedTuple):
-    """The relation of a call to other steps; none without ToMe."""
+class StepInputs(NamedTuple):
+    """The values that a call takes of earlier steps; none without ToMe."""
 
     call: DenoiserCall | None = None
     cached: CachedCall | None = None
@@ -51,7 +51,7 @@ class ModelCall:
         precision: in which it is computed.
         arguments, tensors: ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as
             ``take_tensors`` parts them.
-        step: its relation to other steps.
+        step: what it takes of earlier steps.
     """
 
     layer: Layer
@@ -59,7 +59,7 @@ class ModelCall:
     precision: str
     arguments: Structure
     tensors: Sequence[paddle.Tensor]
-    step: Step
+    step: StepInputs
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ class ModelCall:
 
 
 def make_call(
-    layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: Step
+    layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: StepInputs
 ) -> ModelCall:
     """Part a call's tensors from what is constant in its program."""
     tensors: list[paddle.Tensor] = []
@@ -83,20 +83,20 @@ def make_call(
     return ModelCall(layer, contents, precision, arguments, tensors, step)
 
 
-def begin_step(call: DenoiserCall | None) -> Step:
-    """Find what a call has to do with other steps."""
+def read_step_inputs(call: DenoiserCall | None) -> StepInputs:
+    """Read what a call takes of earlier steps."""
     if call is None or not call.state.config.differs_by_step:
-        return Step(call)
+        return StepInputs(call)
     call.read_timestep()
     cached = open_cached_call(call) if call.state.config.cache else None
     predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
     shared = call.shared if call.state.config.reuse_steps > 1 else None
-    return Step(call, cached, predicted, {} if shared is None else dict(shared.reductions))
+    return StepInputs(call, cached, predicted, {} if shared is None else dict(shared.reductions))
 
 
-def end_step(step: Step, program: "Program", values: Sequence[Any], made: Mapping[Any, Any]) -> None:
-    """Leave what later steps need."""
-    call, cached = step.call, step.cached
+def keep_step_outputs(inputs: StepInputs, program: "Program", values: Sequence[Any], made: Mapping[Any, Any]) -> None:
+    """Keep what later steps take of a call."""
+    call, cached = inputs.call, inputs.cached
     if call is None:
         return
     call.state.awaits_blocks = False

@@ -1,6 +1,6 @@
 """The most similar destination of each source, a matching's main cost.
 
-All tiles are compared at once, for few launches, as far as memory allows.
+All tiles are compared at once, for few launches.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -9,7 +9,7 @@ import paddle
 
 HALF = (paddle.float16, paddle.bfloat16)
 _TINY = 1e-12
-_MOST_PRODUCTS = 2**27  # at once; 512 MiB in float32, of images from 1536x1536 pixels on
+_MOST_PRODUCTS = 2**24  # at once on a CPU; 64 MiB in float32
 
 
 def find_nearest(
@@ -68,11 +68,14 @@ def find_nearest(
 
 def _find_largest(src: paddle.Tensor, dst_unit: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Find the largest product of each source, and its destination."""
-    half = src.shape[1] // 2
-    if half and src.shape[0] * src.shape[1] * dst_unit.shape[1] > _MOST_PRODUCTS:
-        halves = _find_largest(src[:, :half], dst_unit), _find_largest(src[:, half:], dst_unit)
-        cosine, best = (paddle.concat(each, axis=1) for each in zip(*halves, strict=True))
-        return cosine, best
+    # On a CPU some sources at a time, as all products of a large image take gigabytes. A GPU would wait for launches.
+    if paddle.in_dynamic_mode() and src.place.is_cpu_place():
+        length = max(1, _MOST_PRODUCTS // (src.shape[0] * dst_unit.shape[1]))
+        if length < src.shape[1]:
+            firsts = range(0, src.shape[1], length)
+            found = [_find_largest(src[:, first : first + length], dst_unit) for first in firsts]
+            cosines, bests = zip(*found, strict=True)
+            return paddle.concat(cosines, axis=1), paddle.concat(bests, axis=1)
     products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
     best = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products. (`take_along_axis` copies them,

@@ -351,8 +351,9 @@ class TestWhatIsLeftBehind:
             (lambda: dict(call=failing(RuntimeError, 2)), RuntimeError),
             (lambda: dict(call=failing(KeyboardInterrupt, 2)), KeyboardInterrupt),
             (lambda: dict(candidates=[ToMeConfig(0.5, st=2)]), NothingToMergeError),
+            (lambda: dict(candidates=[ToMeConfig(0), ToMeConfig(0.5, st=2)]), NothingToMergeError),
         ],
-        ids=["found", "while merged", "interrupt", "nothing to merge"],
+        ids=["found", "while merged", "interrupt", "nothing to merge", "nor with what changes nothing"],
     )
     def test_it_is_as_before(self, make_arguments, error):
         pipe = small_pipeline()

@@ -42,6 +42,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
     try:
         with suppress(SystemExit):  # of --help and --version
             args = parse(parser, sys.argv[1:] if argv is None else argv)
+        if args is not None:
             if getattr(args.command, "NEEDS_MODULES", True):
                 require_modules(args.parser.prog.split()[-1])
             prepare_process(keep_memory=args.keep_memory)

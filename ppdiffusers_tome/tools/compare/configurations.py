@@ -93,6 +93,8 @@ def _read_config(path: str, overrides: dict[str, Any]) -> Configuration:
         config = combine_settings(path, overrides)
     except ToMeError as error:
         raise UserError(f"--configs {error}") from error  # which names the path
+    if config.changes_nothing:
+        raise UserError(f"--configs {path} changes nothing, and the unmerged pipeline is compared anyway; leave it out")
     values = config.to_dict()
     changes = "".join(f", {name} {format_setting(values[name])}" for name in overrides)
     return Configuration(f"{Path(path).stem}{changes}", config)

@@ -52,6 +52,9 @@ def test_presets_and_files_of_settings_are_read(tmp_path):
     assert [(each.name, each.steps) for each in parse_configurations("--ratios", "--fewer-steps", "1", "9")[1:]] == [
         ("1 step", 1), ("9 steps", 9)
     ]  # fmt: skip
+    ToMeConfig(0).save(tmp_path / "nothing.json")
+    with pytest.raises(UserError, match=r"nothing\.json changes nothing"):
+        parse_configurations("--configs", str(tmp_path / "nothing.json"))
     cached = ToMeConfig(0.0, cache=0.5)
     assert parse_configurations("--ratios", "0", "--cache", "0.5")[1:] == [Configuration(cached.summary, cached)]
     with pytest.raises(UserError, match="--tile has no effect without merging"):

@@ -73,11 +73,13 @@ def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
     (tmp_path / "say_hello.py").write_text(
         "HELP = 'Say hello.'\n"
         "def add_arguments(parser): parser.add_argument('--name')\n"
-        "def run(args): print('hello', args.name)\n"
+        "def run(args): print('hello', args.name) if args.name else exit(7)\n"
     )
     monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
     assert main(["say-hello", "--name", "you"]) == 0
     assert main(["--version"]) == 0
+    with pytest.raises(SystemExit, match="7"):  # of a command's own, such as a library's, is no success
+        main(["say-hello", "--name", ""])
     assert capsys.readouterr().out == f"hello you\nppdiffusers-tome {ppdiffusers_tome.__version__}\n"
     sys.modules.pop("ppdiffusers_tome.tools.cli.commands.say_hello")
 
