@@ -102,7 +102,7 @@ UNUSUAL = ToMeConfig(
 
 def options(settings: dict[str, Any], config: str) -> argparse.Namespace:
     """What the command line makes of options; what is not given is None or missing."""
-    values = {{"seed": "tome_seed"}.get(name, name): value for name, value in settings.items()}
+    values = {name if name == "ratio" else f"tome_{name}": value for name, value in settings.items()}
     return argparse.Namespace(**{"config": config, "ratio": None, "compile": None, **values})
 
 
