@@ -12,6 +12,8 @@ import pytest
 import tiny
 from patching.contract import StumbledError
 from pipelines.test_threads_and_sharing import SETTINGS, draw
+from ppdiffusers_tome.patching.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.state import plan
 
 STEPS = 2
 # Of all layers and steps, every how many fail: primes, so that they fall in with no pattern of the layers.
@@ -55,8 +57,23 @@ def test_any_layer_may_fail_at_any_step(name: str) -> None:
         with pytest.raises(StumbledError):
             draw(pipe, 0, num_inference_steps=STEPS)
         fuse.remove()
+        assert not CALL_STACK.frames
         after = number % 2
         assert np.array_equal(draw(pipe, 1 - after, num_inference_steps=STEPS), expected[after]), (path, call)
     pipe.remove_tome()
     assert tiny.snapshot(pipe.unet) == before
     assert np.array_equal(draw(pipe, 0), plain)
+
+
+def test_failing_between_two_steps_or_while_matching_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
+    expected = draw(pipe, 0)
+    with pytest.raises(StumbledError):
+        draw(pipe, 0, callback_on_step_end=Fuse(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "match_tokens", Fuse(0))
+        with pytest.raises(StumbledError):
+            draw(pipe, 0)
+    assert not CALL_STACK.frames
+    assert CALL_STACK.pipeline_call is None
+    assert np.array_equal(draw(pipe, 0), expected)
