@@ -40,20 +40,20 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
             raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
     model = find_model(args.model)
     steps = model.steps if args.steps is None else args.steps
-    guidance_scale = model.guidance_scale if args.guidance_scale is None else args.guidance_scale
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
     if args.negative_prompt is not None:
         check_text("--negative-prompt", args.negative_prompt)
     for name, scale, usual in (
-        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", guidance_scale, "7.5"),
+        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", args.guidance_scale, "7.5"),
     ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     controlnet = _parse_controlnet(args, model, provides_edges)
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
+    guidance_scale = model.guidance_scale if args.guidance_scale is None else args.guidance_scale
     settings = ImageSettings(
         model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED, height=args.height,
         width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
