@@ -1,4 +1,4 @@
-# make demo   pictures with and without token merging, the first within a minute; make demo-all more of them
+# make demo   pictures with and without token merging; make demo-all more of them, of a transformer, too
 # make test   lint, types and the tests of every commit; make test-all the slow sweeps too
 #             (both Paddle versions, one after the other: .ci/run)
 # make dist   the package as it is published, into dist/: checked, installed into a fresh environment and run there
@@ -43,15 +43,12 @@ MOTORCYCLE := --image examples/motorcycle.jpg --prompt "a photo of a motorcycle"
 
 # One pair of images each; ROOM/compare.png is a sheet, compare.md the table.
 demo: $(VENV)/ready
-	@echo "1 of 3, text-to-image: unmerged beside balanced ..."
+	@echo "1 of 2, text-to-image: unmerged beside balanced ..."
 	@$(COMPARE)/demo/text-to-image $(COMPILE) $(ASTRONAUT)
 	@echo "first picture: outputs/demo/text-to-image/compare.png"
-	@echo "2 of 3, ControlNet: unmerged beside balanced ..."
+	@echo "2 of 2, ControlNet: unmerged beside balanced ..."
 	@$(COMPARE)/demo/controlnet $(COMPILE) $(MOTORCYCLE)
-	@echo "3 of 3, transformer: unmerged beside a cache over steps, for the same image ..."
-	@$(COMPARE)/demo/transformer --model dit $(COMPILE) --ratios 0 --cache 0.2 --prompt astronaut
-	@echo "open outputs/demo/text-to-image/compare.png, outputs/demo/controlnet/compare.png and" \
-		"outputs/demo/transformer/compare.png"
+	@echo "open outputs/demo/text-to-image/compare.png and outputs/demo/controlnet/compare.png"
 
 # More prompts and settings, and the unmerged model with as many steps as the cache computes.
 demo-all: $(VENV)/ready
