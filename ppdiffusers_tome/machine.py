@@ -18,12 +18,18 @@ PRECISIONS = {
     "bfloat16": ("amx_bf16", "avx512_bf16", "bf16"),
     "int8": ("amx_int8", "avx512_vnni", "avx_vnni"),
 }
+AUTO = "auto"
 
 
 def has_precision(precision: str) -> bool:
     """Return whether the processor computes in a precision of ``compile_cpu``."""
     found, info = PRECISIONS[precision], read_cpu_info()
     return not found or re.search(rf"\b({'|'.join(found)})\b", info) is not None
+
+
+def choose_float_precision() -> str:
+    """Return the fastest precision of floats: ``AUTO``."""
+    return "bfloat16" if has_precision("bfloat16") else "float32"
 
 
 def explain_lack(precision: str) -> str:

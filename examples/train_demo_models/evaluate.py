@@ -109,7 +109,7 @@ def main() -> None:
     pipe = load_pipeline(find_model(args.model), controlnet)
     pipe.set_progress_bar_config(disable=True)
     if paddle.get_device() == "cpu":
-        compile_cpu(pipe)  # the same images except for rounding, in half the time
+        compile_cpu(pipe, "float32")  # the same images except for rounding, in half the time
     height, width = get_native_size(pipe)
     kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "images"
     rows = []

@@ -11,7 +11,7 @@ from ppdiffusers_tome.compilation.mapped_weights import map_weights
 from ppdiffusers_tome.compilation.model import compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu import prepare_cpu
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.machine import PRECISIONS, explain_lack, has_precision
+from ppdiffusers_tome.machine import AUTO, PRECISIONS, choose_float_precision, explain_lack, has_precision
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
 from ppdiffusers_tome.settings.text import shorten_repr
@@ -19,7 +19,7 @@ from ppdiffusers_tome.settings.text import shorten_repr
 T = TypeVar("T")
 
 
-def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
+def compile_cpu(model_or_pipe: T, precision: str = AUTO) -> T:
     """Let OpenVINO compute a pipeline's models on a CPU, with all settings of ToMe.
 
     The denoisers (UNets, ControlNets, transformers) and the VAE run as programs that OpenVINO compiles, one for each
@@ -39,9 +39,10 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
     Args:
         model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.
         precision: ``"float32"``, the same image to rounding; ``"bfloat16"``, faster on processors that have it (AMX
-            or AVX-512 BF16), with small changes; or ``"int8"``, convolutions and linear layers in 8 bits, which needs
-            AMX, AVX-512 VNNI or AVX-VNNI, with larger changes. The rest, and all calls at a timestep of 100 or less,
-            after which no step removes the noise of rounding, are in bfloat16 where the processor has it.
+            or AVX-512 BF16), with small changes; ``"auto"``, bfloat16 where the processor has it and float32 elsewhere;
+            or ``"int8"``, convolutions and linear layers in 8 bits, which needs AMX, AVX-512 VNNI or AVX-VNNI, with
+            larger changes. The rest, and all calls at a timestep of 100 or less, after which no step removes the noise
+            of rounding, are then as with ``"auto"``.
 
     Returns:
         ``model_or_pipe``, so that calls chain.
@@ -57,6 +58,7 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
         >>> compile_cpu(pipe)  # doctest: +SKIP
     """
     layers = list(_list_layers(model_or_pipe))
+    precision = choose_float_precision() if precision == AUTO else precision
     require_compiler(precision)
     for name, layer in layers:
         label = name or type(layer).__name__
@@ -99,7 +101,7 @@ def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
 def require_compiler(precision: str) -> None:
     """Refuse an environment without OpenVINO, Paddle 3 or the precision."""
     if precision not in tuple(PRECISIONS):
-        known = " or ".join(map(repr, PRECISIONS))
+        known = " or ".join(map(repr, (AUTO, *PRECISIONS)))
         raise ToMeValueError(f"precision must be {known}; got {shorten_repr(precision)}")
     if paddle.__version__.startswith("2."):
         raise ToMeValueError(

@@ -31,7 +31,7 @@ from ppdiffusers_tome.compilation.model_call import (
 )
 from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
-from ppdiffusers_tome.machine import has_precision
+from ppdiffusers_tome.machine import choose_float_precision
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
@@ -55,7 +55,7 @@ class CompiledModel:
     def __init__(self, precision: str, threads: int) -> None:
         self.precision, self.threads = precision, threads
         # Of the last calls of an image in 8 bits; found once, as it reads a file.
-        self._last_precision = "bfloat16" if has_precision("bfloat16") else "float32"
+        self._last_precision = choose_float_precision()
         self._process, self._lock = os.getpid(), threading.RLock()  # a program computes one call at a time
         self._contents: Contents | None = None
         self._read_in: WeakSet[Any] = WeakSet()  # the pipelines' calls in which the weights were read
@@ -203,7 +203,7 @@ class CompiledModel:
         try:
             trace = trace_call(model_call)
             shape = " ".join(str(list(x.shape)) for x in model_call.tensors[:1])
-            show_progress(f"{name} for {shape} is being compiled ...")
+            show_progress(f"{name} for {shape} is being compiled in {model_call.precision} ...")
             _processes[:] = [os.getpid()]
             program = Program(trace, model_call.contents.weights, model_call.precision, self.threads)
             result = compare_program(program, model_call)

@@ -11,7 +11,7 @@ from ppdiffusers_tome.compilation.quantization import quantize_layers
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
 from ppdiffusers_tome.errors import UncompilableError
-from ppdiffusers_tome.machine import count_usable_cores, has_precision, measure_used_memory
+from ppdiffusers_tome.machine import choose_float_precision, count_usable_cores, measure_used_memory
 from ppdiffusers_tome.merging.arrays import share_memory
 
 
@@ -31,7 +31,7 @@ class Program:
         self.stored, self.layouts, self.has_skipped = trace.stored, trace.layouts, trace.has_skipped
         self._num_outputs = len(trace.model.outputs)
         # What a model in 8 bits leaves in float is in bfloat16, too.
-        is_rounded = precision != "float32" and has_precision("bfloat16")
+        is_rounded = precision != "float32" and choose_float_precision() == "bfloat16"
         if is_rounded:
             keep_precise(trace.model)
         # A step that skips nearly all layers may have none for 8 bits.

@@ -7,6 +7,7 @@ nor this package. A line of JSON for each size and variant: seconds of calls aft
 OpenVINO: tracing, converting, compiling, and what the first call takes above the others), peak memory, and the
 difference of OpenVINO's result from PyTorch's in float32 (root mean square over that of the result). int8 is by NNCF
 (pip install nncf) with its defaults for transformers, calibrated by this call; the rest is in bfloat16 where there is.
+--image adds seconds of an image as by LCM: four calls without guidance, and Stable Diffusion's decoder.
 ``compiled_unet --peer-python`` runs it in turns with our variants, a process a row. To keep freed memory as
 ``ppdiffusers-tome`` does, set MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=8589934592.
 """
@@ -27,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from random_models import RANDOM_UNETS
+from random_models import RANDOM_UNETS, SD15_VAE
 
 RATIO, TEXT_TOKENS = 0.5, 77
 VARIANTS = ("torch", "torch-tomesd", "openvino", "openvino-tomesd")
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--batch", type=int, default=1, metavar="N")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
+    parser.add_argument("--image", action="store_true", help="of OpenVINO: time an image in four calls, too")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed calls after the first (3)")
     args = parser.parse_args()
     if args.precision == "bfloat16" and not has_bfloat16():
@@ -80,7 +82,8 @@ def measure(args: argparse.Namespace, size: int, variant: str) -> dict[str, Any]
     with torch.no_grad():
         begin = time.perf_counter()
         if variant.startswith("openvino"):
-            run = compile_unet(unet, inputs, args.precision, args.threads)
+            call = partial(unet, return_dict=False)
+            run = compile_model(call, inputs, args.precision, args.threads)
         else:
             dtype = getattr(torch, args.precision)
             run = partial(unet.to(dtype), latent.to(dtype), inputs[1], text.to(dtype))
@@ -96,21 +99,43 @@ def measure(args: argparse.Namespace, size: int, variant: str) -> dict[str, Any]
         if variant.startswith("openvino"):
             expected = unet(*inputs).sample.numpy()
             row["difference"] = float(np.sqrt(np.mean((run() - expected) ** 2) / np.mean(expected**2)))
+            if args.image:
+                row["image"] = time_images(run, latent, args)
     return row
 
 
-def compile_unet(unet: Any, inputs: tuple[Any, ...], precision: str, threads: int) -> Callable[[], Any]:
-    """Return a call of the UNet as a program of OpenVINO."""
+def time_images(run: Callable[[], Any], latent: Any, args: argparse.Namespace) -> list[float]:
+    """Return seconds of images: four calls of the UNet, and the decoder in float."""
+    import diffusers
+
+    decoder = diffusers.AutoencoderKL(**SD15_VAE).eval()
+    precision = "float32" if args.precision == "float32" else "bfloat16"
+    decode = compile_model(partial(decoder.decode, return_dict=False), (latent,), precision, args.threads)
+    decode()
+    seconds = []
+    for _ in range(args.repeats):
+        start = time.perf_counter()
+        for _ in range(4):
+            run()
+        decode()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def compile_model(
+    function: Callable[..., tuple[Any]], inputs: tuple[Any, ...], precision: str, threads: int
+) -> Callable[[], Any]:
+    """Return a call of a model as a program of OpenVINO."""
     import openvino
     import torch
 
     class Positional(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.unet = unet
+            self.model = getattr(function.func, "__self__", function.func)
 
-        def forward(self, latent: Any, timestep: Any, text: Any) -> Any:
-            return self.unet(latent, timestep, text, return_dict=False)[0]
+        def forward(self, *tensors: Any) -> Any:
+            return function(*tensors)[0]
 
     model = openvino.convert_model(Positional(), example_input=inputs, input=[list(x.shape) for x in inputs])
     arrays = [x.numpy() for x in inputs]

@@ -27,7 +27,7 @@ import paddle
 import ppdiffusers
 
 from benchmarks.call_memory import read_mebibytes
-from benchmarks.random_models import _SD3, RANDOM_UNETS, random_model
+from benchmarks.random_models import _SD3, RANDOM_UNETS, SD15_VAE, random_model
 from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data, read_tensor_bytes
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid
@@ -36,10 +36,6 @@ from ppdiffusers_tome.tools.measure.meter import Meter
 
 SIZES, PRESET = (512, 1024), "balanced"
 VARIANTS = {"unmerged": None, "ratio 0.5": ToMeConfig(0.5), PRESET: ToMeConfig.preset(PRESET)}
-_VAE = dict(
-    down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
-    block_out_channels=(128, 256, 512, 512), layers_per_block=2,
-)  # fmt: skip
 _STEPS = 1
 
 
@@ -137,7 +133,7 @@ def compute(family: Family, pixels: int, config: ToMeConfig | None, **settings: 
         return num_building
 
     def decode() -> int:
-        vae = count(build(ppdiffusers.AutoencoderKL, **_VAE, latent_channels=family.latent_channels))
+        vae = count(build(ppdiffusers.AutoencoderKL, **SD15_VAE, latent_channels=family.latent_channels))
         num_building = count_operators()
         vae.decode(make_data(1, family.latent_channels, pixels // 8, pixels // 8))
         return num_building
@@ -165,7 +161,7 @@ def make_pipeline(model: str = "sd15-random") -> Any:
     """Make a pipeline of Stable Diffusion 1.5's shape with random weights, without a tokenizer."""
     from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel
 
-    unet, vae = random_model(model), ppdiffusers.AutoencoderKL(**_VAE)
+    unet, vae = random_model(model), ppdiffusers.AutoencoderKL(**SD15_VAE)
     vae.eval()
     shape = dict(
         vocab_size=49408, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12

@@ -28,6 +28,10 @@ RANDOM_UNETS: dict[str, dict[str, Any]] = {
         "projection_class_embeddings_input_dim": 32 + 6 * 8, "norm_num_groups": 8, "layers_per_block": 1,
     },
 }  # fmt: skip
+SD15_VAE: dict[str, Any] = {
+    "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2,
+}  # fmt: skip
 RANDOM_SD3 = "sd3-random"
 RANDOM_MODELS = (*RANDOM_UNETS, RANDOM_SD3)
 _SD3 = {  # transformer/config.json of stabilityai/stable-diffusion-3-medium-diffusers

@@ -21,8 +21,17 @@ from compilation.comparison import (
     needs_openvino,
     programs_alone,
 )
-from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, apply_tome, compile_cpu, uncompile_cpu
+from ppdiffusers_tome import (
+    ToMeError,
+    ToMeTypeError,
+    ToMeValueError,
+    apply_tome,
+    compile_cpu,
+    machine,
+    uncompile_cpu,
+)
 from ppdiffusers_tome.compilation import api, comparison, contents
+from ppdiffusers_tome.compilation.twin import COMPILED
 
 needs_3 = needs_openvino[0]
 
@@ -85,7 +94,7 @@ def test_what_is_no_model(value: Any) -> None:
 
 @pytest.mark.parametrize("precision", ["float16", None, 32, [], "BFLOAT16"], ids=str)
 def test_a_precision_that_is_none(precision: Any) -> None:
-    with pytest.raises(ToMeError, match="precision must be 'float32' or 'bfloat16' or 'int8'; got"):
+    with pytest.raises(ToMeError, match="precision must be 'auto' or 'float32' or 'bfloat16' or 'int8'; got"):
         compile_cpu(tiny.small_unet(), precision)
 
 
@@ -109,6 +118,13 @@ class TestWithPrograms:
             compile_cpu(pipe)
         assert tiny.snapshot(pipe.unet) == before
         assert "forward" not in vars(pipe.vae.decoder), "the decoder was compiled though the UNet cannot be"
+
+    @pytest.mark.parametrize(("instructions", "expected"), [("avx2", "float32"), ("avx2 avx512_bf16", "bfloat16")])
+    def test_without_a_precision_it_is_that_of_the_processor(
+        self, instructions: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(machine, "read_cpu_info", lambda: f"flags : {instructions} fma")
+        assert vars(compile_cpu(tiny.small_unet()))[COMPILED].precision == expected
 
     @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
     def test_a_precision_needs_a_processor(self, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ A command's help has at most 60 lines, so a text here takes one, and rarely used
 import argparse
 from pathlib import Path
 
-from ppdiffusers_tome.machine import PRECISIONS
+from ppdiffusers_tome.machine import AUTO, PRECISIONS
 from ppdiffusers_tome.tools.generation.models import PHOTOGRAPHS
 from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS
 
@@ -44,8 +44,8 @@ def add_image_arguments(
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
     either = group.add_mutually_exclusive_group()
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
-    either.add_argument("--compile", nargs="?", const="float32", choices=[*PRECISIONS], metavar="PRECISION",
-                        help="fastest; for a CPU with openvino: float32 (default), or bfloat16 or int8 if it has that")
+    either.add_argument("--compile", nargs="?", const=AUTO, choices=[AUTO, *PRECISIONS], metavar="PRECISION",
+                        help=f"fastest; for a CPU with openvino: {', '.join(PRECISIONS)} or, by default, {AUTO}")
     group = parser.add_argument_group("ControlNet")
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
     if photo:

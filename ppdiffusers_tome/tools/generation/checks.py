@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.machine import explain_lack, has_precision
+from ppdiffusers_tome.machine import AUTO, choose_float_precision, explain_lack, has_precision
 from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.settings.text import format_count, shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
@@ -57,7 +57,8 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     settings = ImageSettings(
         model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED, height=args.height,
         width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
-        negative_prompt=args.negative_prompt, dtype=args.dtype, xformers=args.xformers, compile=args.compile,
+        negative_prompt=args.negative_prompt, dtype=args.dtype, xformers=args.xformers,
+        compile=choose_float_precision() if args.compile == AUTO else args.compile,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
     )  # fmt: skip
     check_device(settings, "cpu" if has_only_cpu() else None)

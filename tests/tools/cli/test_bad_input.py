@@ -30,7 +30,7 @@ generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --xformers --compile | --compile: not allowed with argument --xformers
-generate --prompt x --compile half | --compile: invalid choice: 'half' (choose from 'float32', 'bfloat16', 'int8')
+generate --compile half | --compile: invalid choice: 'half' (choose from 'auto', 'float32', 'bfloat16', 'int8')
 generate --prompt x --model '' | --model has no model_index.json
 generate --prompt x --config '' | cannot be read as settings
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder

@@ -16,6 +16,7 @@ from ppdiffusers import ControlNetModel, DiffusionPipeline, StableDiffusionPipel
 import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.machine import PRECISIONS
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation import loading, sampling
@@ -81,6 +82,7 @@ def test_a_photo_guides_by_its_edges(generate, photo, capsys):
 
 def test_compile_draws_the_same_image(generate, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(PRECISIONS, "bfloat16", ("nowhere",))
     (plain,), (compiled,) = generate(), generate("--compile", folder="b")
     captured = capsys.readouterr()
     assert "UNet2DConditionModel was compiled in" in captured.err
