@@ -26,7 +26,7 @@ from benchmarks.results import parse_count, parse_size
 from benchmarks.timing import Spread, measure_seconds
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 
-KINDS = {"20 steps, guidance": (20, 7.5), "4 steps, no guidance": (4, 1.0)}
+KINDS = {"20": (20, 7.5), "4": (4, 1.0)}  # steps, and guidance
 UNMERGED = "unmerged"
 
 
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=parse_size, default=512, metavar="PIXELS")
     add_precisions(parser)
     parser.add_argument("--settings", nargs="+", default=[UNMERGED, "balanced"], metavar="NAME", help="presets")
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS, metavar="STEPS", help="20 or 4 (both)")
     parser.add_argument("--images", type=parse_count, default=2, metavar="N", help="after the first (2)")
     parser.add_argument("--vnni", action="store_true", help="as on a processor with AVX-512 VNNI, without bfloat16")
     parser.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER")
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for found in pages.run_in_child(measure, args, precision, setting):
             spreads = [Spread.from_values(found[name]).format("{:.3g}".format) for name in ("seconds", "decoding")]
             print(
-                f"{precision}, {setting}, {found['kind']}: first {found['first']:.0f} s, next {spreads[0]} s, "
+                f"{precision}, {setting}, {found['kind']} steps: first {found['first']:.0f} s, next {spreads[0]} s, "
                 f"decoder {spreads[1]} s, {found['own_mib']:.0f} MiB", flush=True,
             )  # fmt: skip
             with (args.output / "compiled_whole.jsonl").open("a") as file:
@@ -78,7 +79,8 @@ def measure(args: argparse.Namespace, precision: str, setting: str) -> list[dict
             return found[0]
 
         pipe.vae.decode = decode_in_time
-        for kind, (steps, guidance) in KINDS.items():
+        for kind in args.kinds:
+            steps, guidance = KINDS[kind]
 
             def draw(steps: int = steps, guidance: float = guidance) -> None:
                 pipe(
