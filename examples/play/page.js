@@ -55,6 +55,7 @@ form.onsubmit = async event => {
     else await generate(mine.signal);
   } catch {
     if (!mine.signal.aborted) show({notice: words.offline, is_error: true});
+    else if (running === mine) show({notice: words.cancelled});
   }
   if (running === mine) progress.hidden = true;
 };

@@ -162,13 +162,17 @@ class Studio:
         self._last = request, unmerged
         report(unmerged)
         merged = self._generate(request, request.tome, report)
-        notes: Notes = [
+        own = request.loaded.settings
+        shown = {"prompt": request.prompt, "steps": own.steps, "seed": own.seed}
+        notes: Notes = [("request_note", {**shown, "height": request.loaded.size[0], "width": request.loaded.size[1]})]
+        notes += [
             ("applied_note", {"denoiser": each.denoiser, "settings": each.config.summary, "blocks": len(each.paths)})
             for each in getattr(get_tome(request.loaded.pipe), "entries", ())
         ]
         for name, (count, calls) in request.loaded.count_skipped_calls().items():
             notes.append(("skipped_note", {"denoiser": name, "skipped": count, "calls": calls}))
-        notes += [("measured_note", {}), *[("reused_note", {})] * is_reused]
+        is_disturbed = unmerged.is_disturbed or merged.is_disturbed
+        notes += [("measured_note", {}), *[("busy_note", {})] * is_disturbed, *[("reused_note", {})] * is_reused]
         return ImagePair(unmerged, merged, request.loaded.edges, notes)
 
     def _generate(self, request: ImageRequest, tome: ToMeConfig, report: Report) -> GeneratedImage:

@@ -76,6 +76,7 @@ def test_cancel_and_generate_in_turns_end_in_images(open_page: Any) -> None:
         tab.wait_for_timeout((0, 100, 400)[turn % 3])
         assert not re.search("error|not found|does not answer", tab.inner_text("body"), re.IGNORECASE), turn
     tab.wait_for_selector("#tome-progress", state="hidden", timeout=WAIT)
+    assert tab.inner_text("#tome-notice") == "Cancelled."
     tab.click("#tome-generate")
     tab.wait_for_selector(".tome-pair input", timeout=WAIT)
 

@@ -52,7 +52,9 @@ def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
     assert 10 < compare_images(result.unmerged.image, result.merged.image).psnr < 100
     assert min(result.merged.seconds, result.unmerged.seconds) > 0
     notes = dict(result.notes)
-    assert list(notes) == ["applied_note", "skipped_note", "measured_note"]
+    notes.pop("busy_note", None)
+    assert list(notes) == ["request_note", "applied_note", "skipped_note", "measured_note"]
+    assert notes["request_note"] == {"prompt": studio.prompt, "steps": 10, "seed": 3, "height": 64, "width": 64}
     assert notes["skipped_note"] == {"denoiser": "unet", "skipped": 5, "calls": 10}
 
 
