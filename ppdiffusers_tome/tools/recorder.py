@@ -84,7 +84,7 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
     models = list(list_models(model_or_pipe))
-    blocks = {
+    blocks: dict[Any, MergingBlock] = {
         block.block: MergingBlock(name, block.path, block.level)
         for name, model in models for block in find_blocks(model)
         if any(isinstance(override, BlockOverride) for override in list_overrides(block.block))
