@@ -62,10 +62,10 @@ def try_candidates(
 
 
 def _summarize(config: ToMeConfig, unmerged: Sequence[Run], runs: Sequence[Run]) -> Trial:
-    first, seconds = (statistics.median(run.seconds for run in each) for each in (unmerged, runs))
+    unmerged_seconds, seconds = (statistics.median(run.seconds for run in each) for each in (unmerged, runs))
     psnr = min(map(compute_psnr, unmerged[0].images, runs[0].images))
     num_disturbed = sum(first.is_disturbed or run.is_disturbed for first, run in zip(unmerged, runs, strict=True))
-    return Trial(config, seconds, first / seconds, psnr, is_disturbed=2 * num_disturbed > len(runs))
+    return Trial(config, seconds, unmerged_seconds / seconds, psnr, is_disturbed=2 * num_disturbed > len(runs))
 
 
 def compute_psnr(reference: np.ndarray, pixels: np.ndarray) -> float:
