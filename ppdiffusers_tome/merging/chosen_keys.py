@@ -93,13 +93,8 @@ def _choose_sources(count: int, num_sources: int, num_destinations: int, num_res
     """Choose ``count`` sources, spread evenly."""
     share = (num_destinations + count) / (num_destinations + num_sources)
     outside = min(count, round(num_rest * share))
-    inside = count - outside
-    return _ChosenSources(
-        _spread_evenly(inside, num_sources - num_rest) if inside else None,
-        _spread_evenly(outside, num_rest) if outside else None,
-    )
 
+    def spread_evenly(count: int, number: int) -> np.ndarray | None:
+        return np.arange(count, dtype=np.int64) * number // count if count else None
 
-def _spread_evenly(count: int, number: int) -> np.ndarray:
-    """Choose ``count`` of the numbers below ``number``, spread evenly, int64 ``[count]``."""
-    return np.arange(count, dtype=np.int64) * number // max(1, count)
+    return _ChosenSources(spread_evenly(count - outside, num_sources - num_rest), spread_evenly(outside, num_rest))

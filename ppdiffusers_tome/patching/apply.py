@@ -16,6 +16,7 @@ from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride
 from ppdiffusers_tome.patching.paddle_compat import require_untraced
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState, StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.text import format_count
 
 T = TypeVar("T")
 
@@ -76,8 +77,7 @@ class AppliedToMe:
 
     def __str__(self) -> str:
         return "; ".join(
-            f"{entry.denoiser or 'the model'} has {entry.config.summary} in {len(entry.paths)} "
-            f"block{'s' if len(entry.paths) > 1 else ''}"
+            f"{entry.denoiser or 'the model'} has {entry.config.summary} in {format_count(len(entry.paths), 'block')}"
             for entry in self.entries
         )
 
@@ -85,11 +85,11 @@ class AppliedToMe:
 def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     """Apply validated settings; see ``apply_tome``."""
     denoisers = list(list_models(model_or_pipe))
-    plan = [(layer, select_blocks(find_blocks(layer), config)) for _, layer in denoisers]
-    blocks = [block for _, chosen in plan for block in chosen]
+    chosen = [select_blocks(find_blocks(layer), config) for _, layer in denoisers]
+    blocks = [block for of_model in chosen for block in of_model]
     if not blocks:
         raise NothingToMergeError(checks.explain_no_block(model_or_pipe, denoisers, config))
-    for denoiser in {id(block.denoiser): block.denoiser for block in blocks}.values():
+    for denoiser in dict.fromkeys(block.denoiser for block in blocks):
         checks.require_whole(denoiser)
         checks.require_computable(denoiser)
     for _, denoiser in denoisers:
@@ -101,8 +101,8 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     checks.warn_of_schedulers(model_or_pipe, config)
     with CHANGE_LOCK:
         remove_tome(model_or_pipe)  # which refuses before it changes anything; nothing can fail after it
-        for _, chosen in plan:
-            attach(chosen, config)
+        for of_model in chosen:
+            attach(of_model, config)
     return model_or_pipe
 
 

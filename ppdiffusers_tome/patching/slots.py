@@ -5,7 +5,7 @@ runs the overrides around the method of the class, looked up at each call, or ar
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
@@ -40,9 +40,10 @@ def find_slot(layer: Layer, name: str = "forward") -> Slot | None:
 def open_slot(layer: Layer, name: str) -> Slot:
     """Return the slot of a layer's method; make one where none is."""
     attributes, slot = vars(layer), find_slot(layer, name)
-    # Other code put a function in place of the method of one without overrides, and may hold that, as hooks do.
-    is_lost = slot is not None and not slot.overrides and not _holds(attributes, slot.method)
-    if slot is None or is_lost:
+    if slot is not None and not slot.overrides:
+        # Other code put a function in place of its method, and may hold that, as hooks do; else the slot is lost.
+        slot = slot if slot.method in (each for each in attributes.values() if type(each) is MethodType) else None
+    if slot is None:
         inside = attributes.get(name)
         slot = Slot(MethodType(_make_method(type(layer), name, inside), layer), inside)
         attributes.setdefault(SLOTS, {})[name], attributes[name] = slot, slot.method
@@ -82,10 +83,6 @@ def replace_inner_forward(layer: Layer, found: MethodType | None, function: Meth
         slot.inside = function
     else:
         _set_function(layer, "forward", function)
-
-
-def _holds(attributes: Mapping[str, Any], method: MethodType) -> bool:
-    return any(type(each) is MethodType and each == method for each in attributes.values())
 
 
 def _set_function(layer: Layer, name: str, function: Any) -> None:

@@ -1,7 +1,6 @@
 """The steps that a cache over steps computes. Imports no Paddle."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 MIN_STEPS = 9  # with fewer, no step is skipped
 # Schedulers that go on with the noise of earlier steps, and so with the errors of skipped or merged ones.
@@ -36,7 +35,6 @@ def explain_noise_history(scheduler: str) -> str:
     )
 
 
-@lru_cache(maxsize=64)
 def choose_computed_steps(
     num_steps: int, cache: float, family: str = UNET, *, predicts_noise: bool = False
 ) -> frozenset[int]:

@@ -57,25 +57,6 @@ class MergeRecord:
         return (self.sizes[self.groups] > 1).reshape(self.grid.shape)
 
 
-def find_merging_blocks(model_or_pipe: Any) -> dict[Any, MergingBlock]:
-    """Find the blocks that ToMe is applied to, by layer.
-
-    Raises:
-        NothingToMergeError: ToMe is not applied.
-    """
-    found = {
-        block.block: MergingBlock(name, block.path, block.level)
-        for name, model in list_models(model_or_pipe) for block in find_blocks(model)
-        if any(isinstance(override, BlockOverride) for override in list_overrides(block.block))
-    }  # fmt: skip
-    if not found:
-        raise NothingToMergeError(
-            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
-            "call apply_tome first"
-        )
-    return found
-
-
 @contextmanager
 def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord]]:
     """Record the merging of tokens in this context.
@@ -102,7 +83,17 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
-    blocks = find_merging_blocks(model_or_pipe)
+    models = list(list_models(model_or_pipe))
+    blocks: dict[Any, MergingBlock] = {
+        block.block: MergingBlock(name, block.path, block.level)
+        for name, model in models for block in find_blocks(model)
+        if any(isinstance(override, BlockOverride) for override in list_overrides(block.block))
+    }  # fmt: skip
+    if not blocks:
+        raise NothingToMergeError(
+            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
+            "call apply_tome first"
+        )
     records: list[MergeRecord] = []
     num_calls: Counter[str] = Counter()
 
@@ -119,7 +110,6 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
     def count_call(name: str, *_: Any) -> Any:
         num_calls[name] += 1
 
-    models = list_models(model_or_pipe)
     hooks = [model.register_forward_pre_hook(partial(count_call, name)) for name, model in models]
     WATCHERS.append(record)
     try:

@@ -72,8 +72,8 @@ class Trial:
 
     Attributes:
         config: the settings.
-        seconds, speed_up: of all calls, and how many times as fast as the unmerged ones of the same round they are;
-            medians over the rounds.
+        seconds: of all calls, the median over the rounds.
+        speed_up: the seconds of the unmerged calls, their median, divided by these.
         psnr: the least over all images, in dB; infinite where all are identical.
         is_disturbed: True where other programs took cores in most rounds, so that seconds and speed-up mislead.
     """
@@ -92,7 +92,7 @@ class Trial:
     def __str__(self) -> str:
         similarity = f"{self.psnr:.1f} dB" if math.isfinite(self.psnr) else "identical"
         disturbed = ", while the machine was busy" if self.is_disturbed else ""
-        return f"{self.name}: {self.seconds:.1f} s, {self.speed_up:.2f}x the speed, {similarity}{disturbed}"
+        return f"{self.name}: {self.seconds:.2f} s, {self.speed_up:.2f}x the speed, {similarity}{disturbed}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,9 @@ class Tuned:
 
 def conclude(pipe: Any, target: Target, unmerged_first: Iterable[Trial]) -> Tuned:
     """Choose the best trial: with a PSNR the fastest, else the most similar."""
-    unmerged, *trials = unmerged_first
+    unmerged, *others = unmerged_first
+    # Where a round was cut short, the unmerged calls have run once more than some.
+    trials = [replace(trial, speed_up=unmerged.seconds / trial.seconds) for trial in others]
     faster = [trial for trial in trials if trial.speed_up >= LEAST_SPEED_UP]
     rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")
     best = max((trial for trial in faster if target.compute_shortfall(trial) == 0), key=rank, default=None)

@@ -29,9 +29,8 @@ def try_candidates(
 ) -> Iterator[Trial]:
     """Yield trials of the unmerged calls and the candidates, in ``ROUNDS`` rounds.
 
-    A trial of the same settings has the medians of the rounds so far; speeds are compared within a round. ``run_calls``
-    runs the pipeline from the same noise each time. In the first round ``warm_up`` runs before, as first calls are
-    slower, if compiled much slower.
+    A trial has the medians of the rounds so far. ``run_calls`` runs the pipeline from the same noise each time. In the
+    first round ``warm_up`` runs before, as first calls are slower, if compiled much slower.
 
     Raises:
         NothingToMergeError: nothing merges with any of them. Some with which nothing merges are left out.
@@ -63,11 +62,10 @@ def try_candidates(
 
 
 def _summarize(config: ToMeConfig, unmerged: Sequence[Run], runs: Sequence[Run]) -> Trial:
-    speed_up = statistics.median(first.seconds / run.seconds for first, run in zip(unmerged, runs, strict=False))
+    unmerged_seconds, seconds = (statistics.median(run.seconds for run in each) for each in (unmerged, runs))
     psnr = min(map(compute_psnr, unmerged[0].images, runs[0].images))
-    num_disturbed = sum(first.is_disturbed or run.is_disturbed for first, run in zip(unmerged, runs, strict=False))
-    is_disturbed = 2 * num_disturbed > len(runs)
-    return Trial(config, statistics.median(run.seconds for run in runs), speed_up, psnr, is_disturbed)
+    num_disturbed = sum(first.is_disturbed or run.is_disturbed for first, run in zip(unmerged, runs, strict=True))
+    return Trial(config, seconds, unmerged_seconds / seconds, psnr, is_disturbed=2 * num_disturbed > len(runs))
 
 
 def compute_psnr(reference: np.ndarray, pixels: np.ndarray) -> float:

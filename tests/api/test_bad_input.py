@@ -28,7 +28,7 @@ from ppdiffusers_tome import (
     shared_copy,
 )
 from ppdiffusers_tome.settings.text import shorten_repr
-from zoo import specimens
+from zoo import uvit, vq_diffusion
 
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
 STRIDE = r"must be a whole number of tokens, 1 or more, such as 2"
@@ -230,12 +230,6 @@ def test_settings_with_which_nothing_merges_are_told_once(warning_lines: list[st
     ]
 
 
-def test_a_whole_model_without_a_layer_for_its_timestep_has_advice(warning_lines: list[str]) -> None:
-    for name in ("uvit", "vq_diffusion"):
-        apply_tome(next(each for each in specimens() if each.name == name).build(), 0, cache=0.8)
-    assert len(warning_lines) == 2
-
-
 @pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(ratio=0, cache=0.2)], ids=["merging", "a cache"])
 def test_a_scheduler_that_keeps_a_history_of_noise_is_told_once_with_the_line_to_write(
     settings: dict[str, Any], warning_lines: list[str]
@@ -263,7 +257,8 @@ def test_half_precision_on_a_cpu_is_refused_by_its_name(dtype: str) -> None:
     tiny.run_pipeline(apply_tome(pipe))
 
 
-@pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
+# The last two have no layer that embeds the timestep.
+@pytest.mark.parametrize("make", [tiny.unet, tiny.dit, uvit.SPECIMEN.build, vq_diffusion.SPECIMEN.build])
 def test_share_of_skipped_steps_that_loses_to_fewer_is_told_once(make: Any, warning_lines: list[str]) -> None:
     for cache in (0.2, 0.5, 0.5):
         apply_tome(make(), 0, cache=cache)

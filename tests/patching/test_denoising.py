@@ -74,13 +74,18 @@ def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> 
         assert len({*map(id, found)}) == number
 
 
-def test_a_call_beside_the_denoising_at_a_timestep_on_no_list_moves_nothing() -> None:
-    """A callback that calls the denoiser for something else."""
-    steps = Steps(DOWN)
-    steps.step_at(DOWN[0])
-    assert steps.step_at(600.0) is None
-    step = steps.step_at(DOWN[1])
-    assert (step.progress, step.number) == (0.25, 1)
+@pytest.mark.parametrize(
+    ("timesteps", "numbers"),
+    [
+        pytest.param([1.0, *DOWN], [None, 0, 1, 2, 3], id="a call before the denoising is no step of it"),
+        pytest.param([999.0, 600.0, 749.0], [0, None, 1], id="nor one in it on no list, as of a callback"),
+        # Whoever skipped its call knows nothing of what this keeps.
+        pytest.param([999.0, 499.0, 249.0], [0, 0, 1], id="a missing timestep begins another run"),
+        pytest.param([999.0, 749.0, 249.0], [0, 1, 0], id="also a later one"),
+    ],
+)
+def test_steps_are_numbered_in_their_run(timesteps: list[float], numbers: list[int | None]) -> None:
+    assert [step and step.number for step in map(Steps(DOWN).step_at, timesteps)] == numbers
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
@@ -120,13 +125,6 @@ def test_another_schedule_after_the_first_one_in_one_call() -> None:
         found = [steps.step_at(timestep) for timestep in (800.0, 600.0, 400.0)]
         assert [each.progress for each in found] == pytest.approx([0, 1 / 3, 2 / 3])
         assert [each.number for each in found] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("warm_up", [1.0, 0.5])
-def test_a_call_before_the_denoising_is_no_step_of_it(warm_up: float) -> None:
-    steps = Steps(DOWN)
-    steps.step_at(warm_up)
-    assert [each.number for each in map(steps.step_at, DOWN)] == [0, 1, 2, 3]
 
 
 def test_timesteps_that_are_set_in_the_middle_begin_anew() -> None:
@@ -183,10 +181,3 @@ def test_a_list_that_rounds_one_of_two_timesteps_is_one_run(name: str, num_steps
     schedule = scheduler.timesteps.tolist()
     steps = Steps(schedule)
     assert {steps.step_at(timestep).num_steps for timestep in schedule} == {len(schedule)}
-
-
-@pytest.mark.parametrize(("missing", "numbers"), [(1, [0, 0, 1]), (2, [0, 1, 0])])
-def test_a_missing_timestep_begins_another_run(missing: int, numbers: list[int]) -> None:
-    """Whoever skipped its call knows nothing of what this keeps."""
-    steps = Steps(DOWN)
-    assert [steps.step_at(timestep).number for timestep in DOWN if timestep != DOWN[missing]] == numbers

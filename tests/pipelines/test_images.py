@@ -44,18 +44,18 @@ PROMPT: dict[str, Any] = dict(prompt="a red circle", negative_prompt="a blue sta
 ARRAYS: dict[str, Any] = dict(num_inference_steps=2, output_type="np")
 
 
-def rgb(seed: int = 5, side: int = SIDE) -> paddle.Tensor:
-    """An image, ``[1, 3, side, side]`` between 0 and 1."""
-    return paddle.nn.functional.sigmoid(smooth_image(1, 3, side, side, seed=seed))
+def rgb(seed: int = 5) -> paddle.Tensor:
+    """An image, ``[1, 3, SIDE, SIDE]`` between 0 and 1."""
+    return paddle.nn.functional.sigmoid(smooth_image(1, 3, SIDE, SIDE, seed=seed))
 
 
 def photo() -> Image.Image:
     return Image.fromarray((rgb()[0].transpose([1, 2, 0]).numpy() * 255).astype(np.uint8))
 
 
-def mask(side: int = SIDE) -> paddle.Tensor:
-    """``[1, 1, side, side]``, 1 in the right half."""
-    return paddle.concat([paddle.zeros([1, 1, side, side // 2]), paddle.ones([1, 1, side, side // 2])], axis=-1)
+def mask() -> paddle.Tensor:
+    """``[1, 1, SIDE, SIDE]``, 1 in the right half."""
+    return paddle.concat([paddle.zeros([1, 1, SIDE, SIDE // 2]), paddle.ones([1, 1, SIDE, SIDE // 2])], axis=-1)
 
 
 def sd(name: str, **parts: Any) -> Any:
@@ -125,21 +125,16 @@ def deepfloyd_if() -> Made:
     return build_pipeline("IFPipeline", **parts), call
 
 
-def vqvae(channels: int = 3, **settings: Any) -> Any:
-    return create(
-        ppdiffusers.VQModel, block_out_channels=(32, 32), latent_channels=channels, num_vq_embeddings=8,
-        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, **settings,
-    )  # fmt: skip
-
-
 def kandinsky_2_2() -> Made:
     unet = create(
         ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=4, out_channels=8, addition_embed_type="image",
         encoder_hid_dim_type="image_proj", encoder_hid_dim=added_kv.CROSS_DIM,
     )  # fmt: skip
-    pipe = build_pipeline(
-        "KandinskyV22Pipeline", unet=unet, scheduler=ppdiffusers.DDPMScheduler(), movq=vqvae(4, norm_type="spatial")
-    )
+    movq = create(
+        ppdiffusers.VQModel, block_out_channels=(32, 32), latent_channels=4, num_vq_embeddings=8, norm_type="spatial",
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+    )  # fmt: skip
+    pipe = build_pipeline("KandinskyV22Pipeline", unet=unet, scheduler=ppdiffusers.DDPMScheduler(), movq=movq)
     image, none = (normal(1, added_kv.CROSS_DIM, seed=seed) for seed in (6, 7))
     return pipe, dict(image_embeds=image, negative_image_embeds=none, **SIZE, **LATENT)
 
@@ -210,9 +205,9 @@ def wuerstchen() -> Made:
     return pipe, dict(**TEXT, height=32, width=24, num_inference_steps=2)
 
 
-def free(name: str, scheduler: str, unet: Any = None, **settings: Any) -> Any:
+def free(name: str, scheduler: str, unet: Any = None) -> Any:
     unet = unet or unconditional.SPECIMEN.build()
-    return build_pipeline(name, unet=unet, scheduler=getattr(ppdiffusers, scheduler)(**settings))
+    return build_pipeline(name, unet=unet, scheduler=getattr(ppdiffusers, scheduler)())
 
 
 CASES: dict[str, Callable[[], Made]] = {

@@ -13,7 +13,7 @@ from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
 from patching.contract import count_queries
-from ppdiffusers_tome import apply_tome, get_tome, remove_tome, shared_copy
+from ppdiffusers_tome import apply_tome, remove_tome, shared_copy
 
 SETTINGS = {
     "usual": tiny.MERGE_ALL,
@@ -81,23 +81,6 @@ def test_one_pipeline_draws_between_two_steps_of_another_with_its_unet(name: str
     assert len(between) == STEPS
     assert np.abs(interrupted - alone[0]).max() <= 1e-5
     assert all(np.array_equal(image, alone[1]) for image in [*between, draw(other, 0)])
-
-
-def test_what_one_pipeline_applies_another_with_its_unet_has_and_may_take_off() -> None:
-    one = tiny.pipeline()
-    other = tiny.pipeline(unet=one.unet)
-    plain = draw(one, 0), draw(other, 1)
-    one.apply_tome(**tiny.MERGE_ALL)
-    assert get_tome(other) == get_tome(one) is not None
-    merged = draw(one, 0), draw(other, 1)
-    assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(plain, merged, strict=True))
-    other.apply_tome(**tiny.MERGE_ALL)  # in place of the first, not around it
-    assert np.array_equal(draw(one, 0), merged[0])
-    assert np.array_equal(draw(other, 1), merged[1])
-    other.remove_tome()
-    assert get_tome(one) is None
-    assert np.array_equal(draw(one, 0), plain[0])
-    assert np.array_equal(draw(other, 1), plain[1])
 
 
 def test_another_ratio_between_two_steps_holds_from_the_next_one() -> None:

@@ -16,7 +16,7 @@ from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
-from ppdiffusers_tome.tools.recorder import find_merging_blocks, record_merging
+from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import uvit
 
 
@@ -28,7 +28,7 @@ def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -
     with record_merging(unet, image=image) as records:
         tiny.run_unet(unet, height=height, width=width)
     assert len(records) == len(told) == 7
-    assert {record.block for record in records} == set(find_merging_blocks(unet).values())
+    assert {record.block.path for record in records} == {*unet.tome.entries[0].paths}
     assert {(record.block.level, record.grid) for record in records} == {
         (1, Grid(height, width)),
         (2, Grid(-(-height // 2), -(-width // 2))),
@@ -62,12 +62,12 @@ def test_calls_are_counted_and_timesteps_told(build: Callable[[], tiny.Model], r
 def test_pipelines_with_a_controlnet_name_their_denoisers() -> None:
     pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
     apply_tome(pipe, 0.5)
-    assert {block.denoiser for block in find_merging_blocks(pipe).values()} == {"unet", "controlnet"}
     with record_merging(pipe) as records:
         tiny.run_pipeline(pipe, steps=3, image=tiny.array((1, 3, 32, 32), seed=3))
-    for denoiser in ("unet", "controlnet"):
-        assert {record.call for record in records if record.block.denoiser == denoiser} == {0, 1, 2}
-    assert {record.block for record in records} == set(find_merging_blocks(pipe).values())
+    merging = {(entry.denoiser, path) for entry in pipe.tome.entries for path in entry.paths}
+    assert {denoiser for denoiser, _ in merging} == {"unet", "controlnet"}
+    called = {(record.block.denoiser, record.block.path, record.call) for record in records}
+    assert called == {(*block, call) for block in merging for call in range(3)}
 
 
 def test_the_last_image_of_a_guided_pipeline_is_the_prompted_one() -> None:
@@ -119,10 +119,7 @@ def test_blocks_that_are_matched_and_run_unmerged_leave_no_record(merge_mlp: boo
 
 
 def test_what_has_no_tome_is_refused() -> None:
-    unet = tiny.unet()
-    words = "ToMe is not applied to this UNet2DConditionModel"
-    with pytest.raises(NothingToMergeError, match=words), record_merging(unet):
-        pass
-    remove_tome(apply_tome(unet, 0.5))
-    with pytest.raises(NothingToMergeError, match="call apply_tome first"):
-        find_merging_blocks(unet)
+    words = "ToMe is not applied to this UNet2DConditionModel, .*; call apply_tome first"
+    for unet in (tiny.unet(), remove_tome(apply_tome(tiny.unet(), 0.5))):
+        with pytest.raises(NothingToMergeError, match=words), record_merging(unet):
+            pass

@@ -15,7 +15,7 @@ from ppdiffusers_tome.tools.compare.samples import Case, Sample
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.checks import check_scheduler
-from ppdiffusers_tome.tools.generation.loaded_pipeline import GeneratedImage, LoadedPipeline
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.images import read_image, write_image
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.meter import explain_peak
@@ -96,7 +96,13 @@ class Comparison:
 
     def _measure(self, configuration: Configuration, case: Case, unmerged: Mapping[str, Any] | None) -> dict[str, Any]:
         """Generate, keep and measure an image, beside the unmerged one."""
-        generated, path = self._generate(configuration, case), case.locate(self.folder, configuration.name)
+        # The first image of a configuration is slower. Of programs only some are kept in memory, so one may be gone.
+        if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
+            self.loaded.warm_up(configuration.tome, *case)
+            self._warmed_up.add(configuration.name)
+        configuration.apply(self.loaded)
+        generated = self.loaded.generate(*case, steps=configuration.steps)
+        path = case.locate(self.folder, configuration.name)
         prepare_folder(path.parent, [path.name], overwrite=True)
         write_image(path, generated.image, {"configuration": configuration.name, **case._asdict()})
         unmerged_seconds, psnr, ssim = generated.seconds, None, None
@@ -108,11 +114,3 @@ class Comparison:
             generated.peak_bytes, psnr, ssim, generated.is_disturbed,
         )  # fmt: skip
         return asdict(sample)
-
-    def _generate(self, configuration: Configuration, case: Case) -> GeneratedImage:
-        # The first image of a configuration is slower. Of programs only some are kept in memory, so one may be gone.
-        if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
-            self.loaded.warm_up(configuration.tome, *case)
-            self._warmed_up.add(configuration.name)
-        configuration.apply(self.loaded)
-        return self.loaded.generate(*case, steps=configuration.steps)

@@ -25,8 +25,7 @@ _PACKAGE = "ppdiffusers-tome"
 _REPORTED = ("paddlepaddle", "paddlepaddle-gpu", "ppdiffusers", "paddlenlp", "numpy")
 # What each package that may be missing is for.
 _OPTIONAL = {
-    **dict.fromkeys(("openvino", "xxhash"), "compile_cpu, --compile"), "gradio": "play",
-    **dict.fromkeys(MODULES, "the commands"),
+    **dict.fromkeys(("openvino", "xxhash"), "compile_cpu, --compile"), **dict.fromkeys(MODULES, "the commands"),
 }  # fmt: skip
 # Variables that change what Paddle computes, how fast, or how text is read and written.
 _SHOWN = re.compile(

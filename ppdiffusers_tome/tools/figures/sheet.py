@@ -48,6 +48,7 @@ class Cell:
 
 def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str, Sequence[Cell]]]) -> Image.Image:
     """Lay out rows of a prompt and its cells, one per column."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     width, height = _compute_cell_size(rows[0][1][0].image)
@@ -70,7 +71,9 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
         for line in figure.texts:
             x, top_of_line = line.get_position()
             line.set_position((x / sheet_width, 1 - top_of_line / sheet_height))
-        sheet = _render(figure)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        sheet = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     for left, top, image in images:
         sheet.paste(image, (left, top))
     return sheet
@@ -134,12 +137,3 @@ def _use_fonts() -> Iterator[None]:
             "no font of this system has all characters of the labels, so some are boxes; install one that has, such as "
             "fonts-noto-cjk on Debian and Ubuntu, google-noto-sans-cjk-fonts on Fedora"
         )
-
-
-def _render(figure: Figure) -> Image.Image:
-    """Render a figure to an image in RGB."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3]))

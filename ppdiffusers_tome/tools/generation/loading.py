@@ -42,12 +42,11 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     loaded = LoadedPipeline(pipe, settings)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=loaded.labels is None)
     check_loaded(loaded)
-    oddities: dict[str, None] = {}  # each once, in their order
-    for prompt in prompts:
-        if loaded.labels is not None:
+    if loaded.labels is not None:
+        for prompt in prompts:
             loaded.labels.find_class(prompt)
-        oddities |= dict.fromkeys(describe_oddities(loaded, prompt).values())
-    for oddity in oddities:
+    oddities = [words for prompt in prompts for words in describe_oddities(loaded, prompt).values()]
+    for oddity in dict.fromkeys(oddities):  # each once
         warn(oddity)
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()

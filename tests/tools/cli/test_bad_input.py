@@ -14,6 +14,7 @@ MODEL = find_model("photographs").folder
 
 # A command line, and a part of the sentence that must come.
 CASES = f"""
+ | no command was given; the commands are compare, doctor
 generte | did you mean generate?; see ppdiffusers-tome --help
 generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
 generate --prompt x --no-merge-atn | is not an argument of generate; did you mean --merge-attn?
@@ -25,6 +26,7 @@ generate --prompt x --negative-prompt \udcd2 | --negative-prompt '\\udcd2' must 
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number
 generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 for a 2x2 stride
+generate --prompt x --tome-seed 3 --no-rand | seed=3 has no effect with use_rand=False
 generate --prompt x --cache 0,1,3 | cache='0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
@@ -55,7 +57,6 @@ generate --prompt x --output taken | /0001-x.png is there and differs in its pro
 tune --target-psnr -3 | target psnr=-3.0 must be a number of dB above 0, at most 100
 tune --configs nowhere.json | nowhere.json cannot be read as settings
 visualize --ratio 0 | ratio 0 makes no groups of similar tokens
-visualize --config balanced | ; give --method tome --ratio 0.5 in its place, or see the images with
 visualize --config balanced | method todo) makes no groups of similar tokens, so there is nothing to show; give --method
 visualize --prompt a --prompt b | 2 prompts were given
 """
@@ -80,7 +81,3 @@ def test_without_a_clone_a_model_is_asked_for(arguments, get_error, tmp_path, mo
     monkeypatch.setattr("ppdiffusers_tome.__file__", str(tmp_path / "ppdiffusers_tome" / "__init__.py"))
     error = get_error("generate", "--prompt", "x", *arguments)
     assert "or a small model of examples/models in a clone of ppdiffusers_tome's repository" in error
-
-
-def test_no_command_is_refused(get_error):
-    assert "no command was given; the commands are compare, doctor" in get_error()

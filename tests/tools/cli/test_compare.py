@@ -57,8 +57,6 @@ def test_presets_and_files_of_settings_are_read(tmp_path):
         parse_configurations("--configs", str(tmp_path / "nothing.json"))
     cached = ToMeConfig(0.0, cache=0.5)
     assert parse_configurations("--ratios", "0", "--cache", "0.5")[1:] == [Configuration(cached.summary, cached)]
-    with pytest.raises(UserError, match="--tile has no effect without merging"):
-        parse_configurations("--ratios", "--fewer-steps", "1", "--tile", "16")
     with pytest.raises(UserError, match="--fewer-steps 10 must be at least 1 and below 10"):
         parse_configurations("--fewer-steps", "10")
 

@@ -79,7 +79,7 @@ def test_what_can_be_used_is_listed_with_what_a_missing_package_is_for(home):
     assert "not measured, as psutil cannot be imported" in text
     assert "openvino missing (for compile_cpu, --compile)" in text
     assert "tqdm missing (for the commands)" in text
-    for name in ("xxhash", "gradio", "psutil"):
+    for name in ("xxhash", "psutil"):
         version = find_version(name)
         assert f"{name} {version}" in text if version else f"{name} missing (for " in text
 

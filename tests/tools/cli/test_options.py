@@ -138,9 +138,3 @@ def test_commands_begin_with_balanced_until_a_setting_is_given(command, plan):
     begins = "ToMeConfig(ratio=0.8888888888888888,"
     assert begins in plan(shlex.split(command))
     assert begins not in plan(shlex.split(f"{command} --tile 16"))
-
-
-@pytest.mark.parametrize("command", ["generate --prompt x", "visualize"])
-def test_settings_that_others_leave_without_effect_are_refused(command, plan, capsys):
-    assert plan(shlex.split(f"{command} --tome-seed 3 --no-rand")) == 2
-    assert "seed=" in capsys.readouterr().err

@@ -59,23 +59,20 @@ def run(args: argparse.Namespace) -> None:
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
         loaded = load_for_prompts(settings, prompts)
-        stopped = None
+        is_finished = False
         try:
             for trial in _try_settings(loaded, prompts, candidates):
                 trials[trial.config] = trial
-        except KeyboardInterrupt as error:
-            if len(trials) < 2:
-                raise
-            stopped = error
-        made_with = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
-        tuned = conclude(loaded.pipe, target, trials.values())
-        if stopped is not None:
-            count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
-            verdict = f"Stopped with {count} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
-            tuned = replace(tuned, verdict=verdict)
-        _write(paths, made_with, target, tuned)
-    if stopped is not None:
-        raise stopped
+            is_finished = True
+        finally:
+            if len(trials) > 1:  # unmerged ones alone say nothing
+                made_with = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
+                tuned = conclude(loaded.pipe, target, trials.values())
+                if not is_finished:
+                    count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
+                    verdict = f"Stopped with {count} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
+                    tuned = replace(tuned, verdict=verdict)
+                _write(paths, made_with, target, tuned)
 
 
 def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Sequence[ToMeConfig]) -> Iterator[Trial]:
