@@ -59,19 +59,18 @@ def compile_cpu(model_or_pipe: T, precision: str = "float32") -> T:
     layers = list(_list_layers(model_or_pipe))
     require_compiler(precision)
     for name, layer in layers:
-        label = name or type(layer).__name__
         if fault := find_fault(layer, [*layer.parameters(), *layer.buffers()]):
-            raise ToMeValueError(f"{label} cannot be compiled: {fault}")
+            raise ToMeValueError(f"{name} cannot be compiled: {fault}")
         if not is_replaceable(layer):
             raise ToMeValueError(
-                f"{label} cannot be compiled: other code put a function in place of its forward (a cache, offloading); "
+                f"{name} cannot be compiled: other code put a function in place of its forward (a cache, offloading); "
                 "take that off first"
             )
     # Little is left to Paddle, and freed memory is better given back.
     threads = prepare_cpu(keep_memory=False)
     for name, layer in layers:
         uncompile_model(layer)  # whose programs may read weights where they are
-        map_weights(layer, name or type(layer).__name__)
+        map_weights(layer, name)
         compile_model(layer, precision, threads)
     return model_or_pipe
 
@@ -93,7 +92,7 @@ def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
         elif is_a(model, "MultiControlNetModel"):
             yield from ((f"{name}.nets.{number}".lstrip("."), net) for number, net in enumerate(model.nets))
         elif is_denoiser_name(name):
-            yield name, model
+            yield name or type(model).__name__, model
 
 
 def require_compiler(precision: str) -> None:

@@ -16,11 +16,10 @@ import tiny
 from compilation.comparison import Counted, check_same, compile_small_unet, difference, needs_openvino, programs_alone
 from patching.contract import contract_of
 from ppdiffusers_tome import apply_tome, compile_cpu
-from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.contents import COMPILED, Contents
 from ppdiffusers_tome.compilation.model_call import StepInputs, make_call
 from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.trace import trace_call
-from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall

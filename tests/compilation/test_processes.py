@@ -31,7 +31,8 @@ from compilation.comparison import (
 )
 from ppdiffusers_tome import apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu
 from ppdiffusers_tome.compilation import api, mapped_weights, trace
-from ppdiffusers_tome.compilation.twin import COMPILED, run_twin
+from ppdiffusers_tome.compilation.contents import COMPILED
+from ppdiffusers_tome.compilation.twin import TwinCall
 from ppdiffusers_tome.machine import count_usable_cores
 from ppdiffusers_tome.patching.call_stack import CHANGE_LOCK
 
@@ -162,14 +163,14 @@ class Held:
     """Holds a thread where it traces a call, while another does something."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tracing, self.done = threading.Event(), threading.Event()
+        self.tracing, self.done, run_traced = threading.Event(), threading.Event(), TwinCall.run
 
-        def run(*args: Any) -> Any:
+        def run(twin_call: TwinCall) -> Any:
             self.tracing.set()
             self.done.wait(60)
-            return run_twin(*args)
+            return run_traced(twin_call)
 
-        monkeypatch.setattr(trace, "run_twin", run)
+        monkeypatch.setattr(TwinCall, "run", run)
 
     def meanwhile(self, call: Callable[[], Any], do: Callable[[], Any]) -> Any:
         with ThreadPoolExecutor(1) as pool:

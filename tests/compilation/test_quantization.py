@@ -15,7 +15,7 @@ import tiny
 from compilation.comparison import check_by_paddle, difference, needs_openvino, programs_alone
 from compilation.test_equality import build_pair, list_families
 from ppdiffusers_tome import apply_tome, compile_cpu
-from ppdiffusers_tome.compilation.twin import COMPILED
+from ppdiffusers_tome.compilation.contents import COMPILED
 from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.tuning.trials import compute_psnr
 from zoo import Specimen

@@ -13,12 +13,12 @@ import ppdiffusers
 import pytest
 
 import tiny
-from compilation.comparison import BY_PADDLE, Counted, check_same, difference, needs_openvino, programs_alone
+from compilation.comparison import BY_PADDLE, check_same, difference, needs_openvino, programs_alone
 from pipelines.test_images import CASES
 from pipelines.whole import Draw, start
 from ppdiffusers_tome import apply_tome, compile_cpu, get_tome
 from ppdiffusers_tome.compilation import contents
-from ppdiffusers_tome.compilation.twin import COMPILED
+from ppdiffusers_tome.compilation.contents import COMPILED
 
 pytestmark = needs_openvino
 
@@ -96,13 +96,6 @@ def test_a_skipped_step_runs_a_program_of_few_layers() -> None:
     programs = vars(pipe.unet)[COMPILED]._programs.values()
     numbers = [len(each._request.get_compiled_model().get_runtime_model().get_ops()) for each in programs]
     assert min(numbers) < 0.3 * max(numbers)
-
-
-def test_each_kind_of_step_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps that merge, and those that do not."""
-    *_, draw = draw_pair("small", dict(ratio=0.5, start=0.5))
-    counted = Counted(monkeypatch)
-    assert [counted.during(draw) for _ in range(2)] == [2, 0]
 
 
 def test_a_ramp_has_a_program_for_each_number_of_tokens() -> None:
