@@ -77,7 +77,7 @@ def measure_difference(result: Any, expected: Any, *, pooled: bool = False) -> f
 
 
 def _find_note(model_call: ModelCall, program: "Program") -> Path | None:
-    """Return the file that notes a comparison; None for a user without a home."""
+    """Return the file that notes a comparison, or None without a home."""
     compared = model_call.kind, model_call.count_merged(program.layouts)
     modules = (sys.modules.get(name) for name in ("openvino", "paddle", "ppdiffusers"))
     computed_by = [getattr(module, "__version__", "") for module in modules], find_processor_name()

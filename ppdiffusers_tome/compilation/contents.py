@@ -93,7 +93,7 @@ class Contents:
         self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
 
     def request_reading(self) -> None:
-        """Let the weights be read before the next call outside of a pipeline."""
+        """Have the weights read before the next call outside of a pipeline."""
         self._next_reading = 0.0
 
     def _locate(self) -> tuple[list[int], list[int]]:
@@ -218,8 +218,8 @@ class Contents:
 
 
 def _find_module(function: Any) -> str:
-    """Return the module in which a function was written; "" of one made by ``exec``."""
-    # The ``__module__`` of one in Python may be copied from the function that it replaced.
+    """Return the module in which a function was written, or ""."""
+    # That of one in Python may be copied from the function that it replaced; one made by ``exec`` has none.
     written = getattr(function, "__globals__", None)
     return (getattr(function, "__module__", None) or "builtins") if written is None else written.get("__name__", "")
 
@@ -231,7 +231,7 @@ def list_ip_adapters(model: Layer) -> list[Any]:
 
 
 def find_fault(model: Layer, tensors: Sequence[paddle.Tensor]) -> str | None:
-    """Return what a user can mend of a model with these tensors, or None."""
+    """Return what a user can mend of a model, or None."""
     if others := {str(x.dtype) for x in tensors if x.is_floating_point()} - {str(paddle.float32)}:
         return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
     if not all(x.place.is_cpu_place() for x in tensors):

@@ -152,12 +152,12 @@ class CompiledModel:
         return contents
 
     def _find_key(self, model_call: ModelCall) -> Any:
-        """Return the key of a call's program, which counts the tokens that merge."""
+        """Return the key of a call's program: its kind and merged tokens."""
         layouts = self._layouts.get(model_call.kind)  # None before the first program of the kind
         return model_call.kind, None if layouts is None else model_call.count_merged(layouts)
 
     def _choose_precision(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return the precision of a call; the last steps are not in 8 bits."""
+        """Return the precision of a call, which is not 8 bits at the end."""
         if self.precision != "int8":
             return self.precision
         timestep = find_timestep(list_parameters(layer), args, kwargs)
@@ -165,7 +165,7 @@ class CompiledModel:
         return self._last_precision if is_last else self.precision
 
     def _compile(self, model_call: ModelCall) -> CallOutputs:
-        """Make a call's program; return its first outputs, which Paddle's agree with."""
+        """Make a call's program; return its first outputs, compared with Paddle's."""
         # Which need OpenVINO.
         from ppdiffusers_tome.compilation.comparison import compare_program
         from ppdiffusers_tome.compilation.program import Program
@@ -192,7 +192,7 @@ class CompiledModel:
         return outputs
 
     def _drop_oldest(self) -> None:
-        """Drop the programs used longest ago while all hold more than the bound."""
+        """Drop the programs used longest ago, beyond the bound of memory."""
         made = [(key, each.num_bytes) for key, each in self._programs.items() if not isinstance(each, str)]
         held = sum(num_bytes for _, num_bytes in made)
         for key, num_bytes in made[:-2]:
@@ -226,5 +226,5 @@ def uncompile_model(layer: Layer) -> None:
 
 
 def is_replaceable(layer: Layer) -> bool:
-    """Return whether nothing but ToMe and programs stands in place of a model's ``forward``."""
+    """Return whether only ToMe and programs stand in place of ``forward``."""
     return find_inner_forward(layer) in (None, MethodType(_run_compiled, layer))

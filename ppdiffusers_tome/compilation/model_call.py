@@ -40,7 +40,7 @@ class StepInputs(NamedTuple):
 
 
 class CallOutputs(NamedTuple):
-    """What a call returns, and what it leaves for later steps."""
+    """The values that a call returns, or leaves for later steps."""
 
     returned: Any
     stored: list[tuple[str, Any, bool]]  # of layers that ran, by path; True where the value has a slope
@@ -50,7 +50,7 @@ class CallOutputs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ModelCall:
-    """A call of a model, with all that its program is made of.
+    """A call of a model: all that its program is made of.
 
     Attributes:
         layer, contents: the model, and what is in it.
@@ -90,7 +90,7 @@ def make_call(
 
 
 def read_step_inputs(call: DenoiserCall) -> StepInputs:
-    """Read what a call whose settings differ by step takes of earlier steps."""
+    """Read what a call takes of earlier steps; its settings differ by step."""
     call.read_timestep()
     cached = open_cached_call(call) if call.state.config.cache else None
     predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}

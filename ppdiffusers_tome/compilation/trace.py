@@ -93,7 +93,7 @@ def _make_symbolic_call(model_call: ModelCall) -> TwinCall:
 
 @contextmanager
 def _static_mode() -> Iterator[Any]:
-    """Switch this thread to Paddle's static mode; yield the program that it writes."""
+    """Yield the program that Paddle writes in static mode on this thread."""
     tracer, program = framework._dygraph_tracer(), paddle.static.Program()
     with framework._dygraph_guard(None), paddle.static.program_guard(program, paddle.static.Program()):
         framework._dygraph_tracer_ = tracer  # of threads that begin meanwhile
@@ -111,7 +111,7 @@ def _require_unchanged(before: Snapshot, model_call: ModelCall, twin_call: TwinC
 
 
 def _is_input(value: Any) -> bool:
-    """Return whether a value is an input of the program, as it is given."""
+    """Return whether a value is an input of the program, unchanged."""
     if value is None:
         return False
     operator = value.get_defining_op()

@@ -94,7 +94,7 @@ class TwinCall:
 
 
 def _copy_model(model: Layer, tensors: Mapping[int, Any]) -> Layer:
-    """Copy a model of known code alone, with other tensors by the identity of its own."""
+    """Copy a model of known code, with other tensors by ``id`` of its own."""
     with CHANGE_LOCK:
         # Its settings, and what was warned of, are the model's.
         states = {id(each.state): each.state for each in walk_overrides(model)}
