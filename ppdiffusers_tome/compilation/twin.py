@@ -24,14 +24,14 @@ from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedVa
 
 
 class TwinCall:
-    """A model's call by a twin.
+    """A model's call by a twin, with other weights and tensors, which may be symbols.
 
     To the overrides of the cache over steps it is a ``CachedCall``.
 
     Attributes:
         twin: a copy of the model's layers and ToMe, without its programs.
         tensors: in place of the call's own.
-        arguments: ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, with these tensors.
+        arguments: of ``ModelCall``, with these tensors.
         stores_values: True where layers that run are kept for later steps.
         timestep: that the model embedded.
         layouts: of the tokens of blocks that are on a grid.
