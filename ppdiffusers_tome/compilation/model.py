@@ -115,7 +115,7 @@ class CompiledModel:
         if isinstance(program, str):
             raise UncompilableError(program)
         if program is None:
-            outputs = self._compile(model_call)
+            outputs = self._make_program(model_call)
         else:
             outputs = program.run(model_call.tensors)
             self._programs.move_to_end(key)
@@ -164,7 +164,7 @@ class CompiledModel:
         is_last = timestep is not None and np.max(np.asarray(timestep)) <= _LAST_TIMESTEP
         return self._last_precision if is_last else self.precision
 
-    def _compile(self, model_call: ModelCall) -> CallOutputs:
+    def _make_program(self, model_call: ModelCall) -> CallOutputs:
         """Make a call's program; return its first outputs, compared with Paddle's."""
         # Which need OpenVINO.
         from ppdiffusers_tome.compilation.comparison import compare_program
