@@ -84,7 +84,7 @@ def uncompile_cpu(model_or_pipe: T) -> T:
 
 
 def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
-    """Yield what is compiled by name: denoisers, encoders and decoders."""
+    """Yield what is compiled, with names: denoisers, encoders and decoders of VAEs."""
     for name, model in list_models(model_or_pipe, denoisers_only=False):
         if hasattr(model, "decode") and isinstance(getattr(model, "decoder", None), Layer):
             parts = [part for part in ("encoder", "decoder") if isinstance(getattr(model, part, None), Layer)]
