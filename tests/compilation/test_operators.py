@@ -417,6 +417,7 @@ REFUSED: dict[str, list[tuple[Any, ...]]] = {
         *ways(lambda x, w, p: F.conv2d(x, w, padding=p), (IMAGE, real(6, 4, 3, 2)), ("SAME", "VALID")),
         (lambda x, w: F.conv2d(x, w, data_format="NHWC"), IMAGE, real(5, 6, 3, 2)),
     ],
+    "group_norm": [(lambda x: F.group_norm(x, 2, data_format="NHWC"), IMAGE)],
     # Its own entry refuses it.
     "dropout": [
         (lambda x: F.dropout(x, 0.3, training=False, mode="downscale_in_infer"), X), (lambda x: F.dropout(x, 0.3), X),
