@@ -61,19 +61,18 @@ def compile_cpu(model_or_pipe: T, precision: str = AUTO) -> T:
     precision = choose_float_precision() if precision == AUTO else precision
     require_compiler(precision)
     for name, layer in layers:
-        label = name or type(layer).__name__
         if fault := find_fault(layer, [*layer.parameters(), *layer.buffers()]):
-            raise ToMeValueError(f"{label} cannot be compiled: {fault}")
+            raise ToMeValueError(f"{name} cannot be compiled: {fault}")
         if not is_replaceable(layer):
             raise ToMeValueError(
-                f"{label} cannot be compiled: other code put a function in place of its forward (a cache, offloading); "
+                f"{name} cannot be compiled: other code put a function in place of its forward (a cache, offloading); "
                 "take that off first"
             )
     # Little is left to Paddle, and freed memory is better given back.
     threads = prepare_cpu(keep_memory=False)
     for name, layer in layers:
         uncompile_model(layer)  # whose programs may read weights where they are
-        map_weights(layer, name or type(layer).__name__)
+        map_weights(layer, name)
         compile_model(layer, precision, threads)
     return model_or_pipe
 
@@ -87,7 +86,7 @@ def uncompile_cpu(model_or_pipe: T) -> T:
 
 
 def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
-    """Yield names and layers that are compiled: denoisers, encoders and decoders of VAEs."""
+    """Yield what is compiled, with names: denoisers, encoders and decoders of VAEs."""
     for name, model in list_models(model_or_pipe, denoisers_only=False):
         if hasattr(model, "decode") and isinstance(getattr(model, "decoder", None), Layer):
             parts = [part for part in ("encoder", "decoder") if isinstance(getattr(model, part, None), Layer)]
@@ -95,7 +94,7 @@ def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
         elif is_a(model, "MultiControlNetModel"):
             yield from ((f"{name}.nets.{number}".lstrip("."), net) for number, net in enumerate(model.nets))
         elif is_denoiser_name(name):
-            yield name, model
+            yield name or type(model).__name__, model
 
 
 def require_compiler(precision: str) -> None:

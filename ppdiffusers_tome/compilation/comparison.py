@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.compilation.contents import put_scales
 from ppdiffusers_tome.compilation.mapped_weights import find_cache_folder
-from ppdiffusers_tome.compilation.model_call import ModelCall
+from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall
 from ppdiffusers_tome.compilation.slices import compute_in_slices
-from ppdiffusers_tome.compilation.structure import put_tensors, take_tensors
-from ppdiffusers_tome.compilation.twin import StepCall, make_twin, run_twin
+from ppdiffusers_tome.compilation.structure import take_tensors
+from ppdiffusers_tome.compilation.twin import TwinCall
 from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.machine import find_processor_name
 from ppdiffusers_tome.version import __version__
@@ -32,43 +31,32 @@ if TYPE_CHECKING:
 # The largest difference of a program's result from Paddle's with which it is used, by precision: the root of the mean
 # square of the difference over that of the result.
 BOUNDS = {"float32": 0.001, "bfloat16": 0.1, "int8": 0.25}
-# What is kept for later steps differs more where tokens are as near to one destination as to another.
-_KEPT_BOUND = 0.1
+# What is stored for later steps differs more where tokens are as near to one destination as to another.
+_STORED_BOUND = 0.1
 
 
-def compare_program(program: "Program", model_call: ModelCall) -> Any:
-    """Refuse a program whose result differs from Paddle's.
-
-    Returns:
-        The result; None where an earlier comparison is noted.
-    """
-    precision, note = model_call.precision, None
-    with suppress(RuntimeError):  # without a home each process compares
-        note = _name_note_file(__version__, model_call.kind, model_call.count_merged(program.layouts))
+def compare_program(program: "Program", outputs: CallOutputs, model_call: ModelCall) -> None:
+    """Refuse a program whose first outputs differ from Paddle's."""
+    note = _find_note(model_call, program)
     if note is not None and os.path.isfile(note):  # False too where Path raises, as in a folder without permission
-        return None
-    expected, kept = _compute_by_paddle(model_call)
-    result, bound = program.run(model_call.tensors), BOUNDS[precision]
-    for found, wanted, most in ((result[0], expected, bound), (result[1], kept, max(bound, _KEPT_BOUND))):
-        if not (difference := measure_difference(found, wanted, pooled=wanted is kept)) <= most:
+        return
+    twin_call = TwinCall(model_call, model_call.contents.tensors, model_call.tensors)
+    compute_in_slices(twin_call.twin)
+    expected, bound = twin_call.run(), BOUNDS[model_call.precision]
+    for difference, most in (
+        (measure_difference(outputs.returned, expected.returned), bound),
+        (measure_difference(outputs.stored, expected.stored, pooled=True), max(bound, _STORED_BOUND)),
+    ):
+        if not difference <= most:  # NaN is not
+            precision = model_call.precision
             raise UncompilableError(
                 f"its result in {precision} differs from Paddle's by {difference:.2g}, more than {most:g}"
+                + ("" if precision == "float32" else "; give float32")
             )
     with suppress(OSError):  # else the next process compares again
         if note is not None:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()
-    return result
-
-
-def _compute_by_paddle(model_call: ModelCall) -> tuple[Any, list[Any]]:
-    """Return a call's output, and what it keeps for later steps."""
-    step, twin = model_call.step, make_twin(model_call.layer, {id(x): x for x in model_call.contents.tensors})
-    args, kwargs, predicted, reductions, scales = put_tensors(model_call.arguments, model_call.tensors)
-    put_scales(twin, scales)
-    compute_in_slices(twin)
-    computed = StepCall(predicted, reductions, step.stores_values)
-    return run_twin(twin, args, kwargs, step.call, computed), computed.values
 
 
 def measure_difference(result: Any, expected: Any, *, pooled: bool = False) -> float:
@@ -90,12 +78,12 @@ def measure_difference(result: Any, expected: Any, *, pooled: bool = False) -> f
     return float(np.max(differences, initial=0))
 
 
-def _name_note_file(*parts: object) -> Path:
-    """Return the file that notes a comparison.
-
-    Raises:
-        RuntimeError: of a user without a home.
-    """
-    versions = [getattr(sys.modules.get(name), "__version__", "") for name in ("openvino", "paddle", "ppdiffusers")]
-    computes = versions, find_processor_name() or platform.machine()
-    return find_cache_folder() / hashlib.sha256(repr((*parts, *computes)).encode()).hexdigest()
+def _find_note(model_call: ModelCall, program: "Program") -> Path | None:
+    """Return the file that notes a comparison, or None without a home."""
+    compared = model_call.kind, model_call.count_merged(program.layouts)
+    modules = (sys.modules.get(name) for name in ("openvino", "paddle", "ppdiffusers"))
+    computed_by = [getattr(module, "__version__", "") for module in modules], find_processor_name()
+    key = repr((__version__, *compared, *computed_by, platform.machine()))
+    with suppress(RuntimeError):
+        return find_cache_folder() / hashlib.sha256(key.encode()).hexdigest()
+    return None  # each process compares

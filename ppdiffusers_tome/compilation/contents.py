@@ -5,10 +5,11 @@ this package; all that such code may read is compared by value, at any depth.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import paddle
@@ -17,11 +18,12 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.mapped_weights import hash_arrays
 from ppdiffusers_tome.compilation.snapshot import Snapshot
-from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.patching.override import list_overrides
 from ppdiffusers_tome.patching.slots import SLOTS
 
+# The attribute of a layer that is compiled.
+COMPILED = "_ppdiffusers_tome_compiled"
 _KNOWN = {"paddle", "ppdiffusers", "paddlenlp", "ppdiffusers_tome"}
 # Whose classes they inherit from, and whose decorators make functions of their own.
 _HARMLESS = {
@@ -29,16 +31,14 @@ _HARMLESS = {
 }  # fmt: skip
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type(...), np.generic, np.dtype)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
+_HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 # Attributes that Paddle gives every layer and that no ``forward`` reads.
-_UNREAD = vars(Layer()).keys() - {
-    "training", "_parameters", "_buffers", "_sub_layers", "_forward_pre_hooks", "_forward_post_hooks",
-}  # fmt: skip
+_UNREAD = vars(Layer()).keys() - {"training", "_parameters", "_buffers", "_sub_layers", *_HOOKS}
 # Outside of a pipeline: the bytes of weights that are read before every call, and the share of the time that reading
 # more takes at most.
 _FEW_BYTES, _READING_SHARE = 16 * 2**20, 0.03
 # Keys of a config that tell where it is from.
 _ORIGINS = ("_name_or_path", "_use_default_values")
-_HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 
 
 class Contents:
@@ -50,20 +50,20 @@ class Contents:
         digest: a hash of everything, equal where another process has equal contents; after ``read_weights``.
         weights: a hash of the tensors alone.
         addresses: of the tensors.
-        scales: the attributes of processors of IP-Adapters, whose ``scale`` is an input of a program.
+        ip_adapters: the processors, whose ``scale`` is an input of a program.
         snapshot: of all state but the numbers in tensors.
     """
 
     def __init__(self, model: Layer) -> None:
         self.obstacle: str | None = None
         self.tensors: list[paddle.Tensor] = []
-        self.scales: list[dict[str, Any]] = []
+        self.ip_adapters = list_ip_adapters(model)
         self._model, self._owner = model, model
         self._text: list[str] = []
         self._numbers: dict[int, int] = {}  # of the objects read so far, by identity
         self.snapshot = Snapshot()
         self.digest = self.weights = ""
-        self._next_reading = 0.0
+        self._next_reading, self._read_in = 0.0, WeakSet[Any]()  # when, and in which calls of pipelines
         try:
             self._read(model)
         except RecursionError:
@@ -75,23 +75,25 @@ class Contents:
         """Return whether nothing has changed but maybe numbers in weights."""
         return self.snapshot.is_unchanged() and self._locate() == (self.addresses, self._versions)
 
-    def read_weights(self) -> None:
-        """Read all numbers of all weights, for ``digest``."""
+    def read_weights(self, pipeline_call: Any) -> None:
+        """Read all numbers of all weights for ``digest``, if that is due.
+
+        It is once an image, and outside of a pipeline as often as takes a small share of the time.
+        """
         begin = time.perf_counter()
+        is_read = begin < self._next_reading if pipeline_call is None else pipeline_call in self._read_in
+        if is_read:
+            return
+        if pipeline_call is not None:
+            self._read_in.add(pipeline_call)
         if self.obstacle is None:
             self.weights = hash_arrays(share_memory(*self.tensors))
             self.digest = xxhash.xxh3_128_hexdigest("\n".join([*self._text, self.weights]).encode())
-        end = time.perf_counter()
-        num_bytes = sum(x.size * x.element_size() for x in self.tensors)
+        end, num_bytes = time.perf_counter(), sum(x.size * x.element_size() for x in self.tensors)
         self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
 
-    @property
-    def is_reading_due(self) -> bool:
-        """True where reading all weights again takes a small share of the time since."""
-        return time.perf_counter() >= self._next_reading
-
     def request_reading(self) -> None:
-        """Let the weights be read before the next call."""
+        """Have the weights read before the next call outside of a pipeline."""
         self._next_reading = 0.0
 
     def _locate(self) -> tuple[list[int], list[int]]:
@@ -111,7 +113,9 @@ class Contents:
         else:
             self._numbers[id(value)] = len(self._numbers)
             self._text.append(f"{type(value).__module__}.{type(value).__qualname__}")
-            self._read_new(value)
+            owner = self._owner
+            self._read_new(value)  # which may be the owner of what is in it
+            self._owner = owner
 
     def _read_new(self, value: Any) -> None:
         if isinstance(value, paddle.Tensor):
@@ -132,7 +136,7 @@ class Contents:
             if isinstance(value, _CONTAINERS):
                 self._read_items(value)
             else:
-                self._read_attributes(value, ())
+                self._read_attributes(value)
 
     def _read_items(self, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
@@ -145,41 +149,35 @@ class Contents:
                 if isinstance(value[item], paddle.Tensor):
                     self.snapshot.tensors.append((value, item, value[item]))
 
-    def _read_attributes(self, value: Any, skipped: Any) -> None:
+    def _read_attributes(self, value: Any, skipped: Container[str] = ()) -> None:
         attributes = getattr(value, "__dict__", None)
         if attributes is None:  # such as a type of Paddle's
             self._text.append(str(value).partition(" at 0x")[0])
             return
-        owner, self._owner = self._owner, value
+        self._owner = value
         self.snapshot.add(attributes, value)
         for name, each in list(attributes.items()):
-            if name == "scale" and isinstance(each, float) and type(value).__name__.startswith("IPAdapterAttn"):
-                self.scales.append(attributes)
-            elif name not in skipped:
+            if name not in skipped:
                 self._text.append(name)
                 self._read(each)
-        self._owner = owner
 
     def _read_layer(self, layer: Layer) -> None:
-        """Describe a layer.
-
-        The functions and hooks on the model itself run around its programs.
-        """
-        owner, self._owner, is_model = self._owner, layer, layer is self._model
+        self._owner = layer
         self._read_class(type(layer))
-        slots = vars(layer).get(SLOTS, {}).values()
+        slots, overrides = vars(layer).get(SLOTS, {}).values(), list_overrides(layer)
         self.snapshot.slots += [(slot, slot.inside, slot.overrides) for slot in slots]
-        replaced = {"forward", *(each.method_name for each in list_overrides(layer))}
-        functions = [vars(layer).get(name) for name in replaced] + [slot.inside for slot in slots]
-        for function in functions if not is_model else ():
-            if function is not None and not _find_module(function).startswith("ppdiffusers_tome."):
-                self._refuse(f"a function in place of a method ({getattr(function, '__qualname__', function)})")
-        for name in _HOOKS if not is_model else ():
-            if vars(layer)[name]:
+        self._text += [f"{type(each).__name__} {each.state.config}" for each in overrides]
+        replaced = {"forward", *(each.method_name for each in overrides)}
+        skipped = {*_UNREAD, *replaced, SLOTS, COMPILED, *(["scale"] if layer in self.ip_adapters else [])}
+        if layer is self._model:  # the functions and hooks on it run around its programs
+            skipped.update(_HOOKS)
+        else:
+            for function in (*(vars(layer).get(name) for name in replaced), *(slot.inside for slot in slots)):
+                if function is not None and not _find_module(function).startswith("ppdiffusers_tome."):
+                    self._refuse(f"a function in place of a method ({getattr(function, '__qualname__', function)})")
+            if any(vars(layer)[name] for name in _HOOKS):
                 self._refuse("hooks")
-        self._text += [f"{type(each).__name__} {each.state.config}" for each in list_overrides(layer)]
-        self._read_attributes(layer, {*_UNREAD, *replaced, SLOTS, COMPILED, *(_HOOKS if is_model else ())})
-        self._owner = owner
+        self._read_attributes(layer, skipped)
 
     def _read_function(self, function: Any) -> None:
         if isinstance(function, MethodType):
@@ -187,7 +185,7 @@ class Contents:
             self._read(function.__self__)
         elif isinstance(function, partial):
             self._read([function.func, function.args, function.keywords])
-        elif self._require_known(_find_origin(function), function.__qualname__):
+        elif self._require_known(_find_module(function), function.__qualname__):
             self._text.append(f"{function.__module__}.{function.__qualname__}")
             for cell in getattr(function, "__closure__", None) or ():
                 self._read(cell.cell_contents)
@@ -204,7 +202,7 @@ class Contents:
             for name, value in list(vars(base).items()):
                 function = getattr(value, "__func__", getattr(value, "fget", value))
                 if isinstance(function, FunctionType):
-                    self._require_known(_find_origin(function), f"{base.__name__}.{name}")
+                    self._require_known(_find_module(function), f"{base.__name__}.{name}")
                     if not _find_module(function).startswith("ppdiffusers_tome."):
                         self._text.append(f"{name} {function.__module__}.{function.__qualname__}")
                 elif not name.startswith("__") or type(value).__module__ != "builtins":
@@ -219,25 +217,21 @@ class Contents:
         return is_known
 
 
-def put_scales(twin: Layer, scales: Sequence[Any]) -> None:
-    """Put tensors in place of the scales of IP-Adapters."""
-    for attributes, scale in zip(Contents(twin).scales if scales else (), scales, strict=True):
-        attributes["scale"] = scale
-
-
-def _find_origin(function: Any) -> str:
-    """Return the module of a function, "" of one made by ``exec``."""
-    return _find_module(function) if isinstance(function, FunctionType) else function.__module__ or "builtins"
-
-
 def _find_module(function: Any) -> str:
     """Return the module in which a function was written, or ""."""
-    # Its ``__module__`` may be copied from the function that it replaced.
-    return getattr(function, "__globals__", {}).get("__name__", "")
+    # That of one in Python may be copied from the function that it replaced; one made by ``exec`` has none.
+    written = getattr(function, "__globals__", None)
+    return (getattr(function, "__module__", None) or "builtins") if written is None else written.get("__name__", "")
+
+
+def list_ip_adapters(model: Layer) -> list[Any]:
+    """List the processors of IP-Adapters that have one scale."""
+    adapters = (layer for layer in model.sublayers() if type(layer).__name__.startswith("IPAdapterAttn"))
+    return [each for each in adapters if isinstance(vars(each).get("scale"), float)]
 
 
 def find_fault(model: Layer, tensors: Sequence[paddle.Tensor]) -> str | None:
-    """Return what a user can mend of a model with these tensors, or None."""
+    """Return what a user can mend of a model, or None."""
     if others := {str(x.dtype) for x in tensors if x.is_floating_point()} - {str(paddle.float32)}:
         return f"its weights are in {others.pop()}; load it in float32, and give precision='bfloat16' for speed"
     if not all(x.place.is_cpu_place() for x in tensors):

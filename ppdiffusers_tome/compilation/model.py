@@ -12,15 +12,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import numpy as np
 import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.contents import COMPILED, Contents
 from ppdiffusers_tome.compilation.model_call import (
+    CallOutputs,
     ModelCall,
     StepInputs,
     keep_step_outputs,
@@ -29,7 +29,6 @@ from ppdiffusers_tome.compilation.model_call import (
     replace_numbers,
     require_compilable,
 )
-from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.machine import choose_float_precision
 from ppdiffusers_tome.messages import show_progress, warn_user
@@ -38,7 +37,6 @@ from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
 from ppdiffusers_tome.patching.overrides.denoiser import find_timestep
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
 from ppdiffusers_tome.patching.slots import find_inner_forward, replace_inner_forward
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.compilation.program import Program
@@ -58,10 +56,10 @@ class CompiledModel:
         self._last_precision = choose_float_precision()
         self._process, self._lock = os.getpid(), threading.RLock()  # a program computes one call at a time
         self._contents: Contents | None = None
-        self._read_in: WeakSet[Any] = WeakSet()  # the pipelines' calls in which the weights were read
         self._weights = ("", "")  # the present ones and those before
         self._keeps_timestep: dict[Any, bool] = {}  # whether it embeds the timestep that it gets
-        self._programs: OrderedDict[Any, Any] = OrderedDict()  # the last used last; None: by Paddle
+        # The last used last; a text tells why there is none.
+        self._programs: OrderedDict[Any, Program | str] = OrderedDict()
         self._layouts: dict[Any, Any] = {}  # of the tokens in a kind of call
         self._warned: set[str] = set()
 
@@ -78,16 +76,13 @@ class CompiledModel:
             return convert_while_tracing(run_paddle)(*args, **kwargs)
         if os.getpid() != self._process:  # a fork, in which the thread that holds the lock may be gone
             self._process, self._lock = os.getpid(), threading.RLock()
-        reason = ""
-        with self._lock:
-            try:
-                found = self._compute(layer, args, kwargs)
-            except UncompilableError as error:
-                found, reason = None, str(error)
-        if found is not None:
-            return found[0]
+        try:
+            with self._lock:
+                return self._compute(layer, args, kwargs)
+        except UncompilableError as error:
+            reason = str(error)
         output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
-        if reason and reason not in self._warned:
+        if reason not in self._warned:
             self._warned.add(reason)
             warn_user(f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {reason}")
         return output
@@ -95,105 +90,82 @@ class CompiledModel:
     def clear(self) -> None:
         """Free the programs."""
         with self._lock:
-            self._contents = None
+            self._contents = None  # which refers to this, in a circle
             self._programs.clear()
-            self._layouts.clear()
-            self._keeps_timestep.clear()
 
-    def _compute(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any] | None:
-        """Compute a call by a program; its output is in a tuple.
-
-        None where Paddle computes it, as was said before.
+    def _compute(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Compute a call by a program.
 
         Raises:
             UncompilableError: why Paddle computes it.
         """
-        contents = self._update_contents(layer)
-        args, kwargs = replace_numbers(layer, args, kwargs)
+        contents, precision = self._update_contents(layer), self._choose_precision(layer, args, kwargs)
         call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
-        parts = layer, contents, self._choose_precision(layer, args, kwargs), args, kwargs
+        parts = layer, contents, precision, *replace_numbers(layer, args, kwargs)
         model_call = make_call(*parts, StepInputs(call))
         require_compilable(model_call)
         if _processes and os.getpid() not in _processes:
             raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
         if call is not None and call.state.config.differs_by_step:
-            self._require_timestep(model_call, call)
+            self._require_timestep(model_call)
             # Known only now: reading what earlier steps left begins a step of the cache.
             model_call = make_call(*parts, read_step_inputs(call))
-        key, result = self._find_key(model_call), None
-        if key not in self._programs:
-            try:
-                program, result = self._make_program(model_call)
-            except UncompilableError:
-                self._programs[key] = None
-                raise
-            self._layouts[model_call.kind] = program.layouts
-            key = self._find_key(model_call)
-            self._programs[key] = program
-        self._programs.move_to_end(key)
-        found = self._programs[key]
-        if found is None:
-            return None
-        output, values, made = found.run(model_call.tensors) if result is None else result
-        self._drop_oldest()
-        keep_step_outputs(model_call.step, found, values, made)
-        return (output,)
+        key = self._find_key(model_call)
+        program = self._programs.get(key)
+        if isinstance(program, str):
+            raise UncompilableError(program)
+        if program is None:
+            outputs = self._make_program(model_call)
+        else:
+            outputs = program.run(model_call.tensors)
+            self._programs.move_to_end(key)
+        keep_step_outputs(model_call.step, outputs)
+        return outputs.returned
 
-    def _require_timestep(self, model_call: ModelCall, call: DenoiserCall) -> None:
+    def _require_timestep(self, model_call: ModelCall) -> None:
         """Refuse a model that embeds another timestep than it gets."""
         from ppdiffusers_tome.compilation.trace import embeds_input
 
         # Of numbers, too: one with a fraction is cut off, and a tensor is not.
         key = model_call.contents.digest, model_call.arguments
         if key not in self._keeps_timestep:
-            self._keeps_timestep[key] = embeds_input(model_call, call)
+            self._keeps_timestep[key] = embeds_input(model_call)
         if not self._keeps_timestep[key]:
             raise UncompilableError("it embeds another timestep than it gets, and its settings depend on the step")
 
     def _update_contents(self, layer: Layer) -> Contents:
-        """Return the model's contents; read again what changed, and once an image all weights."""
-        pipeline_call, contents = CALL_STACK.pipeline_call, self._contents
-        if pipeline_call is not None:
-            is_due = pipeline_call not in self._read_in
-        else:
-            is_due = contents is not None and contents.is_reading_due
+        """Return the model's contents as they are now; drop programs of others."""
+        contents = self._contents
         if contents is None or not contents.is_current():
             with CHANGE_LOCK:
-                found = Contents(layer)
+                contents = Contents(layer)
             # A program may read weights where they were when it was made.
-            if contents is not None and contents.addresses != found.addresses:
+            if self._contents is not None and self._contents.addresses != contents.addresses:
                 self._programs.clear()
-            self._contents, contents, is_due = found, found, True
-        if is_due:
-            contents.read_weights()
-            if pipeline_call is not None:
-                self._read_in.add(pipeline_call)
+            self._contents = contents
+        contents.read_weights(CALL_STACK.pipeline_call)
         if contents.weights not in self._weights:
             self._weights = contents.weights, self._weights[0]  # those of a LoRA in turns with those without it
-            outdated = [key for key, each in self._programs.items() if each and each.weights not in self._weights]
-            for key in outdated:
-                del self._programs[key]
+            for key, program in list(self._programs.items()):
+                if not isinstance(program, str) and program.weights not in self._weights:
+                    del self._programs[key]
         return contents
 
     def _find_key(self, model_call: ModelCall) -> Any:
-        """Return the key of a call's program, which counts the tokens that merge."""
-        kind = model_call.kind
-        layouts = self._layouts.get(kind)
-        return kind, None if layouts is None else model_call.count_merged(layouts)
+        """Return the key of a call's program: its kind and merged tokens."""
+        layouts = self._layouts.get(model_call.kind)  # None before the first program of the kind
+        return model_call.kind, None if layouts is None else model_call.count_merged(layouts)
 
     def _choose_precision(self, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return the precision of a call; the last steps are not in 8 bits."""
-        timestep = None if self.precision != "int8" else find_timestep(list_parameters(layer), args, kwargs)
-        if timestep is None or np.max(np.asarray(timestep)) > _LAST_TIMESTEP:
+        """Return the precision of a call, which is not 8 bits at the end."""
+        if self.precision != "int8":
             return self.precision
-        return self._last_precision
+        timestep = find_timestep(list_parameters(layer), args, kwargs)
+        is_last = timestep is not None and np.max(np.asarray(timestep)) <= _LAST_TIMESTEP
+        return self._last_precision if is_last else self.precision
 
-    def _make_program(self, model_call: ModelCall) -> tuple["Program", Any]:
-        """Make a call's program.
-
-        Returns:
-            It, and its first result, which was compared with Paddle's; None where a note says that one was.
-        """
+    def _make_program(self, model_call: ModelCall) -> CallOutputs:
+        """Make a call's program; return its first outputs, compared with Paddle's."""
         # Which need OpenVINO.
         from ppdiffusers_tome.compilation.comparison import compare_program
         from ppdiffusers_tome.compilation.program import Program
@@ -206,16 +178,22 @@ class CompiledModel:
             show_progress(f"{name} for {shape} is being compiled in {model_call.precision} ...")
             _processes[:] = [os.getpid()]
             program = Program(trace, model_call.contents.weights, model_call.precision, self.threads)
-            result = compare_program(program, model_call)
+            outputs = program.run(model_call.tensors)
+            compare_program(program, outputs, model_call)
         except Exception as error:  # of code of the model, of Paddle or OpenVINO
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
-            raise UncompilableError(f"{kind}{' '.join(str(error).split())[-300:]}") from None
+            reason = f"{kind}{' '.join(str(error).split())[-300:]}"
+            self._programs[self._find_key(model_call)] = reason
+            raise UncompilableError(reason) from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
-        return program, result
+        self._layouts[model_call.kind] = program.layouts
+        self._programs[self._find_key(model_call)] = program
+        self._drop_oldest()
+        return outputs
 
     def _drop_oldest(self) -> None:
-        """Drop the programs used longest ago while all hold more than the bound."""
-        made = [(key, program.num_bytes) for key, program in self._programs.items() if program is not None]
+        """Drop the programs used longest ago, beyond the bound of memory."""
+        made = [(key, each.num_bytes) for key, each in self._programs.items() if not isinstance(each, str)]
         held = sum(num_bytes for _, num_bytes in made)
         for key, num_bytes in made[:-2]:
             if held > _MOST_BYTES:
@@ -235,7 +213,6 @@ def _run_compiled(layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 def compile_model(layer: Layer, precision: str, threads: int) -> None:
     """Put programs in place of a model's ``forward``, inside of ToMe's overrides."""
-    uncompile_model(layer)
     vars(layer)[COMPILED] = CompiledModel(precision, threads)
     replace_inner_forward(layer, None, MethodType(_run_compiled, layer))
 
@@ -249,5 +226,5 @@ def uncompile_model(layer: Layer) -> None:
 
 
 def is_replaceable(layer: Layer) -> bool:
-    """Return whether nothing but ToMe and programs stands in place of a model's ``forward``."""
+    """Return whether only ToMe and programs stand in place of ``forward``."""
     return find_inner_forward(layer) in (None, MethodType(_run_compiled, layer))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -18,9 +18,6 @@ from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.compilation.program import Program
 
 _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
 
@@ -42,15 +39,24 @@ class StepInputs(NamedTuple):
         return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
 
 
+class CallOutputs(NamedTuple):
+    """The values that a call returns, or leaves for later steps."""
+
+    returned: Any
+    stored: list[tuple[str, Any, bool]]  # of layers that ran, by path; True where the value has a slope
+    made: dict[Any, Any]  # the reductions, by path, layout and batch
+    has_skipped: bool  # a layer
+
+
 @dataclass(frozen=True, eq=False)
 class ModelCall:
-    """A call of a model, with all that its program is made of.
+    """A call of a model: all that its program is made of.
 
     Attributes:
         layer, contents: the model, and what is in it.
         precision: in which it is computed.
         arguments, tensors: ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as
-            ``take_tensors`` parts them.
+            ``take_tensors`` separates them.
         step: what it takes of earlier steps.
     """
 
@@ -76,17 +82,15 @@ class ModelCall:
 def make_call(
     layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: StepInputs
 ) -> ModelCall:
-    """Part a call's tensors from what is constant in its program."""
+    """Separate a call's tensors from what is constant in its program."""
     tensors: list[paddle.Tensor] = []
-    scales = [paddle.to_tensor(each["scale"], "float32", paddle.CPUPlace()) for each in contents.scales]
+    scales = [paddle.to_tensor(each.scale, "float32", paddle.CPUPlace()) for each in contents.ip_adapters]
     arguments = take_tensors((args, kwargs, step.predicted, step.reductions, scales), tensors)
     return ModelCall(layer, contents, precision, arguments, tensors, step)
 
 
-def read_step_inputs(call: DenoiserCall | None) -> StepInputs:
-    """Read what a call takes of earlier steps."""
-    if call is None or not call.state.config.differs_by_step:
-        return StepInputs(call)
+def read_step_inputs(call: DenoiserCall) -> StepInputs:
+    """Read what a call takes of earlier steps; its settings differ by step."""
     call.read_timestep()
     cached = open_cached_call(call) if call.state.config.cache else None
     predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
@@ -94,19 +98,18 @@ def read_step_inputs(call: DenoiserCall | None) -> StepInputs:
     return StepInputs(call, cached, predicted, {} if shared is None else dict(shared.reductions))
 
 
-def keep_step_outputs(inputs: StepInputs, program: "Program", values: Sequence[Any], made: Mapping[Any, Any]) -> None:
+def keep_step_outputs(inputs: StepInputs, outputs: CallOutputs) -> None:
     """Keep what later steps take of a call."""
     call, cached = inputs.call, inputs.cached
     if call is None:
         return
     call.state.awaits_blocks = False
     if cached is not None:
-        cached.has_skipped = program.has_skipped
-    if cached is not None and cached.stores_values:
-        for (path, has_slope), value in zip(program.stored, values, strict=True):
+        cached.has_skipped = outputs.has_skipped
+        for path, value, has_slope in outputs.stored if cached.stores_values else ():
             cached.store(path, value, has_slope=has_slope)
     if call.shared is not None:
-        call.shared.reductions.update(made)
+        call.shared.reductions.update(outputs.made)
 
 
 def require_compilable(model_call: ModelCall) -> None:

@@ -1,11 +1,11 @@
 """A program that OpenVINO compiled for one kind of call."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import openvino
 import paddle
 
+from ppdiffusers_tome.compilation.model_call import CallOutputs
 from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.quantization import quantize_layers
 from ppdiffusers_tome.compilation.structure import put_tensors
@@ -20,15 +20,14 @@ class Program:
 
     Attributes:
         weights: a hash of those of which it was made.
-        stored, layouts, has_skipped: of the trace.
+        layouts: of the trace.
         num_bytes: of the memory that it holds, known after its first call; weights, repacked, and tensors inside.
     """
 
     def __init__(self, trace: Trace, weights: str, precision: str, threads: int) -> None:
         self.weights = weights
         self._before = measure_used_memory()
-        self._inputs, self._output = trace.inputs, trace.output
-        self.stored, self.layouts, self.has_skipped = trace.stored, trace.layouts, trace.has_skipped
+        self._inputs, self._outputs, self.layouts = trace.inputs, trace.outputs, trace.layouts
         self._num_outputs = len(trace.model.outputs)
         # What a model in 8 bits leaves in float is in bfloat16, too.
         is_rounded = precision != "float32" and choose_float_precision() == "bfloat16"
@@ -44,10 +43,10 @@ class Program:
         self._request = openvino.Core().compile_model(trace.model, "CPU", settings).create_infer_request()
         self.num_bytes = 0
 
-    def run(self, tensors: Sequence[paddle.Tensor]) -> Any:
-        """Return what the call returns, keeps and makes for the tensors in its arguments."""
+    def run(self, tensors: Sequence[paddle.Tensor]) -> CallOutputs:
+        """Compute the call for the tensors in its arguments."""
         self._request.infer(share_memory(*(tensors[number] for number in self._inputs)), share_inputs=True)
         self.num_bytes = self.num_bytes or max(1, measure_used_memory() - self._before)
         found = self._request.output_tensors[: self._num_outputs]
-        outputs = [paddle.to_tensor(each.data, place=paddle.CPUPlace()) for each in found]
-        return put_tensors(self._output, outputs)
+        results = [paddle.to_tensor(each.data, place=paddle.CPUPlace()) for each in found]
+        return CallOutputs(*put_tensors(self._outputs, results))

@@ -22,7 +22,7 @@ _MOST_NUMBERS = 2**26  # of scores, or of unfolded pixels, at once; 256 MiB
 
 
 def compute_in_slices(model: Layer) -> None:
-    """Let plain attention and convolutions of a model compute a slice at a time.
+    """Let a model's plain attention and convolutions compute in slices.
 
     It is for good: give a twin, not a user's model. Other processors stay.
     """
@@ -90,7 +90,7 @@ class AttnProcessor(attention_processor.AttnProcessor):
 
 
 def _convolve(layer: Any, x: paddle.Tensor, *args: Any, **kwargs: Any) -> paddle.Tensor:
-    """Compute a convolution in place of its layer's ``forward``, some rows at a time."""
+    """Compute a convolution in its layer's place, some rows at a time."""
     padding = [layer._padding] * 2 if isinstance(layer._padding, int) else layer._padding
     if (
         x.ndim != 4 or x.size * layer.weight[0, 0].size <= _MOST_NUMBERS

@@ -42,7 +42,7 @@ class Snapshot:
             return False
 
     def find_change(self) -> str | None:
-        """Return what has changed in a container, as a clause; None if nothing has."""
+        """Return what has changed in a container as a clause, or None."""
         for container, copy, owner in self._containers:
             with suppress(Exception):
                 if container == copy:

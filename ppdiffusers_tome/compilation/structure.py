@@ -21,7 +21,7 @@ class Structure:
 
 
 def take_tensors(value: Any, tensors: list[Any]) -> Structure:
-    """Append the tensors of a nested value to a list; return what remains.
+    """Append a nested value's tensors to a list; return what remains.
 
     Raises:
         UncompilableError: the value holds an object that is neither a tensor, number, text, reduction nor None.

@@ -12,14 +12,13 @@ import openvino
 import paddle
 from openvino import opset15
 from paddle.base import framework
-from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import Contents, put_scales
+from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.model_call import ModelCall
 from ppdiffusers_tome.compilation.operators import OPERATORS, Operator, find_dtype
 from ppdiffusers_tome.compilation.snapshot import Snapshot
-from ppdiffusers_tome.compilation.structure import Structure, put_tensors, take_tensors
-from ppdiffusers_tome.compilation.twin import StepCall, make_twin, run_twin
+from ppdiffusers_tome.compilation.structure import Structure, take_tensors
+from ppdiffusers_tome.compilation.twin import TwinCall
 from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.merging.grid import Layout
@@ -27,7 +26,6 @@ from ppdiffusers_tome.patching.call_stack import renew_after_fork
 from ppdiffusers_tome.patching.override import walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import TimestepOverride
 from ppdiffusers_tome.patching.slots import replace_inner_forward
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 # Paddle writes into one program at a time, whatever the thread.
 _LOCK = threading.Lock()
@@ -42,10 +40,9 @@ class Trace:
 
     model: Any  # of OpenVINO; weights are constants on Paddle's memory
     inputs: list[int]  # which of the call's tensors are inputs of it, as some are never read
-    output: Structure  # of what the call returns, the values that it keeps and the reductions that it makes
-    stored: list[tuple[str, bool]]  # these and the next two as of ``StepCall``
-    layouts: tuple[Layout, ...]
-    has_skipped: bool
+    outputs: Structure  # of its ``CallOutputs``
+    layouts: tuple[Layout, ...]  # of the tokens of blocks that are on a grid
+    has_skipped: bool  # a layer
 
 
 def trace_call(model_call: ModelCall) -> Trace:
@@ -54,70 +51,67 @@ def trace_call(model_call: ModelCall) -> Trace:
     Raises:
         UncompilableError: an operator of the call is none of ``OPERATORS``, or the call changes something.
     """
-    layer, contents = model_call.layer, model_call.contents
-    outputs: list[Any] = []
+    results: list[Any] = []
     with _LOCK, _static_mode() as program:
-        twin, inputs = _make_symbolic_twin(layer, contents, model_call.tensors)
-        args, kwargs, predicted, reductions, scales = given = put_tensors(model_call.arguments, inputs)
-        put_scales(twin, scales)
-        step, before = StepCall(predicted, reductions, model_call.step.stores_values), Contents(twin).snapshot
-        returned = run_twin(twin, args, kwargs, model_call.step.call, step)
-        output = take_tensors((returned, step.values, step.made), outputs)
-        _require_unchanged(before, model_call.arguments, inputs, given)
-    arrays = enumerate(share_memory(*contents.tensors))
-    known = {f"weight{n}": opset15.constant(x, shared_memory=True) for n, x in arrays}
-    parameters = [opset15.parameter(x.shape, find_dtype(x.dtype), f"input{n}") for n, x in enumerate(inputs)]
+        twin_call = _make_symbolic_call(model_call)
+        before = Contents(twin_call.twin).snapshot
+        outputs = twin_call.run()
+        structure = take_tensors(tuple(outputs), results)
+        _require_unchanged(before, model_call, twin_call)
+    weights = [opset15.constant(x, shared_memory=True) for x in share_memory(*model_call.contents.tensors)]
+    parameters = [opset15.parameter(x.shape, find_dtype(x.dtype)) for x in twin_call.tensors]
+    known = {f"weight{n}": each for n, each in enumerate(weights)}
     known.update({f"input{n}": each for n, each in enumerate(parameters)})
-    results = [opset15.result(node) for node in _write_operators(program, known, outputs)]
+    nodes = [opset15.result(node) for node in _write_operators(program, known, results)]
     used = [n for n, each in enumerate(parameters) if each.output(0).get_target_inputs()]
-    model = openvino.Model(results, [parameters[n] for n in used])
-    return Trace(model, used, output, step.stored, step.layouts, step.has_skipped)
+    model = openvino.Model(nodes, [parameters[n] for n in used])
+    return Trace(model, used, structure, twin_call.layouts, outputs.has_skipped)
 
 
-def embeds_input(model_call: ModelCall, call: DenoiserCall) -> bool:
+def embeds_input(model_call: ModelCall) -> bool:
     """Return whether a model embeds the timestep that it gets."""
     with _LOCK, _static_mode():
-        twin, inputs = _make_symbolic_twin(model_call.layer, model_call.contents, model_call.tensors)
-        step, (args, kwargs, *_) = StepCall(), put_tensors(model_call.arguments, inputs)
-        for override in walk_overrides(twin):
+        twin_call = _make_symbolic_call(model_call)
+        for override in walk_overrides(twin_call.twin):
             if isinstance(override, TimestepOverride):  # what comes after it is not needed
                 replace_inner_forward(override.layer, None, MethodType(_stop, override.layer))
         with suppress(Exception):  # whatever else fails will again, where the call is traced
-            run_twin(twin, args, kwargs, call, step)
-        return _is_input(step.timestep)
+            twin_call.run()
+        return _is_input(twin_call.timestep)
 
 
 def _stop(*_: Any, **__: Any) -> None:
     raise UncompilableError("the timestep is embedded")
 
 
-def _make_symbolic_twin(layer: Layer, contents: Contents, tensors: Sequence[paddle.Tensor]) -> tuple[Layer, list[Any]]:
-    """Make a twin with symbols as weights, and symbols for a call's tensors."""
-    weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(contents.tensors)]
-    inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(tensors)]
-    return make_twin(layer, {id(x): symbol for x, symbol in zip(contents.tensors, weights, strict=True)}), inputs
+def _make_symbolic_call(model_call: ModelCall) -> TwinCall:
+    """Make a call with symbols as weights and as the call's tensors."""
+    weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(model_call.contents.tensors)]
+    inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(model_call.tensors)]
+    return TwinCall(model_call, weights, inputs)
 
 
 @contextmanager
 def _static_mode() -> Iterator[Any]:
-    """Switch this thread to Paddle's static mode; yield the program that it writes."""
+    """Yield the program that Paddle writes in static mode on this thread."""
     tracer, program = framework._dygraph_tracer(), paddle.static.Program()
     with framework._dygraph_guard(None), paddle.static.program_guard(program, paddle.static.Program()):
         framework._dygraph_tracer_ = tracer  # of threads that begin meanwhile
         yield program
 
 
-def _require_unchanged(before: Snapshot, arguments: Structure, inputs: Sequence[Any], structure: Any) -> None:
+def _require_unchanged(before: Snapshot, model_call: ModelCall, twin_call: TwinCall) -> None:
     """Refuse a call that sets an attribute or fills an argument."""
     if change := before.find_change():
         raise UncompilableError(f"{change} in every call")
     found: list[Any] = []
-    if take_tensors(structure, found) != arguments or any(a is not b for a, b in zip(found, inputs, strict=True)):
+    is_same = take_tensors(twin_call.arguments, found) == model_call.arguments
+    if not is_same or any(a is not b for a, b in zip(found, twin_call.tensors, strict=True)):
         raise UncompilableError("it fills one of its arguments")
 
 
 def _is_input(value: Any) -> bool:
-    """Return whether a value is an input of the program, as it is given."""
+    """Return whether a value is an input of the program, unchanged."""
     if value is None:
         return False
     operator = value.get_defining_op()

@@ -4,14 +4,16 @@ The user's own layers are never touched, so nothing has to be put back, and othe
 """
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MethodType
 from typing import Any
 
 from paddle.nn import Layer
 
+from ppdiffusers_tome.compilation.contents import COMPILED, list_ip_adapters
+from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall
+from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import list_overrides, walk_overrides
@@ -20,17 +22,79 @@ from ppdiffusers_tome.patching.slots import list_functions
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
 
-# The attribute of a layer that is compiled.
-COMPILED = "_ppdiffusers_tome_compiled"
 
+class TwinCall:
+    """A model's call by a twin, with other weights and tensors, which may be symbols.
 
-def make_twin(model: Layer, tensors: Mapping[int, Any]) -> Layer:
-    """Copy a model's layers and ToMe, without its programs.
+    To the overrides of the cache over steps it is a ``CachedCall``.
 
-    Args:
-        model: of known code alone, see ``Contents``.
-        tensors: in place of its own, by the identity of these.
+    Attributes:
+        twin: a copy of the model's layers and ToMe, without its programs.
+        tensors: in place of the call's own.
+        arguments: of ``ModelCall``, with these tensors.
+        stores_values: True where layers that run are kept for later steps.
+        timestep: that the model embedded.
+        layouts: of the tokens of blocks that are on a grid.
     """
+
+    def __init__(self, model_call: ModelCall, weights: Sequence[Any], tensors: Sequence[Any]) -> None:
+        self.twin = _copy_model(model_call.layer, dict(zip(map(id, model_call.contents.tensors), weights, strict=True)))
+        self.tensors = tensors
+        self.arguments = put_tensors(model_call.arguments, tensors)
+        self._args, self._kwargs, self._predicted, self._reductions, scales = self.arguments
+        for adapter, scale in zip(list_ip_adapters(self.twin), scales, strict=True):
+            vars(adapter)["scale"] = scale
+        self._call, self.stores_values = model_call.step.call, model_call.step.stores_values
+        self.timestep: Any = None
+        self.layouts: tuple[Layout, ...] = ()
+        self.chains: dict[str, Any] = {}  # this and the next as of ``CachedCall``
+        self.has_skipped = False
+        self._stored: list[tuple[str, Any, bool]] = []
+
+    def skips(self, path: str) -> bool:
+        """Return whether a layer is skipped."""
+        return path in self._predicted
+
+    def predict(self, path: str) -> Any:
+        """Return the value of a layer that is skipped."""
+        return self._predicted[path]
+
+    def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
+        """Keep the value of a layer that ran."""
+        self._stored.append((path, value, has_slope))
+
+    def run(self) -> CallOutputs:
+        """Compute the call, or trace it in static mode."""
+        overrides = [each for each in list_overrides(self.twin) if each.method_name == "forward"]
+        denoiser = next((each for each in overrides if isinstance(each, DenoiserOverride)), None)
+        run: Any = MethodType(type(self.twin).forward, self.twin)
+        for override in reversed(overrides):
+            if override is not denoiser:  # which would begin a call of the model's pipeline
+                run = partial(override, run)
+        outer = CALL_STACK.frames, CALL_STACK.pipeline_call
+        shared = SharedValues(CallIdentity(), dict(self._reductions))
+        call: DenoiserCall | None = None
+        try:
+            CALL_STACK.frames, CALL_STACK.pipeline_call = (), None
+            if self._call is not None and denoiser is not None:
+                call = DenoiserCall(
+                    self._call.state, self.twin, progress=self._call.progress, shared=shared, cached=self,
+                    given_timestep=find_timestep(denoiser.parameters, self._args, self._kwargs),
+                )  # fmt: skip
+                if denoiser.reads_timestep:
+                    call.read_timestep()
+                CALL_STACK.frames = (Frame(call),)
+            returned = run(*self._args, **self._kwargs)
+        finally:
+            CALL_STACK.frames, CALL_STACK.pipeline_call = outer
+            self.timestep = None if call is None else call.timestep
+        self.layouts = () if call is None else tuple(call.layouts.values())
+        made = {key: made for key, made in shared.reductions.items() if key not in self._reductions}
+        return CallOutputs(returned, self._stored, made, self.has_skipped)
+
+
+def _copy_model(model: Layer, tensors: Mapping[int, Any]) -> Layer:
+    """Copy a model of known code, with other tensors by ``id`` of its own."""
     with CHANGE_LOCK:
         # Its settings, and what was warned of, are the model's.
         states = {id(each.state): each.state for each in walk_overrides(model)}
@@ -42,72 +106,3 @@ def make_twin(model: Layer, tensors: Mapping[int, Any]) -> Layer:
     for layer in twin.sublayers(include_self=True):
         layer._built = True  # as Paddle marks it at its first call
     return twin
-
-
-@dataclass(eq=False)
-class StepCall:
-    """The values that a twin's call takes from and leaves for other steps.
-
-    To the overrides of the cache over steps it is a ``CachedCall``.
-    """
-
-    predicted: Mapping[str, Any] = field(default_factory=dict)  # the values of skipped layers, by path
-    reductions: Mapping[Any, Any] = field(default_factory=dict)  # of an earlier step, by path, layout and batch
-    stores_values: bool = False  # for later steps
-    chains: dict[str, Any] = field(default_factory=dict)  # as of ``CachedCall``
-    values: list[Any] = field(default_factory=list)  # of the layers that ran, kept for later steps
-    stored: list[tuple[str, bool]] = field(default_factory=list)  # the path of each, and whether it has a slope
-    made: dict[Any, Any] = field(default_factory=dict)  # the reductions that were made
-    layouts: tuple[Layout, ...] = ()  # of the tokens of blocks that are on a grid
-    timestep: Any = None  # that the model embedded
-    has_skipped: bool = False  # a layer
-
-    def skips(self, path: str) -> bool:
-        """Return whether a layer is skipped."""
-        return path in self.predicted
-
-    def predict(self, path: str) -> Any:
-        """Return the value of a layer that is skipped."""
-        return self.predicted[path]
-
-    def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
-        """Keep the value of a layer that ran."""
-        self.stored.append((path, has_slope))
-        self.values.append(value)
-
-
-def run_twin(
-    twin: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: DenoiserCall | None, step: StepCall
-) -> Any:
-    """Compute a call by a twin, or trace it in static mode.
-
-    ``call`` is that of the model for which the twin stands, None without ToMe; ``step`` gets what the call leaves.
-    """
-    overrides = [each for each in list_overrides(twin) if each.method_name == "forward"]
-    denoiser = next((each for each in overrides if isinstance(each, DenoiserOverride)), None)
-    run: Any = MethodType(type(twin).forward, twin)
-    for override in reversed(overrides):
-        if override is not denoiser:
-            run = partial(override, run)
-    outer = CALL_STACK.frames, CALL_STACK.pipeline_call
-    try:
-        CALL_STACK.frames, CALL_STACK.pipeline_call = (), None
-        if call is None or denoiser is None:
-            return run(*args, **kwargs)
-        shared = SharedValues(CallIdentity(), dict(step.reductions))
-        own = DenoiserCall(
-            call.state, twin, given_timestep=find_timestep(denoiser.parameters, args, kwargs),
-            progress=call.progress, shared=shared, cached=step,
-        )  # fmt: skip
-        if denoiser.reads_timestep:
-            own.read_timestep()
-        CALL_STACK.frames = (Frame(own),)
-        try:
-            output = run(*args, **kwargs)
-        finally:
-            step.timestep = own.timestep
-        step.made = {key: made for key, made in shared.reductions.items() if key not in step.reductions}
-        step.layouts = tuple(own.layouts.values())
-        return output
-    finally:
-        CALL_STACK.frames, CALL_STACK.pipeline_call = outer

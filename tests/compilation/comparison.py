@@ -26,7 +26,7 @@ needs_openvino = [
 
 def compile_small_unet() -> Any:
     """Return the smallest UNet, compiled."""
-    return compile_cpu(tiny.small_unet())
+    return compile_cpu(tiny.small_unet(), "float32")
 
 
 @contextlib.contextmanager

@@ -16,11 +16,10 @@ import tiny
 from compilation.comparison import Counted, check_same, compile_small_unet, difference, needs_openvino, programs_alone
 from patching.contract import contract_of
 from ppdiffusers_tome import apply_tome, compile_cpu
-from ppdiffusers_tome.compilation.contents import Contents
+from ppdiffusers_tome.compilation.contents import COMPILED, Contents
 from ppdiffusers_tome.compilation.model_call import StepInputs, make_call
 from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.trace import trace_call
-from ppdiffusers_tome.compilation.twin import COMPILED
 from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
@@ -72,7 +71,7 @@ def list_families(quick: Collection[str]) -> list[Any]:
 def test_families_that_compile(specimen: Specimen) -> None:
     with keep_random_state():
         plain, model = build_pair(specimen)
-        compile_cpu(model)
+        compile_cpu(model, "float32")
         # The second timestep has the program of the first.
         for timestep in (900, 500):
             check_same(model, plain, lambda each, **given: specimen.run(each, **given).numpy(), timestep=timestep)
@@ -83,7 +82,7 @@ def test_families_that_compile(specimen: Specimen) -> None:
 )
 def test_every_method_draws_the_same_destinations_at_every_timestep(name: str) -> None:
     plain = apply_tome(tiny.small_unet(), **METHODS[name])
-    model = compile_cpu(copy.deepcopy(plain))
+    model = compile_cpu(copy.deepcopy(plain), "float32")
     given = dict(batch=1, height=64, width=64)
     unmerged = tiny.run_unet(tiny.small_unet(), **given)
     for timestep in (999, 701.5, 41, 0.5):  # those of most samplers are no whole numbers
@@ -131,7 +130,7 @@ def test_a_timestep_that_is_a_number() -> None:
 
 @pytest.mark.parametrize("guess_mode", [False, True])
 def test_the_scale_of_a_controlnet_is_an_input(guess_mode: bool) -> None:
-    model, plain = compile_cpu(tiny.controlnet(levels=1)), tiny.controlnet(levels=1)
+    model, plain = compile_cpu(tiny.controlnet(levels=1), "float32"), tiny.controlnet(levels=1)
 
     @paddle.no_grad()
     def run(model: Any, scale: float) -> np.ndarray:
@@ -156,7 +155,7 @@ def test_the_output_is_of_paddles_type() -> None:
 
 
 def test_another_size_batch_and_length_of_the_text() -> None:
-    model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5)), apply_tome(tiny.small_unet(), 0.5)
+    model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5), "float32"), apply_tome(tiny.small_unet(), 0.5)
     for given in (dict(), dict(batch=1), dict(height=12, width=20), dict()):
         check_same(model, plain, **given)
     view = tiny.latent(4)[1:3].transpose([0, 1, 3, 2])  # not contiguous
@@ -176,7 +175,7 @@ def test_a_whole_image_with_controlnet(monkeypatch: pytest.MonkeyPatch) -> None:
         return pipe("a street", image=image, **given, guidance_scale=1.5, output_type="np").images
 
     expected, counted = draw(), Counted(monkeypatch)
-    compile_cpu(pipe)
+    compile_cpu(pipe, "float32")
     with programs_alone():
         assert counted.during(draw) == 4  # computed and skipped steps of the ControlNet and the UNet, once compared
         images = [draw()]
@@ -185,7 +184,7 @@ def test_a_whole_image_with_controlnet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_encoder_and_decoder_of_a_vae() -> None:
-    vae, plain = compile_cpu(tiny.vae()), tiny.vae()
+    vae, plain = compile_cpu(tiny.vae(), "float32"), tiny.vae()
     assert "forward" not in vars(vae)
     with paddle.no_grad():
         check_same(vae, plain, lambda each: each.decode(tiny.latent()).sample.numpy())
@@ -196,7 +195,7 @@ def test_encoder_and_decoder_of_a_vae() -> None:
 def _contract(specimen: Specimen) -> Any:
     """Return the tests of models with ToMe, for compiled ones."""
     tests = contract_of(specimen)
-    tests.build = staticmethod(lambda: compile_cpu(specimen.build()))
+    tests.build = staticmethod(lambda: compile_cpu(specimen.build(), "float32"))
     tests.pytestmark = [*needs_openvino, *([] if specimen.name == "unet" else [pytest.mark.sweep])]
     return tests
 

@@ -19,7 +19,7 @@ pytestmark = [*needs_openvino, pytest.mark.sweep]
 
 def _apply_and_compile(model: Any, *args: Any, **given: Any) -> Any:
     with contextlib.suppress(ToMeValueError):  # refused where a function stands in place of the model's forward
-        compile_cpu(model)
+        compile_cpu(model, "float32")
     return apply_tome(model, *args, **given)
 
 

@@ -31,7 +31,8 @@ from compilation.comparison import (
 )
 from ppdiffusers_tome import apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu
 from ppdiffusers_tome.compilation import api, mapped_weights, trace
-from ppdiffusers_tome.compilation.twin import COMPILED, run_twin
+from ppdiffusers_tome.compilation.contents import COMPILED
+from ppdiffusers_tome.compilation.twin import TwinCall
 from ppdiffusers_tome.machine import count_usable_cores
 from ppdiffusers_tome.patching.call_stack import CHANGE_LOCK
 
@@ -45,7 +46,7 @@ from ppdiffusers_tome import compile_cpu
 
 counted = Counted(pytest.MonkeyPatch())
 warnings.filterwarnings("error", message="(?s).*ToMe")
-model, plain = compile_cpu(tiny.small_unet()), tiny.small_unet()
+model, plain = compile_cpu(tiny.small_unet(), "float32"), tiny.small_unet()
 tiny.run_unet(plain)
 worker = os.fork()
 if worker == 0:
@@ -84,7 +85,7 @@ def test_fewer_threads_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch
 
 def test_two_threads_on_one_pipeline() -> None:
     pipe, plain = (apply_tome(tiny.pipeline(unet=tiny.small_unet()), 0.5) for _ in range(2))
-    compile_cpu(pipe)
+    compile_cpu(pipe, "float32")
     given = [dict(timestep=timestep, batch=batch) for timestep in (900, 40) for batch in (1, 2)]
     with programs_alone(), ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda each: tiny.run_unet(pipe.unet, **each), given * 2))
@@ -132,7 +133,7 @@ def test_other_threads_compute_while_one_compiles() -> None:
 
 def test_a_forked_process_is_computed_by_paddle() -> None:
     """Also where another thread holds the locks."""
-    model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5)), apply_tome(tiny.small_unet(), 0.5)
+    model, plain = compile_cpu(apply_tome(tiny.small_unet(), 0.5), "float32"), apply_tome(tiny.small_unet(), 0.5)
     check_same(model, plain)
     held, release = threading.Event(), threading.Event()
 
@@ -162,14 +163,14 @@ class Held:
     """Holds a thread where it traces a call, while another does something."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tracing, self.done = threading.Event(), threading.Event()
+        self.tracing, self.done, run_traced = threading.Event(), threading.Event(), TwinCall.run
 
-        def run(*args: Any) -> Any:
+        def run(twin_call: TwinCall) -> Any:
             self.tracing.set()
             self.done.wait(60)
-            return run_twin(*args)
+            return run_traced(twin_call)
 
-        monkeypatch.setattr(trace, "run_twin", run)
+        monkeypatch.setattr(TwinCall, "run", run)
 
     def meanwhile(self, call: Callable[[], Any], do: Callable[[], Any]) -> Any:
         with ThreadPoolExecutor(1) as pool:
@@ -222,7 +223,7 @@ def test_nothing_is_left_of_a_model() -> None:
         assert program() is None, "freed at the next full collection, which counts objects and not gigabytes"
     finally:
         gc.enable()
-    tiny.run_unet(compile_cpu(model))
+    tiny.run_unet(compile_cpu(model, "float32"))
     kept = weakref.ref(model)
     del model
     gc.collect()
@@ -233,7 +234,7 @@ def test_the_bound_counts_what_programs_hold(monkeypatch: pytest.MonkeyPatch) ->
     """A decoder of few weights holds much more for its images."""
     vae = ppdiffusers.AutoencoderKL.from_pretrained(str(tiny.PHOTOGRAPHS), subfolder="vae").eval()
     weights = sum(4 * x.size for x in vae.decoder.parameters())
-    compile_cpu(vae)
+    compile_cpu(vae, "float32")
     monkeypatch.setattr("ppdiffusers_tome.compilation.model._MOST_BYTES", 4 * weights)
     for size in (36, 40, 44, 48):
         with paddle.no_grad():

@@ -15,7 +15,7 @@ import tiny
 from compilation.comparison import check_by_paddle, difference, needs_openvino, programs_alone
 from compilation.test_equality import build_pair, list_families
 from ppdiffusers_tome import apply_tome, compile_cpu
-from ppdiffusers_tome.compilation.twin import COMPILED
+from ppdiffusers_tome.compilation.contents import COMPILED
 from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.tuning.trials import compute_psnr
 from zoo import Specimen
@@ -139,7 +139,7 @@ def test_a_model_that_8_bits_would_spoil() -> None:
         for layer in model.sublayers():
             if type(layer).__name__ == "ResnetBlock2D":
                 layer.norm2.weight[0], layer.norm2.bias[0], layer.conv2.weight[:, 0] = 0.0, -60.0, 1e4
-    check_by_paddle(compile_cpu(copy.deepcopy(model), "int8"), model, "its result in int8 differs from Paddle's by")
+    check_by_paddle(compile_cpu(copy.deepcopy(model), "int8"), model, "its result in int8 differs from Paddle's by .*; give float32")
 
 
 def test_a_model_without_such_layers() -> None:

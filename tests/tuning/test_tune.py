@@ -164,7 +164,7 @@ class TestOnAPipeline:
         monkeypatch.setattr(CompiledModel, "_make_program", take_note)
         monkeypatch.setattr("ppdiffusers_tome.tuning.api.Clock", CountingClock)
         pipe = small_pipeline()
-        compile_cpu(pipe)
+        compile_cpu(pipe, "float32")
         cached = ToMeConfig(0, cache=0.2)
         calls = [{**PROMPT, "num_inference_steps": 9}, {**PROMPT, "num_inference_steps": 9, "height": 64}]
         found = tune(pipe, calls, candidates=[MILD, cached], on_trial=lambda trial: None)
