@@ -139,7 +139,8 @@ def test_a_model_that_8_bits_would_spoil() -> None:
         for layer in model.sublayers():
             if type(layer).__name__ == "ResnetBlock2D":
                 layer.norm2.weight[0], layer.norm2.bias[0], layer.conv2.weight[:, 0] = 0.0, -60.0, 1e4
-    check_by_paddle(compile_cpu(copy.deepcopy(model), "int8"), model, "its result in int8 differs from Paddle's by .*; give float32")
+    reason = "its result in int8 differs from Paddle's by .*; give float32"
+    check_by_paddle(compile_cpu(copy.deepcopy(model), "int8"), model, reason)
 
 
 def test_a_model_without_such_layers() -> None:
