@@ -82,6 +82,8 @@ def quiet_libraries() -> Iterator[None]:
             "HOME to a folder that you may write to, such as HOME=/tmp"
         ) from error
     except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # in a module in C++
+            raise error.__cause__ from None
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
             f"Paddle or ppdiffusers cannot be imported ({reason}); ppdiffusers-tome doctor says what to install"

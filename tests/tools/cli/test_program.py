@@ -208,15 +208,20 @@ def test_process_uses_all_cores_and_keeps_memory_by_default():
 def test_a_process_that_cannot_work_says_so_in_one_line(tmp_path):
     (tmp_path / "ppdiffusers").mkdir()
     (tmp_path / "ppdiffusers" / "__init__.py").write_text("from huggingface_hub import cached_downlod")
+    (tmp_path / "pressed" / "ppdiffusers").mkdir(parents=True)
+    # As modules in C++ do where Ctrl-C is pressed meanwhile.
+    pressed = "raise ImportError('initialization failed') from KeyboardInterrupt()"
+    (tmp_path / "pressed" / "ppdiffusers" / "__init__.py").write_text(pressed)
     generate = ["-m", "ppdiffusers_tome", *GENERATE, "--output", str(tmp_path / "out")]
     full = "import sys; sys.stdout = open('/dev/full', 'w'); from ppdiffusers_tome.__main__ import program; program()"
     for command, environment, words in (
         (generate, {"PYTHONPATH": python_path(tmp_path)},
          r"'cached_downlod' from 'huggingface_hub'.*; ppdiffusers-tome doctor says what to install$"),
+        (generate, {"PYTHONPATH": python_path(tmp_path / "pressed")}, "ppdiffusers-tome: interrupted$"),
         (generate, {"HOME": "/proc/nowhere"}, "set HOME to a folder that you may write to"),
         (["-c", full, "doctor"], {}, r"standard output cannot be used \(No space left on device\)"),
         (["-c", full, "--version"], {}, r"standard output cannot be used \(No space left on device\)"),
     ):  # fmt: skip
         done = run_python(*command, **environment)
-        assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+        assert (done.returncode, "Traceback" in done.stderr) == (130 if "interrupted" in words else 2, False)
         assert re.search(words, done.stderr.splitlines()[-1])
