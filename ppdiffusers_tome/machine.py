@@ -28,7 +28,7 @@ def has_precision(precision: str) -> bool:
 
 
 def choose_float_precision() -> str:
-    """Return the fastest precision of floats: ``AUTO``."""
+    """Return what ``AUTO`` is: bfloat16 where the processor has it."""
     return "bfloat16" if has_precision("bfloat16") else "float32"
 
 

@@ -9,9 +9,10 @@ import hashlib
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import paddle
@@ -23,10 +24,8 @@ from ppdiffusers_tome.compilation.structure import take_tensors
 from ppdiffusers_tome.compilation.twin import TwinCall
 from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.machine import find_processor_name
+from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.version import __version__
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.compilation.program import Program
 
 # The largest difference of a program's result from Paddle's with which it is used, by precision: the root of the mean
 # square of the difference over that of the result.
@@ -35,14 +34,21 @@ BOUNDS = {"float32": 0.001, "bfloat16": 0.1, "int8": 0.25}
 _STORED_BOUND = 0.1
 
 
-def compare_program(program: "Program", outputs: CallOutputs, model_call: ModelCall) -> None:
-    """Refuse a program whose first outputs differ from Paddle's."""
-    note = _find_note(model_call, program)
+def compute_by_paddle(model_call: ModelCall, layouts: Sequence[Layout]) -> CallOutputs | None:
+    """Compute a call by Paddle; None where a comparison is noted."""
+    note = _find_note(model_call, layouts)
     if note is not None and os.path.isfile(note):  # False too where Path raises, as in a folder without permission
-        return
+        return None
     twin_call = TwinCall(model_call, model_call.contents.tensors, model_call.tensors)
     compute_in_slices(twin_call.twin)
-    expected, bound = twin_call.run(), BOUNDS[model_call.precision]
+    return twin_call.run()
+
+
+def compare_outputs(
+    outputs: CallOutputs, expected: CallOutputs, model_call: ModelCall, layouts: Sequence[Layout]
+) -> None:
+    """Refuse a program whose outputs differ from Paddle's; else note it."""
+    bound = BOUNDS[model_call.precision]
     for difference, most in (
         (measure_difference(outputs.returned, expected.returned), bound),
         (measure_difference(outputs.stored, expected.stored, pooled=True), max(bound, _STORED_BOUND)),
@@ -53,6 +59,7 @@ def compare_program(program: "Program", outputs: CallOutputs, model_call: ModelC
                 f"its result in {precision} differs from Paddle's by {difference:.2g}, more than {most:g}"
                 + ("" if precision == "float32" else "; give float32")
             )
+    note = _find_note(model_call, layouts)
     with suppress(OSError):  # else the next process compares again
         if note is not None:
             note.parent.mkdir(parents=True, exist_ok=True)
@@ -78,9 +85,9 @@ def measure_difference(result: Any, expected: Any, *, pooled: bool = False) -> f
     return float(np.max(differences, initial=0))
 
 
-def _find_note(model_call: ModelCall, program: "Program") -> Path | None:
+def _find_note(model_call: ModelCall, layouts: Sequence[Layout]) -> Path | None:
     """Return the file that notes a comparison, or None without a home."""
-    compared = model_call.kind, model_call.count_merged(program.layouts)
+    compared = model_call.kind, model_call.count_merged(layouts)
     modules = (sys.modules.get(name) for name in ("openvino", "paddle", "ppdiffusers"))
     computed_by = [getattr(module, "__version__", "") for module in modules], find_processor_name()
     key = repr((__version__, *compared, *computed_by, platform.machine()))

@@ -63,7 +63,8 @@ class Contents:
         self._numbers: dict[int, int] = {}  # of the objects read so far, by identity
         self.snapshot = Snapshot()
         self.digest = self.weights = ""
-        self._next_reading, self._read_in = 0.0, WeakSet[Any]()  # when, and in which calls of pipelines
+        self._next_reading = 0.0  # the time from which weights are read again outside of a pipeline
+        self._read_in = WeakSet[Any]()  # the calls of pipelines in which they were read
         try:
             self._read(model)
         except RecursionError:
@@ -78,19 +79,19 @@ class Contents:
     def read_weights(self, pipeline_call: Any) -> None:
         """Read all numbers of all weights for ``digest``, if that is due.
 
-        It is once an image, and outside of a pipeline as often as takes a small share of the time.
+        It is once in a call of a pipeline; without one (None) as often as takes a small share of the time.
         """
         begin = time.perf_counter()
-        is_read = begin < self._next_reading if pipeline_call is None else pipeline_call in self._read_in
-        if is_read:
+        is_due = begin >= self._next_reading if pipeline_call is None else pipeline_call not in self._read_in
+        if not is_due:
             return
-        if pipeline_call is not None:
-            self._read_in.add(pipeline_call)
         if self.obstacle is None:
             self.weights = hash_arrays(share_memory(*self.tensors))
             self.digest = xxhash.xxh3_128_hexdigest("\n".join([*self._text, self.weights]).encode())
         end, num_bytes = time.perf_counter(), sum(x.size * x.element_size() for x in self.tensors)
         self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
+        if pipeline_call is not None:
+            self._read_in.add(pipeline_call)
 
     def request_reading(self) -> None:
         """Have the weights read before the next call outside of a pipeline."""
@@ -219,9 +220,10 @@ class Contents:
 
 def _find_module(function: Any) -> str:
     """Return the module in which a function was written, or ""."""
-    # That of one in Python may be copied from the function that it replaced; one made by ``exec`` has none.
-    written = getattr(function, "__globals__", None)
-    return (getattr(function, "__module__", None) or "builtins") if written is None else written.get("__name__", "")
+    if isinstance(function, BuiltinFunctionType):
+        return function.__module__ or "builtins"
+    # Its ``__module__`` may be copied from the function that it replaced. One made by ``exec`` has none, nor a partial.
+    return getattr(function, "__globals__", {}).get("__name__", "")
 
 
 def list_ip_adapters(model: Layer) -> list[Any]:

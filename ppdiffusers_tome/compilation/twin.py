@@ -47,7 +47,7 @@ class TwinCall:
         self._call, self.stores_values = model_call.step.call, model_call.step.stores_values
         self.timestep: Any = None
         self.layouts: tuple[Layout, ...] = ()
-        self.chains: dict[str, Any] = {}  # this and the next as of ``CachedCall``
+        self.chains: dict[str, Any] = {}  # inputs of the chains of blocks that run now, as of ``CachedCall``
         self.has_skipped = False
         self._stored: list[tuple[str, Any, bool]] = []
 
@@ -64,7 +64,7 @@ class TwinCall:
         self._stored.append((path, value, has_slope))
 
     def run(self) -> CallOutputs:
-        """Compute the call, or trace it in static mode."""
+        """Compute the call once, or trace it in static mode."""
         overrides = [each for each in list_overrides(self.twin) if each.method_name == "forward"]
         denoiser = next((each for each in overrides if isinstance(each, DenoiserOverride)), None)
         run: Any = MethodType(type(self.twin).forward, self.twin)
@@ -89,7 +89,7 @@ class TwinCall:
             CALL_STACK.frames, CALL_STACK.pipeline_call = outer
             self.timestep = None if call is None else call.timestep
         self.layouts = () if call is None else tuple(call.layouts.values())
-        made = {key: made for key, made in shared.reductions.items() if key not in self._reductions}
+        made = {key: value for key, value in shared.reductions.items() if key not in self._reductions}
         return CallOutputs(returned, self._stored, made, self.has_skipped)
 
 

@@ -119,7 +119,7 @@ class Tuned:
 def conclude(pipe: Any, target: Target, unmerged_first: Iterable[Trial]) -> Tuned:
     """Choose the best trial: with a PSNR the fastest, else the most similar."""
     unmerged, *others = unmerged_first
-    # Where a round was cut short, the unmerged calls have run once more than some.
+    # Where a round was cut short, the unmerged calls have run once more than some, and have another median.
     trials = [replace(trial, speed_up=unmerged.seconds / trial.seconds) for trial in others]
     faster = [trial for trial in trials if trial.speed_up >= LEAST_SPEED_UP]
     rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")

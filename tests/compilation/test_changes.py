@@ -164,11 +164,20 @@ def _put_mask_function(model: Any) -> None:
 
 
 ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"  # the layer that merges
+def _put_partial(model: Any) -> None:
+    """As accelerate's hooks do."""
+    layer = _first_block(model).attn1
+    replaced = layer.forward
+    halve = functools.partial(lambda run, *given, **named: run(*given, **named) * 0.5, replaced)
+    layer.forward = functools.update_wrapper(halve, replaced)
+
+
 FOREIGN: dict[str, Callable[[Any], None]] = {
     "processor": _set_processor,
     "processor made by exec": _set_made_processor,
     "function on a convolution": _halve("conv_out"),
     "function on attention": _halve(ATTENTION),
+    "partial that names what it replaced": _put_partial,
     "method": _halve(ATTENTION, "get_attention_scores"),
     "hook": lambda model: _first_block(model).ff.register_forward_post_hook(lambda *given: given[-1] * 0.5),
     "hook before": lambda model: _first_block(model).attn1.register_forward_pre_hook(

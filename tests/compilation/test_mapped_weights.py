@@ -139,6 +139,16 @@ def test_a_change_is_that_models_alone(change: Callable[[paddle.nn.Layer], None]
     check_values(model, values(plain))
 
 
+def test_gradients_of_a_call_before() -> None:
+    model, plain = build(), build()
+    losses = [each(tiny.array((4, 50))).square().mean() for each in (model, plain)]
+    map_quietly(model)
+    for loss in losses:
+        loss.backward()
+    for x, y in zip(model.parameters(), plain.parameters(), strict=True):
+        np.testing.assert_array_equal(x.grad.numpy(), y.grad.numpy())
+
+
 def test_a_copy_is_on_the_same_file_once_it_is_mapped(folder: Path) -> None:
     model = map_quietly(build())
     twin = copy.deepcopy(model)

@@ -16,7 +16,7 @@ from compilation.comparison import check_by_paddle, difference, needs_openvino, 
 from compilation.test_equality import build_pair, list_families
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.contents import COMPILED
-from ppdiffusers_tome.machine import has_precision
+from ppdiffusers_tome.machine import PRECISIONS, has_precision
 from ppdiffusers_tome.tuning.trials import compute_psnr
 from zoo import Specimen
 from zoo.specimen import keep_random_state
@@ -119,17 +119,22 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
         vars(model)[COMPILED]._warned.clear()
 
 
+@pytest.mark.parametrize("has_bfloat16", [True, False])
 @paddle.no_grad()
-def test_the_last_timesteps_are_in_float() -> None:
+def test_the_last_timesteps_are_in_float(has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would remove the noise of their rounding."""
-    model, plain = compile_cpu(tiny.small_unet(), "int8"), tiny.small_unet()
-    compile_cpu(plain, "bfloat16" if has_precision("bfloat16") else "float32")
+    if not has_bfloat16:
+        monkeypatch.setitem(PRECISIONS, "bfloat16", ("nowhere",))
+    model, plain = compile_cpu(tiny.small_unet(), "int8"), compile_cpu(tiny.small_unet())
     with programs_alone():
         for timestep in (100, paddle.to_tensor([1]), paddle.to_tensor([50.5, 3.0])):
             assert np.array_equal(tiny.run_unet(model, timestep=timestep), tiny.run_unet(plain, timestep=timestep))
         for timestep in (101, paddle.to_tensor([1, 101])):
             found, expected = (tiny.run_unet(each, timestep=timestep) for each in (model, plain))
             assert 1e-3 < difference(found, expected) < 0.25
+    requests = [each._request for each in vars(model)[COMPILED]._programs.values()]
+    hints = {each.get_compiled_model().get_property("INFERENCE_PRECISION_HINT").to_string() for each in requests}
+    assert hints == {"bf16" if has_precision("bfloat16") else "f32"}
 
 
 def test_a_model_that_8_bits_would_spoil() -> None:

@@ -45,7 +45,7 @@ def add_image_arguments(
     either = group.add_mutually_exclusive_group()
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     either.add_argument("--compile", nargs="?", const=AUTO, choices=[AUTO, *PRECISIONS], metavar="PRECISION",
-                        help=f"fastest; for a CPU with openvino: {', '.join(PRECISIONS)} or, by default, {AUTO}")
+                        help="fastest; for a CPU with openvino: float32, bfloat16, int8 (default: bfloat16 if it can)")
     group = parser.add_argument_group("ControlNet")
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
     if photo:
