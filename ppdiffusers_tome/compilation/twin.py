@@ -24,9 +24,9 @@ from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedVa
 
 
 class TwinCall:
-    """A model's call by a twin, with other weights and tensors, which may be symbols.
+    """A model's call by a twin, with other weights and tensors.
 
-    To the overrides of the cache over steps it is a ``CachedCall``.
+    They may be symbols. To the overrides of the cache over steps it is a ``CachedCall``.
 
     Attributes:
         twin: a copy of the model's layers and ToMe, without its programs.
