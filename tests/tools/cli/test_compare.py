@@ -163,7 +163,7 @@ needs_8_bits = pytest.mark.skipif(not has_precision("int8"), reason="needs a pro
 @pytest.mark.parametrize(
     "settings",
     [
-        ["--configs", "balanced", "--cache", "0.2", "--steps", "9", "--compile"],
+        ["--configs", "balanced", "--cache", "0.2", "--steps", "9", "--compile", "float32"],
         pytest.param(
             ["--ratios", "0.5", "--steps", "12", "--compile", "int8", "--height", "256", "--width", "256"],
             marks=needs_8_bits,
