@@ -203,7 +203,9 @@ def write_results(args, before, trainings, measured):
     """Write and print the measurements so far."""
     per_step = {kind: dict(zip(MEASURES, map(statistics.median, zip(*rows, strict=True)), strict=True))
                for kind, rows in measured.items()}  # fmt: skip
-    print(f"per step: {per_step}; held-out loss before: {np.mean(before):.4f}")
+    for kind, medians in per_step.items():
+        print(f"a step {kind}: {medians['seconds']:.2f} s, {medians['peak_bytes'] / 2**20:,.0f} MiB at the peak")
+    print(f"held-out loss before: {np.mean(before):.4f}")
     for name, training in trainings.items():
         part, (step, losses) = training.merged_part, list(training.losses.items())[-1]
         mean_seconds = part * per_step["merged"]["seconds"] + (1 - part) * per_step["whole"]["seconds"]

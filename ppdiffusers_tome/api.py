@@ -11,7 +11,7 @@ from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.apply import AppliedToMe, apply_config, get_tome, keep_applied, remove_tome
 from ppdiffusers_tome.settings.combine import UNSET, combine_settings
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
-from ppdiffusers_tome.settings.presets import is_preset
+from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ def apply_tome(
         merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed, tile=tile, reuse_steps=reuse_steps,
         method=method, start=start, end=end, st=st, cache=cache,
     )  # fmt: skip
-    if isinstance(ratio, ToMeConfig) or is_preset(ratio):
+    if isinstance(ratio, ToMeConfig) or (isinstance(ratio, str) and ratio in PRESETS):
         if config is not None:
             raise ToMeTypeError(
                 f"ratio={shorten_repr(ratio)} and config={shorten_repr(config)} both hold all settings; pass one "

@@ -18,7 +18,8 @@ from ppdiffusers.utils import USE_PEFT_BACKEND
 from ppdiffusers_tome.patching.slots import replace_inner_forward
 
 CONVOLUTIONS = (Conv2D.forward, LoRACompatibleConv.forward)  # a subclass may have a ``forward`` of its own
-_MOST_NUMBERS = 2**26  # of scores, or of unfolded pixels, at once; 256 MiB
+_MOST_SCORES = 2**26  # at once; 256 MiB
+_MOST_UNFOLDED = 2**22  # pixels at once; 16 MiB, which are faster than more
 
 
 def compute_in_slices(model: Layer) -> None:
@@ -81,7 +82,7 @@ class AttnProcessor(attention_processor.AttnProcessor):
         """Compute attention ``[batch, tokens, channels]`` from projections of that kind."""
         query, key, value = map(attn.head_to_batch_dim, (query, key, value))
         batch, heads, num_queries, _ = query.shape
-        size, parts = max(1, _MOST_NUMBERS // (batch * heads * key.shape[2])), []
+        size, parts = max(1, _MOST_SCORES // (batch * heads * key.shape[2])), []
         for begin in range(0, num_queries, size):
             here = slice(begin, begin + size)
             part = mask if mask is None or mask.shape[2] == 1 else mask[:, :, here]  # others differ by query
@@ -93,7 +94,7 @@ def _convolve(layer: Any, x: paddle.Tensor, *args: Any, **kwargs: Any) -> paddle
     """Compute a convolution in its layer's place, some rows at a time."""
     padding = [layer._padding] * 2 if isinstance(layer._padding, int) else layer._padding
     if (
-        x.ndim != 4 or x.size * layer.weight[0, 0].size <= _MOST_NUMBERS
+        x.ndim != 4 or x.size * layer.weight[0, 0].size <= _MOST_UNFOLDED
         or getattr(layer, "lora_layer", None) is not None
         or (layer._padding_mode, layer._data_format) != ("zeros", "NCHW")
         or len(padding) != 2 or not all(isinstance(each, int) for each in padding)  # a word, or of each side
@@ -102,7 +103,7 @@ def _convolve(layer: Any, x: paddle.Tensor, *args: Any, **kwargs: Any) -> paddle
     x = F.pad(x, [padding[1], padding[1], padding[0], padding[0]])
     stride, reach = layer._stride[0], layer._dilation[0] * (layer.weight.shape[2] - 1) + 1  # of rows
     num_rows = (x.shape[2] - reach) // stride + 1
-    size = max(1, num_rows * _MOST_NUMBERS // (x.size * layer.weight[0, 0].size))
+    size = max(1, num_rows * _MOST_UNFOLDED // (x.size * layer.weight[0, 0].size))
     parts = [
         F.conv2d(
             x[:, :, begin * stride : (min(begin + size, num_rows) - 1) * stride + reach], layer.weight, layer.bias,

@@ -65,15 +65,8 @@ class AppliedToMe:
     @property
     def blocks(self) -> dict[str, int]:
         """The number of merging blocks by denoiser: ``{"unet": 16}``, or ``""``."""
-        found: dict[str, int] = {}
-        for entry in self.entries:
-            found[entry.denoiser] = found.get(entry.denoiser, 0) + len(entry.paths)
-        return found
-
-    @property
-    def num_blocks(self) -> int:
-        """The number of merging blocks in all denoisers."""
-        return sum(len(entry.paths) for entry in self.entries)
+        names = [entry.denoiser for entry in self.entries for _ in entry.paths]
+        return {name: names.count(name) for name in names}
 
     def __str__(self) -> str:
         return "; ".join(

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     seconds: dict[str, list[float]] = {"apply_tome": [], "remove_tome": []}
     for _ in range(args.repeats):
         seconds["apply_tome"].append(measure_seconds(lambda: apply_tome(unet, max_downsample=8)))
-        num_blocks = get_tome(unet).num_blocks
+        num_blocks = sum(get_tome(unet).blocks.values())
         seconds["remove_tome"].append(measure_seconds(lambda: remove_tome(unet)))
     print(f"{args.model}, {num_blocks} blocks; {pages.describe(pages.machine())}")
     for name, values in seconds.items():

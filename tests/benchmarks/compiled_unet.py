@@ -38,7 +38,7 @@ from ppdiffusers_tome.cpu import choose_threads
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.machine import PRECISIONS, explain_lack, has_precision
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
-from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 from ppdiffusers_tome.tools.measure.system import describe_machine
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "date": date.today().isoformat(), "machine": machine,
         "results": [{**asdict(row), "rounds": rounds} for row, rounds in results.items()],
     }  # fmt: skip
-    Page("A compiled UNet", notes, [make_table(results)]).write(paths, content)
+    write_page(paths, "A compiled UNet", notes, make_table(results), content)
 
 
 def add_precisions(parser: argparse.ArgumentParser) -> None:

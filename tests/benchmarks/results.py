@@ -30,7 +30,7 @@ from benchmarks.workloads import ATTENTIONS, CPU, FLASH, PLAIN, XFORMERS, Case, 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
-from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.settings import DTYPES
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
@@ -161,7 +161,7 @@ def run_benchmark(args: argparse.Namespace, cases: Sequence[Case], rounds: int) 
         *(f"{case.name} was not measured: {why}" for case, why in failed.items()),
     ]
     found = {"date": date.today().isoformat(), "machine": machine, "results": [*map(asdict, results)]}
-    Page("A call of the denoiser, unmerged and merged", notes, [_make_table(results)]).write(paths, found)
+    write_page(paths, "A call of the denoiser, unmerged and merged", notes, _make_table(results), found)
 
 
 def _fit(case: Case, names: Iterable[str]) -> list[str]:

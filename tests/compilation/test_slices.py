@@ -27,7 +27,8 @@ KEEP = paddle.to_tensor(np.arange(512).reshape([2, 256]) % 7 > 1).astype("float3
 def op_counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Make slices of 500 numbers, and count what is computed."""
     counts: Counter[str] = Counter()
-    monkeypatch.setattr(slices, "_MOST_NUMBERS", 500)
+    monkeypatch.setattr(slices, "_MOST_SCORES", 500)
+    monkeypatch.setattr(slices, "_MOST_UNFOLDED", 500)
 
     def count(owner: Any, name: str) -> None:
         compute = getattr(owner, name)

@@ -114,7 +114,7 @@ def test_other_branches_stay_unmerged_and_settings_do_not_add_up():
     first = OURS().merge(pipe, OWN, 0.5, "tome", 0.0, 1.0)[0]
     second, summary = OURS().merge(first, OWN, 0.25, "keys", 0.0, 1.0)
     assert second.tome.config == ToMeConfig(0.25, method="keys")
-    assert summary == f"ratio 0.25, method keys: {second.tome.num_blocks} blocks of unet"
+    assert summary == f"ratio 0.25, method keys: {sum(second.tome.blocks.values())} blocks of unet"
 
 
 def test_the_photographs_models_unet_generates_what_the_model_generates_by_itself():

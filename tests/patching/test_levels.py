@@ -38,7 +38,7 @@ def test_none_picks_the_finest_level_with_attention(build: Callable[[], tiny.Mod
 
 @pytest.mark.parametrize(("max_downsample", "blocks"), [(1, 3), (2, 6), (4, 9), (8, 13), (None, 3)])
 def test_max_downsample_reaches_levels_up_to_it(max_downsample: int | None, blocks: int) -> None:
-    assert get_tome(apply_tome(tiny.unet(levels=4), 0.5, max_downsample)).num_blocks == blocks
+    assert sum(get_tome(apply_tome(tiny.unet(levels=4), 0.5, max_downsample)).blocks.values()) == blocks
 
 
 @pytest.mark.parametrize(

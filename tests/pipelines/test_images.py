@@ -280,7 +280,7 @@ def test_pipeline_merges_and_is_itself_again_when_removed(name: str) -> None:
     pipe, draw = start(CASES[name])
     check_merging(pipe, draw, begins_in_the_middle=name in BEGIN_IN_THE_MIDDLE)
     if name in BLOCKS:
-        assert pipe.apply_tome(0.5).tome.num_blocks == BLOCKS[name]
+        assert sum(pipe.apply_tome(0.5).tome.blocks.values()) == BLOCKS[name]
 
 
 def test_a_pipeline_without_its_controlnet_keeps_its_settings() -> None:
@@ -324,7 +324,7 @@ def test_self_attention_guidance_gets_whole_maps(settings: dict[str, Any]) -> No
     assert attention.processor.attention_probs.shape[-2:] == [64, 64]
     fewer = {name for name in plainly if merging[name] != plainly[name]}
     middle = {name for name in plainly if "mid_block" in name}
-    assert len(fewer) == pipe.tome.num_blocks - (1 if settings else 0)
+    assert len(fewer) == sum(pipe.tome.blocks.values()) - (1 if settings else 0)
     assert not fewer & middle
     without = draw(pipe, {**call, "sag_scale": 0})
     assert np.abs(merged - without).max() > 1e-4

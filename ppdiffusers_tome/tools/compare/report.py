@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.compare.configurations import Configuration
 from ppdiffusers_tome.tools.compare.samples import Case, Sample
-from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.generation.settings import format_run
 from ppdiffusers_tome.tools.images import read_image, write_image
 from ppdiffusers_tome.tools.measure.meter import find_highest_peak
@@ -123,7 +123,7 @@ class Report:
         made_with = {"run": self.run, "on": self.machine}
         write_image(paths[0], self._make_sheet(paths[0].parent, edges), made_with)
         content = {**made_with, "intervals": METHOD, "configurations": [row.to_dict() for row in self.rows]}
-        Page("Token merging", self.notes, [self.make_table()]).write(paths, content)
+        write_page(paths, "Token merging", self.notes, self.make_table(), content)
 
     def _make_sheet(self, folder: Path, edges: Image.Image | None) -> Image.Image:
         """Lay out a row per case, the first ones, and a column per configuration."""

@@ -1,8 +1,7 @@
-"""Tables and pages of tables: printed, and written as Markdown."""
+"""Tables and their pages: printed, and written as Markdown."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +38,20 @@ class Table:
             print_line("  ".join(cells).rstrip())
 
 
-@dataclass(frozen=True)
-class Page:
-    """Tables with the notes that a reader needs to understand them."""
+def write_page(
+    paths: Sequence[Path], title: str, notes: Sequence[str], table: Table, content: Mapping[str, Any]
+) -> None:
+    """Write a table with notes, as Markdown and JSON, and print all.
 
-    title: str
-    notes: Sequence[str]
-    tables: Sequence[Table]
-
-    def write(self, paths: Sequence[Path], content: Mapping[str, Any]) -> None:
-        """Write Markdown and JSON to the last two paths; print everything.
-
-        Infinity, as of the PSNR of identical images, is null in JSON, which lacks it.
-        """
-        notes = "\n".join(f"- {note}" for note in self.notes)
-        markdown = "\n".join([f"# {self.title}\n", f"{notes}\n", *(table.markdown() for table in self.tables)])
-        write_text(paths[-2], markdown)
-        finite = json.loads(json.dumps(content), parse_constant=lambda name: None)
-        write_text(paths[-1], json.dumps(finite, indent=2) + "\n")
-        print_line("\n".join([self.title, "", *self.notes]))
-        for table in self.tables:
-            print_line("")
-            table.print()
-        print_line("\n".join(map(str, paths)))
+    The last two paths are those of Markdown and of JSON, which gets the content. Infinity, as of the PSNR of identical
+    images, is null in JSON, which lacks it.
+    """
+    write_text(paths[-2], "\n".join([f"# {title}\n", *(f"- {note}" for note in notes), "", table.markdown()]))
+    finite = json.loads(json.dumps(content), parse_constant=lambda name: None)
+    write_text(paths[-1], json.dumps(finite, indent=2) + "\n")
+    print_line("\n".join([title, "", *notes, ""]))
+    table.print()
+    print_line("\n".join(map(str, paths)))
 
 
 def _format_row(cells: Iterable[str]) -> str:

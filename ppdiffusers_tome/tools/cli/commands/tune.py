@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_libraries
-from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import parse_settings
@@ -116,4 +116,4 @@ def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, 
                "config": tuned.best and tuned.config.to_dict(), "unmerged": asdict(tuned.unmerged),
                "trials": [asdict(trial) for trial in tuned.trials]}  # fmt: skip
     notes = [format_run(made_with), f"target: {given}", tuned.verdict]
-    Page("Settings that were tried", notes, [table]).write(paths, results)
+    write_page(paths, "Settings that were tried", notes, table, results)
