@@ -16,9 +16,9 @@ import paddle
 import xxhash
 from paddle.nn import Layer
 
+from ppdiffusers_tome.compilation.arrays import share_memory
 from ppdiffusers_tome.compilation.mapped_weights import hash_arrays
 from ppdiffusers_tome.compilation.snapshot import Snapshot
-from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.patching.override import list_overrides
 from ppdiffusers_tome.patching.slots import SLOTS
 

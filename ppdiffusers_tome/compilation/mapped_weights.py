@@ -22,8 +22,8 @@ import paddle
 import xxhash
 from paddle.nn import Layer
 
+from ppdiffusers_tome.compilation.arrays import share_memory
 from ppdiffusers_tome.machine import give_memory_back
-from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.call_stack import renew_after_fork
 

@@ -19,16 +19,7 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import COMPILED, Contents
-from ppdiffusers_tome.compilation.model_call import (
-    CallOutputs,
-    ModelCall,
-    StepInputs,
-    keep_step_outputs,
-    make_call,
-    read_step_inputs,
-    replace_numbers,
-    require_compilable,
-)
+from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall, StepInputs, make_call, replace_numbers
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.machine import choose_float_precision
 from ppdiffusers_tome.messages import show_progress, warn_user
@@ -103,13 +94,13 @@ class CompiledModel:
         call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
         parts = layer, contents, precision, *replace_numbers(layer, args, kwargs)
         model_call = make_call(*parts, StepInputs(call))
-        require_compilable(model_call)
+        model_call.require_compilable()
         if _processes and os.getpid() not in _processes:
             raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
         if call is not None and call.state.config.differs_by_step:
             self._require_timestep(model_call)
             # Known only now: reading what earlier steps left begins a step of the cache.
-            model_call = make_call(*parts, read_step_inputs(call))
+            model_call = make_call(*parts, StepInputs.read(call))
         key = self._find_key(model_call)
         program = self._programs.get(key)
         if isinstance(program, str):
@@ -119,7 +110,7 @@ class CompiledModel:
         else:
             outputs = program.run(model_call.tensors)
             self._programs.move_to_end(key)
-        keep_step_outputs(model_call.step, outputs)
+        model_call.step.keep(outputs)
         return outputs.returned
 
     def _require_timestep(self, model_call: ModelCall) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.compilation.arrays import share_memory
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.structure import Structure, take_tensors
 from ppdiffusers_tome.errors import UncompilableError
-from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
@@ -20,6 +20,15 @@ from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
 
 _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
+
+
+class CallOutputs(NamedTuple):
+    """The values that a call returns, or leaves for later steps."""
+
+    returned: Any
+    stored: list[tuple[str, Any, bool]]  # of layers that ran, by path; True where the value has a slope
+    made: dict[Any, Any]  # the reductions, by path, layout and batch
+    has_skipped: bool  # a layer
 
 
 class StepInputs(NamedTuple):
@@ -38,14 +47,26 @@ class StepInputs(NamedTuple):
         """
         return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
 
+    @classmethod
+    def read(cls, call: DenoiserCall) -> "StepInputs":
+        """Read what a call takes of earlier steps; its settings differ by step."""
+        call.read_timestep()
+        cached = open_cached_call(call) if call.state.config.cache else None
+        predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
+        shared = call.shared if call.state.config.reuse_steps > 1 else None
+        return cls(call, cached, predicted, {} if shared is None else dict(shared.reductions))
 
-class CallOutputs(NamedTuple):
-    """The values that a call returns, or leaves for later steps."""
-
-    returned: Any
-    stored: list[tuple[str, Any, bool]]  # of layers that ran, by path; True where the value has a slope
-    made: dict[Any, Any]  # the reductions, by path, layout and batch
-    has_skipped: bool  # a layer
+    def keep(self, outputs: CallOutputs) -> None:
+        """Keep what later steps take of the call."""
+        if self.call is None:
+            return
+        self.call.state.awaits_blocks = False
+        if self.cached is not None:
+            self.cached.has_skipped = outputs.has_skipped
+            for path, value, has_slope in outputs.stored if self.cached.stores_values else ():
+                self.cached.store(path, value, has_slope=has_slope)
+        if self.call.shared is not None:
+            self.call.shared.reductions.update(outputs.made)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +99,27 @@ class ModelCall:
         call = self.step.call
         return () if call is None else tuple(call.find_plan(layout).num_merged for layout in layouts)
 
+    def require_compilable(self) -> None:
+        """Refuse a call that no program computes."""
+        contents, tensors = self.contents, self.tensors
+        if contents.obstacle is not None:
+            raise UncompilableError(contents.obstacle)
+        types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
+        if WATCHERS:
+            raise UncompilableError("merging is being recorded")
+        if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
+            contents.request_reading()  # as whoever trains changes weights
+            raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
+        if paddle.is_autocast_enabled():
+            raise UncompilableError("paddle.amp.auto_cast is on")
+        if not all(x.place.is_cpu_place() for x in tensors):
+            raise UncompilableError("it gets tensors on a GPU; give them on the CPU")
+        if others := types - _INPUT_TYPES:
+            raise UncompilableError(f"it gets tensors in {', '.join(sorted(others))}; give float32")
+        # Masks have -inf.
+        if self.precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
+            raise UncompilableError("it gets NaN or infinity, which 8 bits would hide")
+
 
 def make_call(
     layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: StepInputs
@@ -87,51 +129,6 @@ def make_call(
     scales = [paddle.to_tensor(each.scale, "float32", paddle.CPUPlace()) for each in contents.ip_adapters]
     arguments = take_tensors((args, kwargs, step.predicted, step.reductions, scales), tensors)
     return ModelCall(layer, contents, precision, arguments, tensors, step)
-
-
-def read_step_inputs(call: DenoiserCall) -> StepInputs:
-    """Read what a call takes of earlier steps; its settings differ by step."""
-    call.read_timestep()
-    cached = open_cached_call(call) if call.state.config.cache else None
-    predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
-    shared = call.shared if call.state.config.reuse_steps > 1 else None
-    return StepInputs(call, cached, predicted, {} if shared is None else dict(shared.reductions))
-
-
-def keep_step_outputs(inputs: StepInputs, outputs: CallOutputs) -> None:
-    """Keep what later steps take of a call."""
-    call, cached = inputs.call, inputs.cached
-    if call is None:
-        return
-    call.state.awaits_blocks = False
-    if cached is not None:
-        cached.has_skipped = outputs.has_skipped
-        for path, value, has_slope in outputs.stored if cached.stores_values else ():
-            cached.store(path, value, has_slope=has_slope)
-    if call.shared is not None:
-        call.shared.reductions.update(outputs.made)
-
-
-def require_compilable(model_call: ModelCall) -> None:
-    """Refuse a call that no program computes."""
-    contents, tensors = model_call.contents, model_call.tensors
-    if contents.obstacle is not None:
-        raise UncompilableError(contents.obstacle)
-    types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
-    if WATCHERS:
-        raise UncompilableError("merging is being recorded")
-    if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
-        contents.request_reading()  # as whoever trains changes weights
-        raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
-    if paddle.is_autocast_enabled():
-        raise UncompilableError("paddle.amp.auto_cast is on")
-    if not all(x.place.is_cpu_place() for x in tensors):
-        raise UncompilableError("it gets tensors on a GPU; give them on the CPU")
-    if others := types - _INPUT_TYPES:
-        raise UncompilableError(f"it gets tensors in {', '.join(sorted(others))}; give float32")
-    # Masks have -inf.
-    if model_call.precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
-        raise UncompilableError("it gets NaN or infinity, which 8 bits would hide")
 
 
 def replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import openvino
 import paddle
 
+from ppdiffusers_tome.compilation.arrays import share_memory
 from ppdiffusers_tome.compilation.model_call import CallOutputs
 from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.quantization import quantize_layers
@@ -12,7 +13,6 @@ from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
 from ppdiffusers_tome.errors import UncompilableError
 from ppdiffusers_tome.machine import choose_float_precision, count_usable_cores, measure_used_memory
-from ppdiffusers_tome.merging.arrays import share_memory
 
 
 class Program:

@@ -13,6 +13,7 @@ import paddle
 from openvino import opset15
 from paddle.base import framework
 
+from ppdiffusers_tome.compilation.arrays import share_memory
 from ppdiffusers_tome.compilation.contents import Contents
 from ppdiffusers_tome.compilation.model_call import ModelCall
 from ppdiffusers_tome.compilation.operators import OPERATORS, Operator, find_dtype
@@ -20,7 +21,6 @@ from ppdiffusers_tome.compilation.snapshot import Snapshot
 from ppdiffusers_tome.compilation.structure import Structure, take_tensors
 from ppdiffusers_tome.compilation.twin import TwinCall
 from ppdiffusers_tome.errors import UncompilableError
-from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.patching.call_stack import renew_after_fork
 from ppdiffusers_tome.patching.override import walk_overrides

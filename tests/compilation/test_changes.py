@@ -23,8 +23,8 @@ from patching.contract import EverySecond
 from patching.test_processors import CASES, Counting
 from ppdiffusers_tome import ToMeTypeError, apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu, use_tome
 from ppdiffusers_tome.compilation import contents, trace
+from ppdiffusers_tome.compilation.arrays import share_memory
 from ppdiffusers_tome.compilation.contents import COMPILED
-from ppdiffusers_tome.merging.arrays import share_memory
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import attention_anywhere
 

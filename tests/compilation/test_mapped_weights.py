@@ -139,25 +139,6 @@ def test_a_change_is_that_models_alone(change: Callable[[paddle.nn.Layer], None]
     check_values(model, values(plain))
 
 
-def test_gradients_of_a_call_before() -> None:
-    model, plain = build(), build()
-    losses = [each(tiny.array((4, 50))).square().mean() for each in (model, plain)]
-    map_quietly(model)
-    for loss in losses:
-        loss.backward()
-    for x, y in zip(model.parameters(), plain.parameters(), strict=True):
-        np.testing.assert_array_equal(x.grad.numpy(), y.grad.numpy())
-
-
-def test_a_copy_is_on_the_same_file_once_it_is_mapped(folder: Path) -> None:
-    model = map_quietly(build())
-    twin = copy.deepcopy(model)
-    check_values(twin, values(model))
-    assert not is_mapped(twin)
-    assert list_files_of(map_quietly(twin)) == list_files_of(model)
-    assert len(list(folder.iterdir())) == 1
-
-
 def test_tensors_that_share_memory_stay_shared() -> None:
     model = build()
     model[1].twin = model[0].bias  # a parameter of two layers, which moves
