@@ -10,12 +10,12 @@ import inspect
 import math
 import re
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.machine import AUTO, choose_float_precision, explain_lack, has_precision
 from ppdiffusers_tome.settings.config import UNMERGED
-from ppdiffusers_tome.settings.text import format_count, shorten_repr
+from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE, check_text
@@ -102,31 +102,6 @@ def check_device(settings: ImageSettings, device: str | None) -> None:
         raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
     if settings.compile is not None and not has_precision(settings.compile):
         raise UserError(f"--compile {explain_lack(settings.compile)}")
-
-
-def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> None:
-    """Check on a tiny latent that a scheduler, left unchanged, can run.
-
-    ppdiffusers 0.29's UniPC, for example, fails on Paddle 3, and PNDM in a single step. With ``may_scale=False`` it is
-    for a DiTPipeline, which continues with the latent that was scaled for the model.
-    """
-    import paddle
-
-    name, trial = type(scheduler).__name__, type(scheduler).from_config(scheduler.config)
-    latent = paddle.ones([1, 4, 2, 2])
-    try:
-        trial.set_timesteps(steps)
-        scaled = trial.scale_model_input(latent, trial.timesteps[0])
-        if not may_scale and (scaled != latent).any():
-            raise ValueError("it scales the latents, and a DiTPipeline would continue with the scaled ones")
-        for timestep in trial.timesteps:
-            latent = trial.step(trial.scale_model_input(latent, timestep) * 0, timestep, latent).prev_sample
-    except Exception as error:  # of ppdiffusers or Paddle
-        reason, many = " ".join(str(error).split())[:120], format_count(steps, "step")
-        raise UserError(
-            f"the model's {name} cannot run {many} here ({type(error).__name__}: {reason}); give another --scheduler, "
-            "such as ddim or dpmsolver++, or other --steps"
-        ) from error
 
 
 def check_loaded(loaded: LoadedPipeline) -> None:

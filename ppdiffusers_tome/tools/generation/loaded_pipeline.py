@@ -15,9 +15,8 @@ from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tools.generation.checks import check_scheduler
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
-from ppdiffusers_tome.tools.generation.sampling import generate_image, get_class_labels, get_native_size
+from ppdiffusers_tome.tools.generation.sampling import check_scheduler, generate_image, get_labels, get_native_size
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.meter import Meter
@@ -46,7 +45,7 @@ class LoadedPipeline:
     @property
     def labels(self) -> ClassLabels | None:
         """The classes of a DiTPipeline; None for a pipeline with prompts."""
-        return get_class_labels(self.pipe)
+        return get_labels(self.pipe)
 
     @property
     def size(self) -> tuple[int, int]:

@@ -14,11 +14,12 @@ from ppdiffusers_tome.compilation.api import compile_cpu, require_compiler
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, log, warn
 from ppdiffusers_tome.tools.edges import load_edges
-from ppdiffusers_tome.tools.generation.checks import check_device, check_loaded, check_scheduler, describe_oddities
+from ppdiffusers_tome.tools.generation.checks import check_device, check_loaded, describe_oddities
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.model_files import explain_weights, find_code, is_torch, list_pickles
 from ppdiffusers_tome.tools.generation.models import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE
+from ppdiffusers_tome.tools.generation.sampling import check_scheduler
 from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS, ImageSettings
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 

@@ -1,4 +1,4 @@
-"""Images that depend on their seed alone."""
+"""Images that depend on their seed alone, and schedulers that can run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 import paddle
 import ppdiffusers
 
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-def get_class_labels(pipe: Any) -> ClassLabels | None:
+def get_labels(pipe: Any) -> ClassLabels | None:
     """Return the classes of a DiTPipeline; None for a pipeline with prompts."""
     if not isinstance(pipe, ppdiffusers.DiTPipeline):
         return None
@@ -41,6 +43,29 @@ def get_native_size(pipe: Any) -> tuple[int, int]:
 def _compute_vae_scale(pipe: Any) -> int:
     """Compute how many times smaller than the image its latent is."""
     return 2 ** (len(pipe.vae.config["block_out_channels"]) - 1)
+
+
+def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> None:
+    """Check on a tiny latent that a scheduler, left unchanged, can run.
+
+    ppdiffusers 0.29's UniPC, for example, fails on Paddle 3, and PNDM in a single step. With ``may_scale=False`` it is
+    for a DiTPipeline, which continues with the latent that was scaled for the model.
+    """
+    name, trial = type(scheduler).__name__, type(scheduler).from_config(scheduler.config)
+    latent = paddle.ones([1, 4, 2, 2])
+    try:
+        trial.set_timesteps(steps)
+        scaled = trial.scale_model_input(latent, trial.timesteps[0])
+        if not may_scale and (scaled != latent).any():
+            raise ValueError("it scales the latents, and a DiTPipeline would continue with the scaled ones")
+        for timestep in trial.timesteps:
+            latent = trial.step(trial.scale_model_input(latent, timestep) * 0, timestep, latent).prev_sample
+    except Exception as error:  # of ppdiffusers or Paddle
+        reason, many = " ".join(str(error).split())[:120], format_count(steps, "step")
+        raise UserError(
+            f"the model's {name} cannot run {many} here ({type(error).__name__}: {reason}); give another --scheduler, "
+            "such as ddim or dpmsolver++, or other --steps"
+        ) from error
 
 
 def make_initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tensor:
@@ -72,7 +97,7 @@ def generate_image(
         after_step()
         return {}
 
-    labels, noise = get_class_labels(pipe), make_initial_noise(pipe, height, width, seed)
+    labels, noise = get_labels(pipe), make_initial_noise(pipe, height, width, seed)
     paddle.seed(seed)
     arguments: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance_scale}
     if labels is not None:

@@ -16,7 +16,7 @@ from ppdiffusers_tome.tools.generation.checks import check_loaded, parse_setting
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
-from ppdiffusers_tome.tools.generation.sampling import generate_image, get_class_labels
+from ppdiffusers_tome.tools.generation.sampling import generate_image, get_labels
 from tools.cli.conftest import make_parser, pixels_of, write_dit
 
 SIDE = 32
@@ -50,7 +50,7 @@ def run(folder, tmp_path):
 
 
 def test_prompts_name_classes_by_name_or_number(pipe):
-    labels = get_class_labels(pipe)
+    labels = get_labels(pipe)
     prompts = ("cat", "CAT ", "cup of coffee", "brick wall", "3", "099")
     assert [labels.find_class(prompt) for prompt in prompts] == [0, 0, 1, 7, 3, 99]
     assert labels.list_names() == ["cat", "coffee", "brick wall"]
@@ -91,7 +91,7 @@ def test_what_a_dit_cannot_do_is_refused(arguments, words, folder, photo, get_er
 
 @pytest.mark.parametrize("num_classes", [10, 2000])
 def test_guidance_needs_1000_classes(num_classes, pipe, folder, monkeypatch):
-    monkeypatch.setattr(loaded_pipeline, "get_class_labels", lambda pipe: ClassLabels({}, num_classes))
+    monkeypatch.setattr(loaded_pipeline, "get_labels", lambda pipe: ClassLabels({}, num_classes))
     settings = parse_settings(make_parser("generate").parse_args(["--model", str(folder)]))
     with pytest.raises(UserError, match="guidance scale 4: a DiTPipeline guides with class 1000 as none"):
         check_loaded(loaded_pipeline.LoadedPipeline(pipe, settings))
