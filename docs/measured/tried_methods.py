@@ -289,7 +289,7 @@ def main() -> None:
     source = find_model(args.model)
     pipe = load_pipeline(source)
     pipe.set_progress_bar_config(disable=True)
-    labels = sampling.get_class_labels(pipe)
+    labels = sampling.get_labels(pipe)
     prompts = list(find_model(args.model).default_prompts) if labels is None else labels.list_names()
     height, width = sampling.get_native_size(pipe)
     layers = find_finest_self_attention(pipe)
