@@ -23,10 +23,7 @@ from compilation.comparison import needs_openvino
 from ppdiffusers_tome.compilation import mapped_weights
 from ppdiffusers_tome.compilation.mapped_weights import map_weights
 
-pytestmark = [
-    needs_openvino[0],
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
-]
+pytestmark = [needs_openvino[0], pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 
 
 @pytest.fixture(autouse=True)
