@@ -226,7 +226,9 @@ def _find_scale_and_bias(op: Operator, shape: list[int]) -> list[Any]:
 
 def _interpolate(op: Operator) -> Any:
     method, sizes = op["interp_method"], [each for each in (op["out_d"], op["out_h"], op["out_w"]) if each > 0]
-    if any(each is not None for each in op.inputs[1:]):
+    if op.inputs[1] is not None:  # a UNet with a side that is no multiple of 64 pixels asks for the shape of another
+        sizes = op.compute(1).tolist()
+    if any(each is not None for each in op.inputs[2:]):
         raise UncompilableError(f"{op.name} gets its size at run time")
     # Paddle's nearest is the pixel at the left, as its linear in mode 1.
     coordinates = "half_pixel" if method == "bilinear" and op["align_mode"] == 0 else "asymmetric"

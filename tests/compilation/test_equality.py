@@ -161,6 +161,8 @@ def test_another_size_batch_and_length_of_the_text() -> None:
     view = tiny.latent(4)[1:3].transpose([0, 1, 3, 2])  # not contiguous
     with paddle.no_grad():
         check_same(model, plain, lambda each: each(view, 500, tiny.text().tile([1, 2, 1])).sample.numpy())
+    # Sides that no level halves evenly: another layer's shape is the size of what is enlarged.
+    check_same(compile_cpu(tiny.unet(levels=2), "float32"), tiny.unet(levels=2), height=13, width=10)
 
 
 def test_a_whole_image_with_controlnet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,6 +381,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "nearest_interp": [
         *resizes("nearest"), (lambda x: F.interpolate(x, [3, 8, 9], data_format="NCDHW"), VIDEO),
         (lambda x: F.interpolate(x, scale_factor=[1, 2, 3], data_format="NCDHW"), VIDEO),
+        (lambda x: F.interpolate(x, paddle.shape(x)[2:] * 2 - 1), IMAGE),
     ],
     "bilinear_interp": resizes("bilinear"),
     "full": ways(lambda x, kind: paddle.full([2, 3], 1, kind), (X,), KINDS),
