@@ -9,8 +9,9 @@ _MAX_CHARACTERS = 200  # of a value in an error; a long array would hide the sen
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest a known word that is close: ``; did you mean --steps?``."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    plain = {each.lower().lstrip("-"): each for each in known}  # dashes make options alike
+    close = difflib.get_close_matches(word.lower().lstrip("-"), plain, n=1, cutoff=0.65)
+    return f"; did you mean {plain[close[0]]}?" if close else ""
 
 
 def shorten_repr(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.shared_copy import shared_copy
+from ppdiffusers_tome.settings.bounds import Bounds
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_repr
 from ppdiffusers_tome.tuning.measurement import Clock, keep_random_state
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 from ppdiffusers_tome.tuning.trials import Run, try_candidates
 
+_STEPS = Bounds(Integral, "a whole number, 1 or more, such as 20", 1, or_none=True)
 _CALLBACKS = ("callback", "callback_steps", "prior_callback", "prior_callback_steps")  # of pipelines with **kwargs
 
 
@@ -50,6 +53,8 @@ def tune(
         >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30)  # doctest: +SKIP
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
+    if isinstance(pipe, paddle.nn.Layer):
+        raise ToMeTypeError(f"tune needs a pipeline, whose calls return images; got the model {type(pipe).__name__}")
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
     target, steps = Target(psnr, speedup), [_check_call(pipe, each) for each in calls]
     configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
@@ -90,7 +95,7 @@ def _check_call(pipe: Any, call: Any) -> int | None:
     arguments = {name: each.default for name, each in parameters.items()} | dict(call)
     if (output_type := arguments.get("output_type", "pil")) != "pil":
         raise ToMeTypeError(f"tune compares PIL images, and the call has output_type={output_type!r}; give 'pil'")
-    return arguments.get("num_inference_steps")
+    return _STEPS.check("num_inference_steps", arguments.get("num_inference_steps"))
 
 
 def read_images(output: Any) -> list[np.ndarray]:

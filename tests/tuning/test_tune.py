@@ -204,6 +204,8 @@ class TestOnAPipeline:
             (dict(added=dict(guidance_scal=3)), ToMeTypeError, "does not take; did you mean guidance_scale"),
             (dict(added=dict(steps=3)), ToMeTypeError, "call has 'steps', which StableDiffusionPipeline does not take"),
             (dict(added=dict(output_type="latent")), ToMeTypeError, "PIL images, .* output_type='latent'"),
+            (dict(added=dict(num_inference_steps="20")), ToMeTypeError, "steps='20' must be a whole number, 1 or more"),
+            (dict(added=dict(num_inference_steps=0)), ToMeValueError, "steps=0 must be a whole number, 1 or more"),
         ],
     )
     def test_bad_input_is_refused_before_anything_is_drawn(self, arguments, error, words):
@@ -224,6 +226,8 @@ class TestOnAPipeline:
         assert len(tune(pipe, PROMPT, candidates=[MILD]).trials) == 1
         with pytest.raises(ToMeTypeError, match="call has 'promt', which Own does not take; did you mean prompt"):
             tune(pipe, {"promt": "a cat"})
+        with pytest.raises(ToMeTypeError, match="tune needs a pipeline, .* got the model UNet2DConditionModel"):
+            tune(pipe.unet, PROMPT)
 
     def test_a_function_in_the_place_of_the_pipelines_takes_what_it_takes(self, monkeypatch):
         cls = ppdiffusers.StableDiffusionPipeline

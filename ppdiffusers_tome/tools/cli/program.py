@@ -45,7 +45,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
         if args is not None:
             if getattr(args.command, "NEEDS_MODULES", True):
                 require_modules(args.parser.prog.split()[-1])
-            prepare_process(keep_memory=args.keep_memory)
+                prepare_process(keep_memory=args.keep_memory)
             with shorten_warnings():
                 args.command.run(args)
         sys.stdout.flush()

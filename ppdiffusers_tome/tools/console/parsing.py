@@ -37,8 +37,9 @@ def add_commands(parser: Parser, commands: Mapping[str, ModuleType]) -> None:
         )
         added.set_defaults(parser=added, command=module)
         module.add_arguments(added)
-        added.add_argument("--no-keep-memory", dest="keep_memory", action="store_false",
-                           help="return freed memory at once, for shared CPUs")
+        if getattr(module, "NEEDS_MODULES", True):
+            added.add_argument("--no-keep-memory", dest="keep_memory", action="store_false",
+                               help="return freed memory at once, for shared CPUs")
 
 
 def parse(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:

@@ -51,7 +51,7 @@ def _import(step: str) -> dict[str, str]:
         module = importlib.import_module(step)
         version = {"version": str(getattr(module, "__version__", "unknown"))}
         return {**version, **_describe_paddle(module)} if step == "paddle" else version
-    except BaseException as error:  # even SystemExit is what the report is for
+    except (Exception, SystemExit) as error:  # what ends a program, too, is what the report is for
         frames = [f"{frame.filename}, line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
         inside = [frame for frame in frames if not frame.startswith((*_IMPORTERS, "<frozen"))]
         where = f" (raised in {inside[-1]})" if inside else ""

@@ -29,6 +29,8 @@ generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 fo
 generate --prompt x --tome-seed 3 --no-rand | seed=3 has no effect with use_rand=False
 generate --prompt x --cache 0,1,3 | cache='0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 generate --prompt x --config balance | did you mean balanced?
+generate --prompt x --scheduler DDIM | did you mean ddim?
+generate --prompt x --size 512 | '--size' is not an argument of generate; see ppdiffusers-tome generate --help
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --xformers --compile | --compile: not allowed with argument --xformers

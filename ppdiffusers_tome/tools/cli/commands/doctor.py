@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
 from ppdiffusers_tome.tools.doctor.imports import try_imports
 
@@ -26,3 +27,5 @@ def run(args: argparse.Namespace) -> None:
         imports[name] = result
         print(format_report({name: result}), flush=True)  # what comes next may end the process
     print("", *find_problems(imports), sep="\n")
+    if any("error" in result for result in imports.values()):
+        raise UserError("what is needed cannot all be imported, as said above")
