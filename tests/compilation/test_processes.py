@@ -21,7 +21,6 @@ import pytest
 
 import tiny
 from compilation.comparison import (
-    Counted,
     check_by_paddle,
     check_same,
     compile_small_unet,
@@ -242,13 +241,3 @@ def test_the_bound_counts_what_programs_hold(monkeypatch: pytest.MonkeyPatch) ->
     programs = vars(vae.decoder)[COMPILED]._programs.values()
     assert len(programs) == 2
     assert all(program.num_bytes > 2 * weights for program in programs)
-
-
-def test_programs_of_many_sizes_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ppdiffusers_tome.compilation.model._MOST_BYTES", 0)
-    counted = Counted(monkeypatch)
-    model, plain = compile_small_unet(), tiny.small_unet()
-    for width in (8, 12, 16, 8):
-        check_same(model, plain, width=width)
-        assert counted.during(lambda width=width: tiny.run_unet(model, width=width)) == 0
-    assert len(vars(model)[COMPILED]._programs) == 2
