@@ -22,6 +22,8 @@ args = parser.parse_args()
 
 if args.size < 8 or args.size % 8:
     parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as {max(8, round(args.size / 8) * 8)}")
+if args.steps < 1:
+    parser.error(f"--steps {args.steps} must be 1 or more; 20 is usual")
 if args.size < 384:
     print(f"at {args.size}x{args.size} images may be smears: the models were made for 512x512 pixels")
 
