@@ -54,7 +54,7 @@ def tune(
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
     if isinstance(pipe, paddle.nn.Layer):
-        raise ToMeTypeError(f"tune needs a pipeline, whose calls return images; got the model {type(pipe).__name__}")
+        raise ToMeTypeError(f"tune needs a pipeline, whose calls draw images: give that of this {type(pipe).__name__}")
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
     target, steps = Target(psnr, speedup), [_check_call(pipe, each) for each in calls]
     configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
@@ -92,7 +92,8 @@ def _check_call(pipe: Any, call: Any) -> int | None:
     if unknown and "output_type" in parameters:  # else a function of the user has taken the place of the pipeline's
         suggestion = did_you_mean(unknown[0], parameters)
         raise ToMeTypeError(f"call has {unknown[0]!r}, which {type(pipe).__name__} does not take{suggestion}")
-    arguments = {name: each.default for name, each in parameters.items()} | dict(call)
+    defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+    arguments = {**defaults, **call}
     if (output_type := arguments.get("output_type", "pil")) != "pil":
         raise ToMeTypeError(f"tune compares PIL images, and the call has output_type={output_type!r}; give 'pil'")
     return _STEPS.check("num_inference_steps", arguments.get("num_inference_steps"))

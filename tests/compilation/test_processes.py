@@ -241,3 +241,12 @@ def test_the_bound_counts_what_programs_hold(monkeypatch: pytest.MonkeyPatch) ->
     programs = vars(vae.decoder)[COMPILED]._programs.values()
     assert len(programs) == 2
     assert all(program.num_bytes > 2 * weights for program in programs)
+
+
+def test_the_programs_that_were_used_longest_ago_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppdiffusers_tome.compilation.model._MOST_BYTES", 0)
+    model, plain = compile_small_unet(), tiny.small_unet()
+    for width in (8, 12, 8, 16):
+        check_same(model, plain, width=width)
+    assert [kind[4][0][-1] for kind, _ in vars(model)[COMPILED]._programs] == [8, 16]
+    check_same(model, plain, width=12)  # made anew

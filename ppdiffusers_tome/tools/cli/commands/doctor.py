@@ -27,5 +27,6 @@ def run(args: argparse.Namespace) -> None:
         imports[name] = result
         print(format_report({name: result}), flush=True)  # what comes next may end the process
     print("", *find_problems(imports), sep="\n")
-    if any("error" in result for result in imports.values()):
-        raise UserError("what is needed cannot all be imported, as said above")
+    for name, result in imports.items():
+        if "error" in result:
+            raise UserError(f"{name} cannot be imported; docs/en/get-started/installation.md says which versions fit")
