@@ -226,7 +226,7 @@ def _find_scale_and_bias(op: Operator, shape: list[int]) -> list[Any]:
 
 def _interpolate(op: Operator) -> Any:
     method, sizes = op["interp_method"], [each for each in (op["out_d"], op["out_h"], op["out_w"]) if each > 0]
-    if op.inputs[1] is not None:  # a UNet with a side that is no multiple of 64 pixels asks for the shape of another
+    if op.inputs[1] is not None:  # of a UNet with a side that is no multiple of 64 pixels: that of another layer
         sizes = op.compute(1).tolist()
     if any(each is not None for each in op.inputs[2:]):
         raise UncompilableError(f"{op.name} gets its size at run time")

@@ -36,6 +36,7 @@ def report(home: Path, before: str = "", exit_code: int = 0, **broken: str) -> s
     environment = {**VARIABLES, "HOME": str(home), "PYTHONPATH": path}
     done = run_python("-c", code, "doctor", cwd=home, **environment)
     assert done.returncode == exit_code
+    assert exit_code != 2 or "cannot be imported: " in done.stderr
     assert not [word for word in (SECRET, "janedoe", str(ROOT), sys.prefix, platform.node()) if word in done.stdout]
     return done.stdout
 

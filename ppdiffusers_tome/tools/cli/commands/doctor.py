@@ -29,4 +29,4 @@ def run(args: argparse.Namespace) -> None:
     print("", *find_problems(imports), sep="\n")
     for name, result in imports.items():
         if "error" in result:
-            raise UserError(f"{name} cannot be imported; docs/en/get-started/installation.md says which versions fit")
+            raise UserError(f"{name} cannot be imported: {result['error']}")
