@@ -55,7 +55,7 @@ WORDS = {
     "memory": ("peak memory while denoising", "去噪时的峰值内存"),
     "request_note": ("“{prompt}”, {width}x{height}, {steps} steps, seed {seed}.",
                      "“{prompt}”，{width}x{height}，{steps} 步，种子 {seed}。"),
-    "applied_note": ("{denoiser}: {settings}, in {blocks} blocks.", "{denoiser}：{settings}，{blocks} 个 block。"),
+    "applied_note": ("{denoiser}: {settings}; blocks: {blocks}.", "{denoiser}：{settings}，{blocks} 个 block。"),
     "skipped_note": ("{skipped} of {calls} calls of {denoiser} skipped.",
                      "{denoiser} 的 {calls} 次调用跳过了 {skipped} 次。"),
     "measured_note": ("Seconds are of the whole image, each measured once after a warm-up step.",

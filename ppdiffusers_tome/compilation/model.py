@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Up to this timestep (of 1000) no layer is in 8 bits, as no step comes after that would remove the noise of rounding.
 _LAST_TIMESTEP = 100
+BY_PADDLE = "is computed by Paddle, not by a compiled program"  # in a warning
 _MOST_BYTES = 12 * 2**30  # that programs of a model hold; two are kept at least
 _processes: list[int] = []  # the one in which OpenVINO has threads
 
@@ -74,8 +75,8 @@ class CompiledModel:
             reason = str(error)
         output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
         if reason not in self._warned:
+            warn_user(f"{type(layer).__name__} {BY_PADDLE}: {reason}")  # which commands turn into an error
             self._warned.add(reason)
-            warn_user(f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {reason}")
         return output
 
     def clear(self) -> None:

@@ -25,7 +25,7 @@ _CALLBACKS = ("callback", "callback_steps", "prior_callback", "prior_callback_st
 def tune(
     pipe: Any, call: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
     psnr: float | None = None, speedup: float | None = None, candidates: Sequence[ToMeConfig] | None = None,
-    on_trial: Callable[[Trial], None] = print,
+    on_trial: Callable[[Trial], object] | None = print,
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
@@ -41,8 +41,8 @@ def tune(
         psnr, speedup: the requirements, see ``Target``. With a PSNR, the fastest settings that meet them are chosen;
             without one, those with the images most similar to the unmerged ones.
         candidates: settings to try in place of ``ratio=0.5``, the presets and fractions of the cache over steps.
-        on_trial: called with each trial as it is measured, in every round: the unmerged calls, then the candidates. The
-            numbers are medians so far.
+        on_trial: called, if not None, with each trial as it is measured, in every round: the unmerged calls, then the
+            candidates. The numbers are medians so far.
 
     Raises:
         ToMeTypeError: an argument is of the wrong type, or the pipeline does not take the call, or returns no images.
@@ -75,7 +75,8 @@ def tune(
     trials: dict[ToMeConfig, Trial] = {}
     for trial in try_candidates(copied_pipe, configs, run, lambda config: run()):
         trials[trial.config] = trial
-        on_trial(trial)
+        if on_trial is not None:
+            on_trial(trial)
     return conclude(pipe, target, trials.values())
 
 

@@ -36,7 +36,7 @@ def small_pipeline(cls: type = ppdiffusers.StableDiffusionPipeline) -> Any:
     return tiny.pipeline(cls, unet=tiny.small_unet())
 
 
-def tune_with(*candidates: ToMeConfig, call: Any = PROMPT, on_trial: Any = lambda trial: None, **given: Any) -> Tuned:
+def tune_with(*candidates: ToMeConfig, call: Any = PROMPT, on_trial: Any = None, **given: Any) -> Tuned:
     return tune(small_pipeline(), call, candidates=candidates, on_trial=on_trial, **given)
 
 
@@ -167,7 +167,7 @@ class TestOnAPipeline:
         compile_cpu(pipe, "float32")
         cached = ToMeConfig(0, cache=0.2)
         calls = [{**PROMPT, "num_inference_steps": 9}, {**PROMPT, "num_inference_steps": 9, "height": 64}]
-        found = tune(pipe, calls, candidates=[MILD, cached], on_trial=lambda trial: None)
+        found = tune(pipe, calls, candidates=[MILD, cached], on_trial=None)
         assert len(made) >= 6
         assert [trial.seconds for trial in (found.unmerged, *found.trials)] == [2.0] * 3
 

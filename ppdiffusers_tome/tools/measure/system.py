@@ -20,7 +20,7 @@ def describe_machine() -> dict[str, Any]:
         "device": get_device_name(),
         **describe_processor(),
         "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
-        "MKL on AMD": os.environ.get("MKL_DEBUG_CPU_TYPE", "as it chooses"),
+        "MKL_DEBUG_CPU_TYPE": os.environ.get("MKL_DEBUG_CPU_TYPE", "unset"),  # matters on AMD
         "freed memory": "kept" if keeps_freed_memory() else "given back",
         "ppdiffusers_tome": __version__,
         "paddle": paddle.__version__,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ppdiffusers_tome.tools.compare import run
-from ppdiffusers_tome.tools.generation import loaded_pipeline
+from ppdiffusers_tome.tools.generation import loaded_pipeline, loading
 from ppdiffusers_tome.tools.images import write_image
 from tools.cli.conftest import PROMPT, ROCKET, compare, heard, pixels_of, read_rows
 
@@ -103,9 +103,10 @@ def test_old_numbers_do_not_stay_beside_new_images(copy, option, monkeypatch):
     assert not ledger.exists() or not any(json.loads(line)["result"] for line in ledger.read_text().splitlines()[1:])
 
 
-def test_results_of_other_settings_are_refused_in_one_sentence_and_overwritten_on_demand(whole, copy, model, capsys):
+def test_results_of_other_settings_are_refused_before_loading(whole, copy, model, capsys, monkeypatch):
     remedy = f"give another --output, or --overwrite to start over: {copy}/compare.jsonl was measured with"
     (model / "model_index.json").touch()  # of the same name
+    monkeypatch.setattr(loading, "load_for_prompts", lambda *_: pytest.fail("the model was loaded"))
     for given, words in (
         (["--steps", "2"], "steps 1, and this run has 2"), (["--cache", "0.5"], "other configurations"),
         (["--model", str(model)], "other model files"),
@@ -113,7 +114,9 @@ def test_results_of_other_settings_are_refused_in_one_sentence_and_overwritten_o
         capsys.readouterr()
         assert compare(copy, *TWO, *BOTH, *given) == 2
         assert heard(capsys.readouterr().err)[-1] == f"ppdiffusers-tome: error: {remedy} {words}"
-    assert read_keys(copy) == read_keys(whole)
+
+
+def test_results_of_other_settings_are_overwritten_on_demand(whole, copy):
     assert compare(copy, "--prompt", PROMPT, "--ratios", "0.5", "--steps", "2", "--overwrite") == 0
     assert read_keys(copy) == [[PROMPT, 0]]
     (image,) = (path.relative_to(whole) for path in whole.glob("images/unmerged-*/*cat*"))

@@ -16,6 +16,7 @@ from ppdiffusers import ControlNetModel, DiffusionPipeline, StableDiffusionPipel
 import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.compilation import comparison
 from ppdiffusers_tome.machine import PRECISIONS
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.edges import load_edges
@@ -91,6 +92,14 @@ def test_compile_draws_the_same_image(generate, tmp_path, monkeypatch, capsys):
     assert int(re.search(r"peak memory ([\d,]+) MiB \(of the process\)", captured.out)[1].replace(",", "")) > 200
     assert read_settings(compiled)["compile"] == "float32"
     assert np.abs(pixels_of(plain).astype(int) - pixels_of(compiled)).max() <= 1
+    monkeypatch.setitem(comparison.BOUNDS, "float32", 0.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    for _ in range(2):  # of the same process, too
+        assert main(["generate", *SMALL, "--prompt", PROMPT, "--compile", "--output", str(tmp_path / "c")]) == 2
+        error = heard(capsys.readouterr().err)[-1]
+        assert "error: --compile: UNet2DConditionModel cannot be compiled: its result in float32 differs" in error
+        assert error.endswith("; omit --compile")
+    assert list((tmp_path / "c").iterdir()) == []
 
 
 def test_a_stopped_run_generates_what_is_missing(tmp_path, model, capsys, monkeypatch):

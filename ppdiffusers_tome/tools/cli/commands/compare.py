@@ -9,7 +9,7 @@ from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add
 from ppdiffusers_tome.tools.generation.checks import check_seed, parse_settings
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
-from ppdiffusers_tome.tools.measure.ledger import prepare_results
+from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 
 HELP = "Generate the same images unmerged and with settings; compare speed, memory and similarity."
 EXAMPLES = """It writes compare.png (a sheet of the first images), compare.md and compare.json (the table), images/ (all
@@ -41,6 +41,10 @@ def compare(args: argparse.Namespace, settings: ImageSettings, configurations: l
         check_seed("--seeds", seed)
     prompts = parse_prompts(args, settings.model.default_prompts)
     paths = prepare_results(args, "compare", "compare.png")
+    if not args.overwrite:  # refuse others than those of earlier results before Paddle loads
+        known = {name: value for name, value in settings.describe().items() if value is not None}
+        known["configurations"] = {each.name: each.to_dict() for each in configurations}
+        Ledger(args.output / "compare.jsonl", known)
     with quiet_libraries():
         from ppdiffusers_tome.tools.compare.run import Comparison
         from ppdiffusers_tome.tools.compare.samples import Case
