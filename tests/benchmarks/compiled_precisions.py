@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m benchmarks.compiled_precisions --sizes 512 1024
 
-Stable Diffusion 1.5's shape with random weights, batch 1; of each size a process of its own that holds all programs (at
+Stable Diffusion 1.5's shape with random weights; of each size a process of its own that holds all programs (at
 512x512 some 15 GiB in float32, bfloat16 and int8), so that precisions and settings are compared beside each other on a
 machine whose speed drifts. Prints seconds of a call (median, lowest, highest), how many times as fast as unmerged in
 the first precision (median of the rounds), and the difference from float32. Appends to compiled_precisions.jsonl.
@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", type=parse_size, nargs="+", default=[512], metavar="PIXELS")
     add_precisions(parser)
     parser.add_argument("--variants", choices=VARIANTS, nargs="+", default=[NONE, "preset-balanced"], metavar="NAME")
+    parser.add_argument("--batch", type=parse_count, default=1, metavar="N", help="of which guidance takes two (1)")
     parser.add_argument("--rounds", type=parse_count, default=9, metavar="N", help="calls of each (9)")
     parser.add_argument("--vnni", action="store_true", help="as on a processor with AVX-512 VNNI, without bfloat16")
     parser.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER")
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 f"made in {found['making']:.0f} s, difference {found['difference']:.1e}", flush=True,
             )  # fmt: skip
             with (args.output / "compiled_precisions.jsonl").open("a") as file:
-                file.write(json.dumps({"size": size, **found}) + "\n")
+                file.write(json.dumps({"size": size, "batch": args.batch, **found}) + "\n")
 
 
 def measure(args: argparse.Namespace, size: int) -> list[dict[str, Any]]:
@@ -64,7 +65,7 @@ def measure(args: argparse.Namespace, size: int) -> list[dict[str, Any]]:
         from benchmarks.random_models import random_model
         from ppdiffusers_tome import compile_cpu
         from ppdiffusers_tome.compilation.comparison import measure_difference
-    latents, applied = tiny.array((1, 4, size // 8, size // 8)), contextlib.ExitStack()
+    latents, applied = tiny.array((args.batch, 4, size // 8, size // 8)), contextlib.ExitStack()
     calls: dict[tuple[str, str], Any] = {}
     outputs: dict[tuple[str, str], Any] = {}
     making: dict[tuple[str, str], float] = {}
@@ -72,7 +73,7 @@ def measure(args: argparse.Namespace, size: int) -> list[dict[str, Any]]:
         unet = random_model(args.model)
         applied.enter_context(apply_variant(unet, VARIANTS[key[1]], 0.5))
         compile_cpu(unet, key[0])
-        text = tiny.array((1, 77, unet.config.cross_attention_dim), seed=2)
+        text = tiny.array((args.batch, 77, unet.config.cross_attention_dim), seed=2)
 
         def call(key: tuple[str, str] = key, unet: Any = unet, text: Any = text) -> None:
             with paddle.no_grad():
