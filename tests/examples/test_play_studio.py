@@ -1,7 +1,5 @@
 """What the page generates: the images of the other commands, one at a time, cancelled when asked to."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Seconds, memory also in a container, similarity, statistics, and the ledger that keeps them."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any
