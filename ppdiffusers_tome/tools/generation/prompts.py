@@ -3,8 +3,6 @@
 Imports no Paddle.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
