@@ -140,7 +140,7 @@ class Report:
             case = Case(samples[0].prompt, samples[0].seed)
             cells = [] if edges is None else [Cell(edges)]
             for row, sample in zip(self.rows, samples, strict=True):
-                caption = " · ".join(filter(None, [f"{sample.seconds:.2f} s", str(sample.similarity or "")]))
+                caption = " · ".join(filter(None, [f"{sample.seconds:.2f} s", sample.similarity]))
                 cells.append(Cell(read_image(case.locate(folder, row.configuration.name)), caption))
             sheet_rows.append((f"{case.prompt}, seed {case.seed}", cells))
         return make_sheet(Label("Token merging", tuple(self.notes[:2])), columns, sheet_rows)
