@@ -1,7 +1,4 @@
-"""Choose what is compared: the unmerged pipeline, fewer steps, and settings.
-
-Imports no Paddle.
-"""
+"""Choose what is compared: the unmerged pipeline, fewer steps, and settings. Imports no Paddle."""
 
 import argparse
 from dataclasses import dataclass

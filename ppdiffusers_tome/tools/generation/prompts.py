@@ -1,7 +1,4 @@
-"""Prompts of the command line and of files, and a DiTPipeline's classes.
-
-Imports no Paddle.
-"""
+"""Prompts of the command line and of files, and a DiTPipeline's classes. Imports no Paddle."""
 
 import argparse
 import json
