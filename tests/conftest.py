@@ -1,7 +1,5 @@
 """For all tests: what makes them quicker, whatever they test."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

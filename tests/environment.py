@@ -1,7 +1,5 @@
 """Programs that tests start, and their environment."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

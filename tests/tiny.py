@@ -3,8 +3,6 @@
 Weights are drawn by each parameter's name, and building moves no global generator, so the order of tests is free.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

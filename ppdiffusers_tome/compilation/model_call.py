@@ -17,7 +17,7 @@ from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
-from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
+from ppdiffusers_tome.patching.step_cache.cached_call import open_cached_call
 
 _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
 
@@ -35,7 +35,6 @@ class StepInputs(NamedTuple):
     """The values that a call takes of earlier steps; none without ToMe."""
 
     call: DenoiserCall | None = None
-    cached: CachedCall | None = None
     predicted: Mapping[str, Any] = {}  # values of the layers that are skipped
     reductions: Mapping[Any, Any] = {}  # that are used again
 
@@ -54,17 +53,17 @@ class StepInputs(NamedTuple):
         cached = open_cached_call(call) if call.state.config.cache else None
         predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
         shared = call.shared if call.state.config.reuse_steps > 1 else None
-        return cls(call, cached, predicted, {} if shared is None else dict(shared.reductions))
+        return cls(call, predicted, {} if shared is None else dict(shared.reductions))
 
     def keep(self, outputs: CallOutputs) -> None:
         """Keep what later steps take of the call."""
         if self.call is None:
             return
         self.call.state.awaits_blocks = False
-        if self.cached is not None:
-            self.cached.has_skipped = outputs.has_skipped
-            for path, value, has_slope in outputs.stored if self.cached.stores_values else ():
-                self.cached.store(path, value, has_slope=has_slope)
+        if (cached := self.call.cached) is not None:
+            cached.has_skipped = outputs.has_skipped
+            for path, value, has_slope in outputs.stored if cached.stores_values else ():
+                cached.store(path, value, has_slope=has_slope)
         if self.call.shared is not None:
             self.call.shared.reductions.update(outputs.made)
 

@@ -55,10 +55,7 @@ def _leads_to_similarities(node: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _read_mark() -> tuple[str, Any]:
-    """Read the mark and its name from a model's text.
-
-    Python has no other way to it.
-    """
+    """Read the mark and its name from a text, Python's only way."""
     [marked] = openvino.Core().read_model(_MARKED, b"").get_parameters()
     [key] = (info := marked.get_rt_info())
     return key, info[key]

@@ -19,13 +19,10 @@ _BELOW_ZERO = 30  # of 255 steps for what swish returns, -0.2785 or more
 
 
 def quantize_layers(model: Any) -> int:
-    """Let a program compute layers with weights in 8 bits.
+    """Write a program's layers with weights in 8 bits; return how many.
 
     In float stay layers that read or write latents or images (by their channels), those of ``[batch, channels]``, such
     as embeddings of timesteps, and products of two activations, such as attention and similarities.
-
-    Returns:
-        How many layers are in 8 bits.
     """
     layers, rounded = list(filter(_is_quantizable, model.get_ordered_ops())), dict[Any, tuple[Any, Any]]()
     for node in layers:
@@ -86,11 +83,7 @@ def _write_layer(node: Any, data: Any, weight: np.ndarray, rounded: dict[Any, tu
 
 
 def _round_input(data: Any, axes: list[int]) -> tuple[Any, Any]:
-    """Round a layer's input.
-
-    Returns:
-        It, divided by a scale and rounded to 256 numbers up to 1, and the scale, by which the result is multiplied.
-    """
+    """Divide a layer's input by a scale and round it; return both."""
     below = _BELOW_ZERO if data.get_node().get_type_name() == "Swish" else 128
     above = 255 - below
     largest, smallest = (

@@ -31,10 +31,6 @@ class Grid:
         """The grid of one frame."""
         return Grid(self.height, self.width)
 
-    def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
-        """Count the cells of ``sx`` by ``sy`` by ``st`` tokens."""
-        return (self.frames // st) * (self.height // sy) * (self.width // sx)
-
     def num_merged(self, ratio: float) -> int:
         """Count the tokens that a ratio merges: 0.5 of 64x64 is 2,048."""
         return int(self.num_tokens * ratio)

@@ -58,14 +58,9 @@ def random_partition(
 ) -> Partition:
     """Choose one token of every cell at random.
 
-    This is section 4.1 of Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023).
-
-    Args:
-        grid: of the tokens; at least one cell must fit.
-        sx, sy, st: stride over columns, rows and frames.
-        seed: of the random choice.
-        timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
-            destinations. None where a model has no timestep.
+    This is section 4.1 of Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023). At least one cell must fit.
+    Of ``timestep``, a scalar or ``[batch]`` of any number type, the first entry counts, so that all images share their
+    destinations; it is None where a model has no timestep.
     """
     cells = load_constants(_list_random(grid, sx, sy, seed, st))
     if timestep is None:

@@ -80,12 +80,8 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
 def split_by_tile(partition: Partition, grid: Grid, tile: int | None, stride: tuple[int, int, int]) -> Tiles | None:
     """Find the tokens of a partition's tiles; None for a single tile.
 
-    Args:
-        partition: of the grid.
-        grid: of the tokens.
-        tile: as in ``ToMeConfig``.
-        stride: ``(sx, sy, st)`` of the partition. Over several frames tokens are compared with those of the same cell's
-            frames only, also without ``tile``, so the cost is linear in the frames.
+    ``stride`` is ``(sx, sy, st)``. Over several frames tokens are compared with those of the same cell's frames only,
+    also without ``tile``, so the cost is linear in the frames.
     """
     sx, sy, st = stride
     if tile is None and st == 1:

@@ -25,11 +25,7 @@ class TokenSpan:
 
     @paddle.jit.not_to_static  # tracing would make a branch of a dynamic text length
     def split(self, x: paddle.Tensor, axis: int = 1) -> tuple[paddle.Tensor, paddle.Tensor | None]:
-        """Split off a text's tokens, None where there is no text.
-
-        Returns:
-            The image's tokens and the text's.
-        """
+        """Split the image's tokens from the text's, None where there are none."""
         if x.shape[axis] == self.num_tokens:
             return x, None
         # Both are counted from the image's end of the sequence, as a program may not know the text's length.

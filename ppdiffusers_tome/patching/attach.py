@@ -1,7 +1,4 @@
-"""Overrides put on the layers of a model, and taken off.
-
-ToMe stores nothing else on a model.
-"""
+"""Overrides put on the layers of a model, and taken off. ToMe stores nothing else on it."""
 
 from collections.abc import Sequence
 

@@ -28,9 +28,6 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
         base: a config, the name of a preset, or the path of a JSON file; None for the defaults.
         overrides: settings by name. Each replaces that of the base, also with the default; ``UNSET`` replaces none.
 
-    Raises:
-        ToMeTypeError, ToMeValueError: as for ``ToMeConfig``.
-
     Example:
         >>> combine_settings("quality", {"ratio": 0.5, "seed": 1}).summary
         'ratio 0.5, seed 1, method todo'

@@ -48,8 +48,8 @@ def choose_computed_steps(
         >>> sorted(choose_computed_steps(20, 0.2, predicts_noise=True))
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 18, 19]
     """
-    count = num_steps if num_steps < MIN_STEPS else min(num_steps, max(num_steps - round(cache * num_steps), 4))
-    if count >= num_steps:
+    count = num_steps if num_steps < MIN_STEPS else max(num_steps - round(cache * num_steps), 4)
+    if count == num_steps:
         return frozenset(range(num_steps))
     highest_share, place = _EVERY_SECOND[family]
     if predicts_noise and cache <= highest_share:

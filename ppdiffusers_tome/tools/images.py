@@ -22,17 +22,10 @@ _MAX_SLUG, _MAX_SLUG_BYTES = 60, 120
 
 
 def read_image(source: str | PathLike[str] | bytes, *, formats: tuple[str, ...] | None = None) -> Image.Image:
-    """Read an image file as people see it.
+    """Read an image file, or its bytes, as people see it.
 
     The image is rotated as its EXIF data says. CMYK, palettes and gray become RGB, transparent parts white; the
-    lightest gray of more than 8 bits becomes white.
-
-    Args:
-        source: the path of a file, or its bytes.
-        formats: the formats of Pillow to accept, such as ``PNG``; None for all.
-
-    Returns:
-        An image in RGB.
+    lightest gray of more than 8 bits becomes white. ``formats`` are those of Pillow to accept, such as ``PNG``.
 
     Raises:
         ToMeValueError: there is no such file, or it is incomplete or no image.

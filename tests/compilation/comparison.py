@@ -1,7 +1,5 @@
 """Helpers of tests: compiled models are compared with the same ones without."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import warnings

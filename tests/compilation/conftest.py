@@ -1,7 +1,5 @@
 """For all tests of compiled programs: a cache folder of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What changes after the first call: weights, layers, processors, settings. Never a stale image."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import pickle

@@ -1,7 +1,5 @@
 """Programs compute what Paddle does, for every family of models that can be compiled, and whole images."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Collection
 from typing import Any

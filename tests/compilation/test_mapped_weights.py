@@ -1,7 +1,5 @@
 """Weights that move to a mapped file: what stays as it was, the file, and what keeps them in memory."""
 
-from __future__ import annotations
-
 import copy
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Each operator computes what Paddle does, in every form that its entry accepts; other forms are refused."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions and hooks of users on compiled models with ToMe: the tests without compiling, run again."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

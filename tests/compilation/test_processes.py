@@ -1,7 +1,5 @@
 """Threads, forks, and what a second process need not do again."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import os

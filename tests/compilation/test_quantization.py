@@ -1,7 +1,5 @@
 """Layers in 8 bits: each is near its result in float32, and so are models and images."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

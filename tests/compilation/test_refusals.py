@@ -1,7 +1,5 @@
 """What is refused, what Paddle computes with a warning, and what a user's mistakes end in."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path
@@ -14,15 +12,7 @@ import pytest
 
 import tiny
 from compilation.comparison import BY_PADDLE, check_by_paddle, check_same, compile_small_unet, needs_openvino
-from ppdiffusers_tome import (
-    ToMeError,
-    ToMeTypeError,
-    ToMeValueError,
-    apply_tome,
-    compile_cpu,
-    machine,
-    uncompile_cpu,
-)
+from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, apply_tome, compile_cpu, machine, uncompile_cpu
 from ppdiffusers_tome.compilation import api, comparison, contents
 from ppdiffusers_tome.compilation.contents import COMPILED
 

@@ -1,7 +1,5 @@
 """Attention and convolutions in slices, by which programs are compared: what Paddle computes at once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings that change over the steps: whole images by programs are Paddle's, with as few programs as can be."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Fixtures of the examples: programs that run in this process, and a page."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import io

@@ -5,8 +5,6 @@
 What differs from run to run, the seconds in the cell with the tag ``seconds``, is not kept.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from copy import deepcopy

@@ -3,8 +3,6 @@
 python tests/examples/play_picture.py     # needs playwright and a Chromium
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

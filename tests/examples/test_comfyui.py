@@ -1,7 +1,5 @@
 """The nodes for ComfyUI without ComfyUI: their inputs, both workflows, and that other branches stay unmerged."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

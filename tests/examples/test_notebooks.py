@@ -1,7 +1,5 @@
 """The notebooks of ``examples``: both languages hold the same, and the code runs from top to bottom, offline."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

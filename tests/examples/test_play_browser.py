@@ -1,7 +1,5 @@
 """The page in a real browser, as wide as a desktop and as a phone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page over HTTP: what it generates and answers, to whom, and in which words."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import io

@@ -1,7 +1,5 @@
 """The examples run as a user would run them, as do the scripts that train, export and judge the small models."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import runpy

@@ -1,7 +1,5 @@
 """The newest families that the installed ppdiffusers has, and FLUX, maybe a stand-in."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator

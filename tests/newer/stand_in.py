@@ -4,8 +4,6 @@ Its names, calls, config and order of tokens are FLUX's, as adapters find classe
 same tests on the real one.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

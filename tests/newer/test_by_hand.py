@@ -1,7 +1,5 @@
 """Token merging in the newest families, held to the same done by hand in numpy, token by token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

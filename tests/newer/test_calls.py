@@ -1,7 +1,5 @@
 """What a call of the newest families tells, and where merging steps back."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 They keep the contract, as all others do in `denoisers/test_specimens.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Pipelines of the newest families, whole: they merge, follow their schedule, and come back once removed."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The contract of every model with ToMe, to be inherited, and helpers of tests."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

@@ -1,7 +1,5 @@
 """An exception in any layer, at any step, and what comes after: the image is right, or there is none."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole pipelines that draw images: every one merges, sees fewer tokens, and is itself again when ToMe is removed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How far a denoising is: told by the scheduler of the pipeline, whatever the denoiser is given for a timestep."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pipelines called by threads, and pipelines that share a UNet."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

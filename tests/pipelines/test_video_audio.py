@@ -1,7 +1,5 @@
 """Pipelines of video and sound, end to end: merging reaches attention, changes what comes out, and leaves no trace."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of whole pipelines, and the parts that several are made of."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Images: files read as people see them and written whole, edges for a ControlNet, sheets, and merged tokens."""
 
-from __future__ import annotations
-
 import matplotlib
 import numpy as np
 import pytest

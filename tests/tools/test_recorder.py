@@ -1,7 +1,5 @@
 """``record_merging``: its records are the groups that merged, and nothing of it stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

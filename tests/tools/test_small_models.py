@@ -1,7 +1,5 @@
 """The small models: whole, small, in ppdiffusers' format, and showing what a prompt asks for."""
 
-from __future__ import annotations
-
 import hashlib
 
 import emoji

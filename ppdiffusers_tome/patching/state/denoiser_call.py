@@ -113,7 +113,7 @@ class DenoiserCall:
         if config.uses_progress and self.progress is None:
             return 0
         num_merged = config.num_merged(grid, self.progress)
-        if grid.num_cells(config.sx, config.sy, config.st) == 0:
+        if grid.width < config.sx or grid.height < config.sy or grid.frames < config.st:
             if num_merged > 0:
                 self.state.warn_once(
                     f"a grid of {grid} tokens is smaller than one cell of {Grid(config.sy, config.sx, config.st)}, so "

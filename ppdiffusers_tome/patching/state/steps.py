@@ -68,10 +68,8 @@ class StepFinder:
     def enter_step(self, lists: Sequence[TimestepList], timestep: float, num_steps: int | None = None) -> Step | None:
         """Enter the step of the call that begins; None on no list.
 
-        Args:
-            lists: of the pipeline's schedulers, the denoiser's first.
-            timestep: of the call.
-            num_steps: what the pipeline says it runs, maybe fewer than its list has; None if it does not say.
+        The denoiser's own list is the first. The pipeline may run fewer steps than its list has, and say so by
+        ``num_steps``.
         """
         step = self._step
         if step is None or self._list not in lists:

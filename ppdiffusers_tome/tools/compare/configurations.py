@@ -1,14 +1,9 @@
-"""Choose what is compared: the unmerged pipeline, fewer steps, and settings.
-
-Imports no Paddle.
-"""
-
-from __future__ import annotations
+"""Choose what is compared: the unmerged pipeline, fewer steps, and settings. Imports no Paddle."""
 
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
@@ -21,9 +16,6 @@ from ppdiffusers_tome.tools.console.tome_arguments import (
     refuse_conflicts,
 )
 
-if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-
 
 @dataclass(frozen=True)
 class Configuration:
@@ -32,10 +24,6 @@ class Configuration:
     name: str  # unique in a comparison
     tome: ToMeConfig = UNMERGED
     steps: int | None = None  # where they are fewer than those of all others
-
-    def apply(self, loaded: LoadedPipeline) -> None:
-        """Apply it to a pipeline, in place of the one before."""
-        loaded.apply(self.tome)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""

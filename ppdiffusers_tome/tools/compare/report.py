@@ -28,7 +28,7 @@ MEASURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("seconds", format_seconds), "speed_up": ("speed-up", "{:.2f}x".format),
     "psnr_db": ("PSNR (dB)", format_psnr), "ssim": ("SSIM", "{:.3f}".format),
 }  # fmt: skip
-PEAKS = ("peak memory, denoising", "peak memory, all")
+PEAKS = {"denoising_peak_bytes": "peak memory, denoising", "peak_bytes": "peak memory, all"}
 _MAX_ROWS = 8  # of the sheet
 
 
@@ -53,10 +53,7 @@ class Row:
     @property
     def peaks(self) -> dict[str, int | None]:
         """The highest peaks of memory in bytes; None if not measured."""
-        return {
-            "denoising_peak_bytes": find_highest_peak(sample.denoising_peak_bytes for sample in self.samples),
-            "peak_bytes": find_highest_peak(sample.peak_bytes for sample in self.samples),
-        }
+        return {name: find_highest_peak(getattr(sample, name) for sample in self.samples) for name in PEAKS}
 
     def format(self, measure: str) -> str:
         """Return the median with its interval, of PSNR with the lowest in parentheses."""
@@ -112,7 +109,7 @@ class Report:
     def make_table(self) -> Table:
         """Make a table of the measures of every configuration."""
         headings = [heading for heading, _ in MEASURES.values()]
-        table = Table(["configuration", *headings, *(PEAKS if self.has_peaks else ())])
+        table = Table(["configuration", *headings, *(PEAKS.values() if self.has_peaks else ())])
         for row in self.rows:
             peaks = map(format_bytes, row.peaks.values()) if self.has_peaks else ()
             table.add(row.configuration.name, *map(row.format, MEASURES), *peaks)
@@ -143,7 +140,7 @@ class Report:
             case = Case(samples[0].prompt, samples[0].seed)
             cells = [] if edges is None else [Cell(edges)]
             for row, sample in zip(self.rows, samples, strict=True):
-                caption = " · ".join(filter(None, [f"{sample.seconds:.2f} s", str(sample.similarity or "")]))
+                caption = " · ".join(filter(None, [f"{sample.seconds:.2f} s", sample.similarity]))
                 cells.append(Cell(read_image(case.locate(folder, row.configuration.name)), caption))
             sheet_rows.append((f"{case.prompt}, seed {case.seed}", cells))
         return make_sheet(Label("Token merging", tuple(self.notes[:2])), columns, sheet_rows)

@@ -1,7 +1,5 @@
 """The run of ``compare``, which resumes when stopped."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -100,7 +98,7 @@ class Comparison:
         if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
             self.loaded.warm_up(configuration.tome, *case)
             self._warmed_up.add(configuration.name)
-        configuration.apply(self.loaded)
+        self.loaded.apply(configuration.tome)
         generated = self.loaded.generate(*case, steps=configuration.steps)
         path = case.locate(self.folder, configuration.name)
         prepare_folder(path.parent, [path.name], overwrite=True)

@@ -1,12 +1,12 @@
 """Measurements of images, and where the images are kept."""
 
+import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ppdiffusers_tome.tools.images import slugify
-from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 
 class Case(NamedTuple):
@@ -38,8 +38,11 @@ class Sample:
     is_disturbed: bool = False  # by other programs, so that the seconds mislead
 
     @property
-    def similarity(self) -> Similarity | None:
-        return None if self.psnr_db is None or self.ssim is None else Similarity(self.psnr_db, self.ssim)
+    def similarity(self) -> str:
+        """The similarity in words, "" for the unmerged image."""
+        if self.psnr_db is None:
+            return ""
+        return "identical" if math.isinf(self.psnr_db) else f"PSNR {self.psnr_db:.1f} dB, SSIM {self.ssim:.3f}"
 
 
 def _make_name(text: str) -> str:

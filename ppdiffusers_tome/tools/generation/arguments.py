@@ -17,10 +17,7 @@ def add_image_arguments(
 ) -> None:  # fmt: skip
     """Add all that an image depends on but token merging.
 
-    Args:
-        several, file: whether there may be several prompts, and a file of them.
-        several_seeds: whether each prompt may have several seeds.
-        photo: whether there may be a photo, whose edges guide.
+    ``several`` and ``file`` are of prompts.
     """
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT",

@@ -1,7 +1,4 @@
-"""Sources of models: folders, hub names, a clone's small models.
-
-Imports no Paddle.
-"""
+"""Sources of models: folders, hub names, a clone's small models. Imports no Paddle."""
 
 import json
 import math

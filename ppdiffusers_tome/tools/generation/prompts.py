@@ -1,9 +1,4 @@
-"""Prompts of the command line and of files, and a DiTPipeline's classes.
-
-Imports no Paddle.
-"""
-
-from __future__ import annotations
+"""Prompts of the command line and of files, and a DiTPipeline's classes. Imports no Paddle."""
 
 import argparse
 import json

@@ -88,9 +88,6 @@ def generate_image(
         prompt: of a DiTPipeline a class.
         height, width: in pixels, multiples of 8; of a DiTPipeline its own.
         seed: of the initial noise and, with schedulers that add noise (``euler-a``), of that.
-        steps, guidance_scale, negative_prompt: as in ppdiffusers.
-        edges: to guide the ControlNet.
-        controlnet_scale: how strongly they guide.
         after_step: called after every call of the denoiser, before the image is decoded.
     """
     def report_step(*_: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Medians of measurements, and how certain they are."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ class Median:
     interval: tuple[float, float] | None = None  # of the median, with a confidence of LEVEL, from MIN_VALUES on
 
     @classmethod
-    def from_values(cls, values: Sequence[float]) -> Median:
+    def from_values(cls, values: Sequence[float]) -> "Median":
         """Summarize one value or more; equal values have an equal interval."""
         return cls(statistics.median(values), min(values), max(values), _bootstrap(values))
 

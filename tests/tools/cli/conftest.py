@@ -1,7 +1,5 @@
 """Fixtures of the commands, which run the small model at a small size."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

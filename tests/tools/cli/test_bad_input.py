@@ -1,7 +1,5 @@
 """Bad input: exit code 2, one line on standard error that helps, nothing written and no model loaded."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

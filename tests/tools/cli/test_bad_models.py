@@ -1,7 +1,5 @@
 """Models that cannot be used, or bring code: one line says so, and nothing of theirs runs."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """A DiTPipeline in the commands: a class in place of a prompt, with its own noise, size and names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

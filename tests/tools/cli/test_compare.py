@@ -1,7 +1,5 @@
 """``compare``: what it is asked to compare, its sheet, tables and images, and what is warm when it is timed."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """``compare`` that goes on with earlier results: what is kept, drawn again and refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``doctor``: what helps in a bug report, also where Paddle or ppdiffusers cannot be imported."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

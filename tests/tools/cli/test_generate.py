@@ -1,7 +1,5 @@
 """``generate``: its files, their content, and what they depend on."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import resource

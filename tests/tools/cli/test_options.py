@@ -4,8 +4,6 @@ What it has made of its arguments by then, the variables of its functions, diffe
 option; otherwise it refuses the option and names it.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

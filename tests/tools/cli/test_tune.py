@@ -1,7 +1,5 @@
 """``tune``: what it tells meanwhile, what it writes, and that what it writes can be used."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """``visualize``: its files, and that it shows the groups that merged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
