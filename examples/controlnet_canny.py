@@ -4,15 +4,12 @@
     python controlnet_canny.py --offline                      # the small models in this repository
     python controlnet_canny.py --offline --image photo.png
 """
+# ruff: noqa: E402  (Paddle takes seconds to import, so arguments are checked before)
 
 import argparse
 import zlib  # noqa: F401  (before Paddle 2.6, whose own zlib would break Python's)
 from pathlib import Path
 
-import paddle
-from ppdiffusers import ControlNetModel, DDIMScheduler, StableDiffusionControlNetPipeline
-
-from ppdiffusers_tome import compile_cpu, prepare_cpu
 from ppdiffusers_tome.tools.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.images import read_image
 
@@ -29,9 +26,10 @@ args = parser.parse_args()
 
 if args.size < 8 or args.size % 8:
     parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as {max(8, round(args.size / 8) * 8)}")
-
 if args.steps < 1:
     parser.error(f"--steps {args.steps} must be 1 or more; 20 is usual")
+if not args.output.absolute().parent.is_dir():
+    parser.error(f"--output {args.output} is in no folder; make it, or give another")
 if args.size < 384:
     print(f"at {args.size}x{args.size} images may be smears: the models were made for 512x512 pixels")
 
@@ -40,6 +38,11 @@ try:
 except ValueError as error:
     parser.error(f"--image {error}")
 edges = detect_edges(photo, low=100, high=200)  # white on black
+
+import paddle
+from ppdiffusers import ControlNetModel, DDIMScheduler, StableDiffusionControlNetPipeline
+
+from ppdiffusers_tome import compile_cpu, prepare_cpu
 
 if args.offline:
     model, controlnet, guidance_scale = FOLDER / "models" / "photographs", FOLDER / "models" / "controlnet", 1.5
@@ -61,7 +64,10 @@ else:
     prepare_cpu()  # all cores, and what makes a CPU faster
 
 pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)  # with PNDM, as it loads, merged images are worse
-pipe.apply_tome("balanced")  # in the UNet and the ControlNet
+if on_gpu and args.size < 1024:
+    pipe.apply_tome(ratio=0, cache=0.2)  # attention takes too little of the time there for merging to pay
+else:
+    pipe.apply_tome("balanced")  # in the UNet and the ControlNet
 if not on_gpu and paddle.__version__ >= "3":
     compile_cpu(pipe)  # the first image waits for the compiling
 paddle.seed(0)

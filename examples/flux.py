@@ -5,14 +5,10 @@ It needs a ppdiffusers newer than 0.29.0, from PaddleMIX's source.
     python flux.py                                            # FLUX.1-dev, downloaded once
     python flux.py --model black-forest-labs/FLUX.1-schnell --steps 4 --guidance 0     # too few steps for the cache
 """
+# ruff: noqa: E402  (Paddle takes seconds to import, so arguments are checked before)
 
 import argparse
 from pathlib import Path
-
-import paddle
-import ppdiffusers
-
-import ppdiffusers_tome  # noqa: F401  (adds apply_tome to pipelines)
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="black-forest-labs/FLUX.1-dev")
@@ -24,6 +20,12 @@ args = parser.parse_args()
 
 if args.size < 16 or args.size % 16:
     parser.error(f"--size {args.size} must be a multiple of 16 above 0, such as {max(16, round(args.size / 16) * 16)}")
+
+import paddle
+import ppdiffusers
+
+import ppdiffusers_tome  # noqa: F401  (adds apply_tome to pipelines)
+
 if not hasattr(ppdiffusers, "FluxPipeline"):
     parser.error(
         f"ppdiffusers {ppdiffusers.__version__} has no FLUX; install it from PaddleMIX's source "

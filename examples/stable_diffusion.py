@@ -3,15 +3,11 @@
     python stable_diffusion.py                # Stable Diffusion 1.5, downloaded once; best on a GPU
     python stable_diffusion.py --offline      # the small model of photographs in this repository; runs on any CPU
 """
+# ruff: noqa: E402  (Paddle takes seconds to import, so arguments are checked before)
 
 import argparse
 import zlib  # noqa: F401  (before Paddle 2.6, whose own zlib would break Python's)
 from pathlib import Path
-
-import paddle
-from ppdiffusers import DDIMScheduler, StableDiffusionPipeline
-
-from ppdiffusers_tome import compile_cpu, prepare_cpu
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the small model instead of Stable Diffusion 1.5")
@@ -24,8 +20,15 @@ if args.size < 8 or args.size % 8:
     parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as {max(8, round(args.size / 8) * 8)}")
 if args.steps < 1:
     parser.error(f"--steps {args.steps} must be 1 or more; 20 is usual")
+if not args.output.absolute().parent.is_dir():
+    parser.error(f"--output {args.output} is in no folder; make it, or give another")
 if args.size < 384:
     print(f"at {args.size}x{args.size} images may be smears: the models were made for 512x512 pixels")
+
+import paddle
+from ppdiffusers import DDIMScheduler, StableDiffusionPipeline
+
+from ppdiffusers_tome import compile_cpu, prepare_cpu
 
 if args.offline:
     model = Path(__file__).parent / "models" / "photographs"
@@ -47,7 +50,10 @@ else:
     prepare_cpu()  # all cores, and what makes a CPU faster
 
 pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)  # with PNDM, as it loads, merged images are worse
-pipe.apply_tome("balanced")
+if on_gpu and args.size < 1024:
+    pipe.apply_tome(ratio=0, cache=0.2)  # attention takes too little of the time there for merging to pay
+else:
+    pipe.apply_tome("balanced")
 if not on_gpu and paddle.__version__ >= "3":
     compile_cpu(pipe)  # the first image waits for the compiling
 paddle.seed(0)

@@ -5,15 +5,10 @@ It needs a ppdiffusers newer than 0.29.0, from PaddleMIX's source.
     python wan_video.py                       # the model of 1.3 billion parameters, downloaded once
     python wan_video.py --merge-frames 2      # tokens merge over two frames at a time, for less memory
 """
+# ruff: noqa: E402  (Paddle takes seconds to import, so arguments are checked before)
 
 import argparse
 from pathlib import Path
-
-import paddle
-import ppdiffusers
-from ppdiffusers.utils import export_to_video
-
-import ppdiffusers_tome  # noqa: F401  (adds apply_tome to pipelines)
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="Wan-AI/Wan2.1-T2V-1.3B-Diffusers")
@@ -28,6 +23,13 @@ if min(args.height, args.width) < 16 or args.height % 16 or args.width % 16 or a
     parser.error("--height and --width must be multiples of 16, and --frames one of 4 plus 1, such as 480, 832 and 81")
 if args.merge_frames is not None and args.merge_frames < 1:
     parser.error(f"--merge-frames {args.merge_frames} must be 1 or more")
+
+import paddle
+import ppdiffusers
+from ppdiffusers.utils import export_to_video
+
+import ppdiffusers_tome  # noqa: F401  (adds apply_tome to pipelines)
+
 if not hasattr(ppdiffusers, "WanPipeline"):
     parser.error(
         f"ppdiffusers {ppdiffusers.__version__} has no Wan; install it from PaddleMIX's source "

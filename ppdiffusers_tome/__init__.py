@@ -39,7 +39,8 @@ def __getattr__(name: str) -> object:
     for module, names in _LAZY.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    in_tomesd = {"apply_patch": "; it is apply_tome here", "remove_patch": "; it is remove_tome here"}.get(name, "")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{in_tomesd}")
 
 
 def __dir__() -> list[str]:

@@ -103,7 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
         kind, length = self.headers.get_content_type(), int(self.headers.get("Content-Length", 0))
         if (self.path, kind) != ("/generate", "application/json") or not 0 <= length <= _MAX_BODY:
             return self.send_error(400)
-        form = dict(json.loads(self.rfile.read(length)))
+        try:
+            form = dict(json.loads(self.rfile.read(length)))
+        except (ValueError, TypeError):
+            return self.send_error(400)
         self._begin("application/x-ndjson")
         words = self.server.words
         try:

@@ -14,7 +14,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.machine import AUTO, PRECISIONS, choose_float_precision, explain_lack, has_precision
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
-from ppdiffusers_tome.settings.text import shorten_repr
+from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
 
 T = TypeVar("T")
 
@@ -100,8 +100,9 @@ def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
 def require_compiler(precision: str) -> None:
     """Refuse an environment without OpenVINO, Paddle 3 or the precision."""
     if precision not in tuple(PRECISIONS):
-        known = " or ".join(map(repr, (AUTO, *PRECISIONS)))
-        raise ToMeValueError(f"precision must be {known}; got {shorten_repr(precision)}")
+        known = (AUTO, *PRECISIONS)
+        suggestion = did_you_mean(str(precision), known)
+        raise ToMeValueError(f"precision={shorten_repr(precision)} must be {' or '.join(map(repr, known))}{suggestion}")
     if paddle.__version__.startswith("2."):
         raise ToMeValueError(
             f"compile_cpu needs Paddle 3; this is {paddle.__version__}: pip install paddlepaddle==3.3.1"

@@ -1,6 +1,6 @@
 """Measure what token merging saves in a call of a denoiser.
 
-It makes the table of docs/en/results/index.md, on a CPU or a GPU.
+It makes the table of docs/measured/performance/README.md, on a CPU or a GPU.
 
     PYTHONPATH=tests python -m benchmarks.results
     PYTHONPATH=tests python -m benchmarks.results --models sdxl-random --dtypes float16 --attention flash --sizes 1024

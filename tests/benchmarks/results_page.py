@@ -1,6 +1,6 @@
 """Make the table and the plot of the results page from docs/measured.
 
-    PYTHONPATH=tests python -m benchmarks.results_page docs/en/results/index.md
+    PYTHONPATH=tests python -m benchmarks.results_page docs/measured/performance/README.md
 
 The script writes docs/images/results.png, too.
 """
@@ -78,7 +78,7 @@ class Machine:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page", type=Path, help="such as docs/en/results/index.md")
+    parser.add_argument("page", type=Path, help="such as docs/measured/performance/README.md")
     path: Path = parser.parse_args(argv).page
     docs = path.resolve().parents[2]
     machines = read_machines(docs / "measured")

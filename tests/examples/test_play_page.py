@@ -245,6 +245,8 @@ def test_names_of_other_sites_lead_nowhere_and_files_are_not_served_or_read(addr
     assert request(address, "OPTIONS", "/generate")[0] == 501, "and if it asks"
     for length in ("-1", str(2**30)):
         assert request(address, "POST", "/generate", Content_Type="application/json", Content_Length=length)[0] == 400
+    for body in (b"{", b"[1]", b"\xff"):
+        assert request(address, "POST", "/generate", body, Content_Type="application/json")[0] == 400
     with pytest.raises(ToMeError, match="there is no preset"):
         studio.prepare(make_form(studio, preset=__file__))
 

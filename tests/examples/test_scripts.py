@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import runpy
+import subprocess
 import sys
 
 import numpy as np
@@ -15,6 +17,7 @@ from safetensors.numpy import load_file
 from scipy.linalg import sqrtm
 
 import tiny
+from environment import python_path
 from examples.conftest import EXAMPLES, load_module, run_example
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import find_model
@@ -43,6 +46,7 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
     for name, arguments, words in (
         ("stable_diffusion", ["--size", "300"], "--size 300 must be a multiple of 8 above 0, such as 304"),
         ("stable_diffusion", ["--steps", "0"], "--steps 0 must be 1 or more; 20 is usual"),
+        ("stable_diffusion", ["--output", "no/x.png"], "--output no/x.png is in no folder; make it, or give another"),
         ("controlnet_canny", ["--image", "nosuch.png"], "--image nosuch.png cannot be read as an image (No such file"),
         ("controlnet_canny", ["--image", "chunk.png"], "--image chunk.png cannot be read as an image (broken PNG file"),
         ("train_lora", ["--images", "photos"], "half.png cannot be read as an image ("),
@@ -58,6 +62,20 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
             runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
         # What argparse refuses is printed already, and then its exit code is 2.
         assert words in (capsys.readouterr().err.splitlines()[-1] if refused.value.code == 2 else refused.value.code)
+
+
+def test_arguments_are_refused_before_paddle_loads_and_in_commands_in_one_line(tmp_path):
+    (tmp_path / "paddle.py").write_text("raise SystemExit('Paddle was imported')")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{python_path(tiny.ROOT)}"}
+    for line in (
+        f"{EXAMPLES}/stable_diffusion.py --size 300", f"{EXAMPLES}/controlnet_canny.py --steps 0",
+        f"{EXAMPLES}/flux.py --size 9", f"{EXAMPLES}/wan_video.py --frames -3",
+        "-m ppdiffusers_tome generate --prompt x --ratio 2",
+    ):  # fmt: skip
+        done = subprocess.run([sys.executable, *line.split()], capture_output=True, text=True, env=environment)
+        assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("ppdiffusers-tome: error: --ratio 2.0 must be")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):

@@ -11,6 +11,7 @@ from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.text import format_count, format_setting
 from ppdiffusers_tome.tools.console.tome_arguments import (
     DEFAULT_PRESET,
+    combine_options,
     get_tome_overrides,
     name_option,
     refuse_conflicts,
@@ -54,7 +55,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     paths, ratios = args.configs, args.ratios or []
     if args.ratios is None and not paths:
         paths, ratios = ([], [ToMeConfig().ratio]) if overrides else ([DEFAULT_PRESET], [])
-    configs = [combine_settings(None, {**overrides, "ratio": ratio}) for ratio in ratios]
+    configs = [combine_options(None, {**overrides, "ratio": ratio}) for ratio in ratios]
     compared = [Configuration(config.summary, config) for config in configs if not config.changes_nothing]
     compared += [_read_config(path, overrides) for path in paths]
     refuse_conflicts(args, [each.tome for each in compared])

@@ -86,8 +86,8 @@ class Report:
             format_run(self.run),
             ", ".join(f"{name} {value}" for name, value in self.machine.items() if name != "memory"),
             f"medians of {format_count(images, 'image')} each ({format_count(prompts, 'prompt')}, "
-            f"{format_count(seeds, 'seed')}); in brackets, from {MIN_VALUES} images on: {METHOD}",
-            "seconds: of the whole call, after a warm-up; speed-up: those of the unmerged image / those of this one",
+            f"{format_count(seeds, 'seed')})" + (f"; in brackets: {METHOD}" if images >= MIN_VALUES else ""),
+            "seconds: of the whole call, after a warm-up; speed-up: the unmerged image's / this one's",
             "PSNR (the lowest), SSIM: to the unmerged image from the same noise",
         ]
         if self.has_peaks:
@@ -143,4 +143,6 @@ class Report:
                 caption = " · ".join(filter(None, [f"{sample.seconds:.2f} s", sample.similarity]))
                 cells.append(Cell(read_image(case.locate(folder, row.configuration.name)), caption))
             sheet_rows.append((f"{case.prompt}, seed {case.seed}", cells))
-        return make_sheet(Label("Token merging", tuple(self.notes[:2])), columns, sheet_rows)
+        device = self.machine["device"] if self.machine["device"] != "CPU" else self.machine["processor"]
+        heading = Label("Token merging", (self.notes[0], f"{device}, {self.machine['threads']} threads"))
+        return make_sheet(heading, columns, sheet_rows)

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ def quiet_libraries() -> Iterator[None]:
     Loading bars and INFO lines of ppdiffusers and paddlenlp stay off for the rest of the process.
     """
     if "ppdiffusers" not in sys.modules:
-        log("loading Paddle and ppdiffusers ...")
+        log(f"loading Paddle and ppdiffusers, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 1)} ...")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -29,6 +29,4 @@ def prepare_process(*, keep_memory: bool) -> None:
     # The cores are shared among the ranks of Paddle's launcher, which sets one thread for each.
     ranks, given = int(os.environ.get("PADDLE_LOCAL_SIZE") or 0), os.environ.get("OMP_NUM_THREADS")
     chooses = not given or (ranks > 0 and given == "1")
-    threads = prepare_cpu(max(1, count_usable_cores() // max(1, ranks)) if chooses else None, keep_memory=keep_memory)
-    if threads > 1 and chooses:
-        print(f"using {threads} threads, one per core; OMP_NUM_THREADS sets another number", file=sys.stderr)
+    prepare_cpu(max(1, count_usable_cores() // max(1, ranks)) if chooses else None, keep_memory=keep_memory)

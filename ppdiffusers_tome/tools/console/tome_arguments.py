@@ -1,13 +1,14 @@
 """The arguments of token merging that commands share. Imports no Paddle."""
 
 import argparse
+import re
 import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -18,7 +19,7 @@ DEFAULT_PRESET = "balanced"  # the preset where no setting of merging is given
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
-    "cache": "fraction of the steps to predict",
+    "cache": "fraction of the steps to predict; alone with --ratio 0",
 }
 
 
@@ -62,9 +63,17 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
         overrides["ratio"] = args.ratio
     elif base is None and not overrides:
         base = DEFAULT_PRESET
-    tome = combine_settings(base, overrides)
+    tome = combine_options(base, overrides)
     refuse_conflicts(args, [tome])
     return tome
+
+
+def combine_options(base: ToMeConfig | str | None, overrides: dict[str, Any]) -> ToMeConfig:
+    """Combine settings as ``combine_settings``; errors name options."""
+    try:
+        return combine_settings(base, overrides)
+    except ToMeError as error:
+        raise UserError(re.sub(r"^(\w+)=", lambda found: f"{name_option(found[1])} ", str(error))) from error
 
 
 def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:

@@ -23,9 +23,9 @@ generate --prompt a\udcd2 | --prompt 'a\\udcd2' must be text
 generate --prompt x --negative-prompt \udcd2 | --negative-prompt '\\udcd2' must be text
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number
-generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 for a 2x2 stride
-generate --prompt x --tome-seed 3 --no-rand | seed=3 has no effect with use_rand=False
-generate --prompt x --cache 0,1,3 | cache='0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
+generate --prompt x --ratio 0.8 | --ratio 0.8 must be at least 0 and below 0.75 for a 2x2 stride
+generate --prompt x --tome-seed 3 --no-rand | --tome-seed 3 has no effect with use_rand=False
+generate --prompt x --cache 0,1,3 | --cache '0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --scheduler DDIM | did you mean ddim?
 generate --prompt x --size 512 | '--size' is not an argument of generate; see ppdiffusers-tome generate --help
@@ -43,10 +43,12 @@ generate --prompt x --controlnet {MODEL}/unet --image photo.png | holds a UNet2D
 generate --prompt x --controlnet controlnet | --controlnet needs the edges of a photo
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image photo.png | --image needs a ControlNet that fits
+generate --prompt x --output x.png | --output x.png is a folder, and ends like an image; give one such as outputs
 generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
 generate --prompts nowhere.txt | nowhere.txt cannot be read (No such file or directory); give a text with
 doctor --model photographs | '--model' is not an argument of doctor
 generate --prompts prompts.txt --controlnet-scale 2 | --controlnet-scale needs the edges of a photo
+compare --ratios 2 | --ratio 2.0 must be
 compare --ratios | nothing is to be compared with the unmerged pipeline
 compare --configs nowhere.json | --configs nowhere.json cannot be read
 compare --seeds -1 | --seeds -1 must be from 0 to 2**62
