@@ -1,9 +1,11 @@
 """Choose what is compared: the unmerged pipeline, fewer steps, and settings. Imports no Paddle."""
 
+from __future__ import annotations
+
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
@@ -17,6 +19,9 @@ from ppdiffusers_tome.tools.console.tome_arguments import (
     refuse_conflicts,
 )
 
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -25,6 +30,10 @@ class Configuration:
     name: str  # unique in a comparison
     tome: ToMeConfig = UNMERGED
     steps: int | None = None  # where they are fewer than those of all others
+
+    def apply(self, loaded: LoadedPipeline) -> None:
+        """Apply it to a pipeline, in place of the one before."""
+        loaded.apply(self.tome)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""

@@ -98,7 +98,7 @@ class Comparison:
         if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
             self.loaded.warm_up(configuration.tome, *case)
             self._warmed_up.add(configuration.name)
-        self.loaded.apply(configuration.tome)
+        configuration.apply(self.loaded)  # benchmarks have other kinds
         generated = self.loaded.generate(*case, steps=configuration.steps)
         path = case.locate(self.folder, configuration.name)
         prepare_folder(path.parent, [path.name], overwrite=True)
