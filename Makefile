@@ -43,10 +43,10 @@ MOTORCYCLE := --image examples/motorcycle.jpg --prompt "a photo of a motorcycle"
 
 # One pair of images each; ROOM/compare.png is a sheet, compare.md the table.
 demo: $(VENV)/ready
-	@echo "1 of 2, text-to-image: unmerged beside balanced ..."
+	@echo "1 of 2, text-to-image: unmerged beside balanced, about a minute ..."
 	@$(COMPARE)/demo/text-to-image $(COMPILE) $(ASTRONAUT)
 	@echo "first picture: outputs/demo/text-to-image/compare.png"
-	@echo "2 of 2, ControlNet: unmerged beside balanced ..."
+	@echo "2 of 2, ControlNet: unmerged beside balanced, about a minute ..."
 	@$(COMPARE)/demo/controlnet $(COMPILE) $(MOTORCYCLE)
 	@echo "open outputs/demo/text-to-image/compare.png and outputs/demo/controlnet/compare.png"
 
