@@ -1,4 +1,4 @@
-"""Stable Diffusion with token merging: attention runs on fewer keys.
+"""Stable Diffusion with token merging; on a GPU below 1024x1024 a cache over steps.
 
     python stable_diffusion.py                # Stable Diffusion 1.5, downloaded once; best on a GPU
     python stable_diffusion.py --offline      # the small model of photographs in this repository; runs on any CPU

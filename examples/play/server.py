@@ -116,6 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(html=render_pair(words, pair), is_last=True)
         except (ConnectionError, TimeoutError):  # the page has left
             return
+        except UserError as error:  # of --compile, in English alone
+            self._send(notice=str(error), is_error=True, is_last=True)
         except Exception as error:
             reason, values = "broken", {}
             if isinstance(error, RefusedError):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.contents import find_fault
+from ppdiffusers_tome.compilation.contents import COMPILED, find_fault
 from ppdiffusers_tome.compilation.mapped_weights import map_weights
 from ppdiffusers_tome.compilation.model import compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu import prepare_cpu
@@ -83,6 +83,12 @@ def uncompile_cpu(model_or_pipe: T) -> T:
         for layer in model.sublayers(include_self=True):
             uncompile_model(layer)
     return model_or_pipe
+
+
+def require_programs(pipe: Any) -> None:
+    """Let a compiled pipeline raise a ``UserError`` where Paddle would compute."""
+    for _, layer in _list_layers(pipe):
+        vars(layer)[COMPILED].is_required = True
 
 
 def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:

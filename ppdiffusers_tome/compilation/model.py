@@ -20,7 +20,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import COMPILED, Contents
 from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall, StepInputs, make_call, replace_numbers
-from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
+from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError, UserError
 from ppdiffusers_tome.machine import choose_float_precision
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.arguments import list_parameters
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 # Up to this timestep (of 1000) no layer is in 8 bits, as no step comes after that would remove the noise of rounding.
 _LAST_TIMESTEP = 100
-BY_PADDLE = "is computed by Paddle, not by a compiled program"  # in a warning
 _MOST_BYTES = 12 * 2**30  # that programs of a model hold; two are kept at least
 _processes: list[int] = []  # the one in which OpenVINO has threads
 
@@ -44,6 +43,7 @@ class CompiledModel:
 
     def __init__(self, precision: str, threads: int) -> None:
         self.precision, self.threads = precision, threads
+        self.is_required = False  # True where a command was asked to compile
         # Of the last calls of an image in 8 bits; found once, as it reads a file.
         self._last_precision = choose_float_precision()
         self._process, self._lock = os.getpid(), threading.RLock()  # a program computes one call at a time
@@ -73,10 +73,13 @@ class CompiledModel:
                 return self._compute(layer, args, kwargs)
         except UncompilableError as error:
             reason = str(error)
+        if self.is_required:
+            remedy = "" if reason.endswith("give float32") else "; omit --compile"
+            raise UserError(f"--compile: {type(layer).__name__} cannot be compiled: {reason}{remedy}")
         output = run_paddle(*args, **kwargs)  # which raises an error of the user's own
         if reason not in self._warned:
-            warn_user(f"{type(layer).__name__} {BY_PADDLE}: {reason}")  # which commands turn into an error
             self._warned.add(reason)
+            warn_user(f"{type(layer).__name__} is computed by Paddle, not by a compiled program: {reason}")
         return output
 
     def clear(self) -> None:

@@ -19,7 +19,7 @@ _BELOW_ZERO = 30  # of 255 steps for what swish returns, -0.2785 or more
 
 
 def quantize_layers(model: Any) -> int:
-    """Write a program's layers with weights in 8 bits; return how many.
+    """Write in 8 bits the layers that have weights; return how many.
 
     In float stay layers that read or write latents or images (by their channels), those of ``[batch, channels]``, such
     as embeddings of timesteps, and products of two activations, such as attention and similarities.

@@ -25,7 +25,8 @@ def read_image(source: str | PathLike[str] | bytes, *, formats: tuple[str, ...] 
     """Read an image file, or its bytes, as people see it.
 
     The image is rotated as its EXIF data says. CMYK, palettes and gray become RGB, transparent parts white; the
-    lightest gray of more than 8 bits becomes white. ``formats`` are those of Pillow to accept, such as ``PNG``.
+    lightest gray of more than 8 bits becomes white. ``formats`` are those of Pillow to accept, such as
+    ``PNG``; None for all.
 
     Raises:
         ToMeValueError: there is no such file, or it is incomplete or no image.

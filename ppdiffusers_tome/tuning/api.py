@@ -40,7 +40,8 @@ def tune(
             for settings that hold for all of them. The least similar of all images counts.
         psnr, speedup: the requirements, see ``Target``. With a PSNR, the fastest settings that meet them are chosen;
             without one, those with the images most similar to the unmerged ones.
-        candidates: settings to try in place of ``ratio=0.5``, the presets, fractions of the cache over steps, and both.
+        candidates: settings to try in place of ``ratio=0.5``, the presets, fractions of the cache, and ``balanced``
+            with it.
         on_trial: called, if not None, with each trial as it is measured, in every round: the unmerged calls, then the
             candidates. The numbers are medians so far.
 

@@ -13,8 +13,8 @@ from ppdiffusers.models import embeddings
 
 import tiny
 from ppdiffusers_tome import compile_cpu
-from ppdiffusers_tome.compilation.model import BY_PADDLE
 
+BY_PADDLE = "computed by Paddle, not by a compiled program"
 # Of whole modules, as no program is made without them.
 needs_openvino = [
     pytest.mark.skipif(paddle.__version__.startswith("2."), reason="needs Paddle 3"),

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from html.parser import HTMLParser
@@ -26,7 +27,7 @@ from studio import Studio
 from words import LANGUAGES, WORDS, translate
 
 from examples.conftest import EXAMPLES, encode_image, encode_photo, load_program, make_form
-from ppdiffusers_tome.errors import ToMeError
+from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.tools.cli.program import run_command
 from tools.cli.conftest import SMALL, draw_square
 
@@ -152,10 +153,16 @@ def test_what_a_small_model_does_not_know_is_said_before_it_generates(address: s
 def test_failures_are_in_words_and_the_next_comparison_works(
     address: str, studio: Studio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def raise_memory_error(*_: Any, **__: Any) -> None:
-        raise MemoryError
+    def fail(error: Exception) -> Callable[..., None]:
+        def raise_error(*_: Any, **__: Any) -> None:
+            raise error
 
-    for fault, words in ((raise_memory_error, "not enough memory"), (None, "the reason is on the terminal")):
+        return raise_error
+
+    for fault, words in (
+        (fail(MemoryError()), "not enough memory"), (fail(UserError("--compile: it cannot")), "--compile: it cannot"),
+        (None, "the reason is on the terminal"),
+    ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(studio.plain.pipe, "encode_prompt", fault)
             assert words in generate(address, studio, seed=9)["notice"]

@@ -64,7 +64,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     paths, ratios = args.configs, args.ratios or []
     if args.ratios is None and not paths:
         paths, ratios = ([], [ToMeConfig().ratio]) if overrides else ([DEFAULT_PRESET], [])
-    configs = [combine_options(None, {**overrides, "ratio": ratio}) for ratio in ratios]
+    configs = [combine_options(None, {**overrides, "ratio": ratio}, ratio="--ratios") for ratio in ratios]
     compared = [Configuration(config.summary, config) for config in configs if not config.changes_nothing]
     compared += [_read_config(path, overrides) for path in paths]
     refuse_conflicts(args, [each.tome for each in compared])

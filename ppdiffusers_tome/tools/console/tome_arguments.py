@@ -19,7 +19,7 @@ DEFAULT_PRESET = "balanced"  # the preset where no setting of merging is given
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
-    "cache": "fraction of the steps to predict; alone with --ratio 0",
+    "cache": "fraction of the steps to predict; alone with a ratio of 0",
 }
 
 
@@ -68,12 +68,18 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
     return tome
 
 
-def combine_options(base: ToMeConfig | str | None, overrides: dict[str, Any]) -> ToMeConfig:
-    """Combine settings as ``combine_settings``; errors name options."""
+def combine_options(
+    base: ToMeConfig | str | None, overrides: dict[str, Any], *, ratio: str = "--ratio"
+) -> ToMeConfig:
+    """Combine settings as ``combine_settings``; errors name options that were given."""
+    def name(found: re.Match[str]) -> str:
+        option = ratio if found[1] == "ratio" else name_option(found[1])
+        return f"{option} " if found[1] in overrides else found[0]
+
     try:
         return combine_settings(base, overrides)
     except ToMeError as error:
-        raise UserError(re.sub(r"^(\w+)=", lambda found: f"{name_option(found[1])} ", str(error))) from error
+        raise UserError(re.sub(r"^(\w+)=", name, str(error))) from error
 
 
 def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:

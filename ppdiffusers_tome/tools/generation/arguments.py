@@ -17,7 +17,7 @@ def add_image_arguments(
 ) -> None:  # fmt: skip
     """Add all that an image depends on but token merging.
 
-    ``several`` and ``file`` are of prompts.
+    ``several`` and ``file`` are of prompts; with ``photo`` edges may guide.
     """
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT",

@@ -2,9 +2,8 @@
 
 import copy
 import inspect
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +12,6 @@ import ppdiffusers
 from PIL import Image
 
 from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
-from ppdiffusers_tome.compilation.model import BY_PADDLE
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_count
@@ -23,21 +21,6 @@ from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.meter import Meter
 from ppdiffusers_tome.version import __version__
-
-
-@contextmanager
-def _refuse_paddle() -> Iterator[None]:
-    """Refuse what Paddle would compute in place of a compiled program."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", f".*{BY_PADDLE}")
-            yield
-    except UserWarning as warning:
-        model, found, reason = str(warning).removeprefix("ToMe: ").partition(f" {BY_PADDLE}: ")
-        if not found:  # another one, as under python -W error
-            raise
-        remedy = "" if reason.endswith("give float32") else "; omit --compile"
-        raise UserError(f"--compile: {model} cannot be compiled: {reason}{remedy}") from warning
 
 
 @dataclass(frozen=True)
@@ -147,7 +130,7 @@ class LoadedPipeline:
             peaks.append(read_peak())
             after_step()
 
-        with limit_memory(), _refuse_paddle():
+        with limit_memory():
             image = generate_image(
                 self.pipe, prompt, height=height, width=width, seed=seed,
                 steps=settings.steps if steps is None else steps, guidance_scale=self.guidance_scale,

@@ -10,7 +10,7 @@ from typing import Any
 import paddle
 import ppdiffusers
 
-from ppdiffusers_tome.compilation.api import compile_cpu, require_compiler
+from ppdiffusers_tome.compilation.api import compile_cpu, require_compiler, require_programs
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, log, warn
 from ppdiffusers_tome.tools.edges import load_edges
@@ -52,7 +52,7 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if settings.compile is not None:
-        compile_cpu(pipe, settings.compile)
+        require_programs(compile_cpu(pipe, settings.compile))
     pipe.set_progress_bar_config(desc="steps", **choose_bar(position=1))
     edges = None if settings.photo is None else load_edges(settings.photo, *loaded.size)
     return replace(loaded, edges=edges)

@@ -48,7 +48,8 @@ generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
 generate --prompts nowhere.txt | nowhere.txt cannot be read (No such file or directory); give a text with
 doctor --model photographs | '--model' is not an argument of doctor
 generate --prompts prompts.txt --controlnet-scale 2 | --controlnet-scale needs the edges of a photo
-compare --ratios 2 | --ratio 2.0 must be
+compare --ratios 2 | --ratios 2.0 must be
+compare --ratio 2 | '--ratio' is not an argument of compare; did you mean --ratios?
 compare --ratios | nothing is to be compared with the unmerged pipeline
 compare --configs nowhere.json | --configs nowhere.json cannot be read
 compare --seeds -1 | --seeds -1 must be from 0 to 2**62

@@ -42,7 +42,7 @@ def compare(args: argparse.Namespace, settings: ImageSettings, configurations: l
     prompts = parse_prompts(args, settings.model.default_prompts)
     paths = prepare_results(args, "compare", "compare.png")
     if not args.overwrite:  # refuse others than those of earlier results before Paddle loads
-        known = {name: value for name, value in settings.describe().items() if value is not None}
+        known = {name: value for name, value in settings.describe().items() if name not in settings.defaults}
         known["configurations"] = {each.name: each.to_dict() for each in configurations}
         Ledger(args.output / "compare.jsonl", known)
     with quiet_libraries():

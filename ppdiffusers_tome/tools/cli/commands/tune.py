@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
 HELP = "Try settings of token merging on this machine and model, and save the best."
-EXAMPLES = """It tries ratio=0.5, the presets, the cache over steps and both on all prompts, in three rounds with the
-unmerged pipeline among them, of which the medians count; of similarity the least counts.
+EXAMPLES = """It tries ratio=0.5, the presets, the cache over steps, and balanced with it, on all prompts, in three
+rounds with the unmerged pipeline among them, of which the medians count; of similarity the least counts.
 Of those that are faster it saves the fastest that reach --target-psnr or, with --target-speedup alone, the most
 similar. It writes tome.json (for --config, and ToMeConfig.load in Python), tune.md and tune.json (all that was tried).
 If none reach the target, it names the nearest, and writes no tome.json. Ctrl-C ends it, and keeps what it has found.
