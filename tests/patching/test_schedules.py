@@ -179,7 +179,7 @@ class TestExplicitSettings:
         ToMeConfig(0.9, sx=4, sy=4).save(tmp_path / "mine.json")
         path = str(tmp_path / "mine.json")
         assert parse_tome_config(options({"sx": 5}, path)) == ToMeConfig(0.9, sx=5, sy=4)
-        with pytest.raises(ToMeValueError, match=r"ratio=0\.9 must be at least 0 and below 0\.875 for a 2x4 stride"):
+        with pytest.raises(ToMeError, match=r"ratio=0\.9 must be at least 0 and below 0\.875 for a 2x4 stride"):
             parse_tome_config(options({"sx": 2}, path))
         unet = apply_tome(tiny.unet(), config=tmp_path / "mine.json", seed=3)
         assert unet.tome.config == ToMeConfig(0.9, sx=4, sy=4, seed=3)
