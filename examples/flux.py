@@ -20,6 +20,10 @@ args = parser.parse_args()
 
 if args.size < 16 or args.size % 16:
     parser.error(f"--size {args.size} must be a multiple of 16 above 0, such as {max(16, round(args.size / 16) * 16)}")
+if args.output.suffix not in (".png", ".jpg") or not args.output.absolute().parent.is_dir():
+    parser.error(f"--output {args.output} must be a PNG or JPEG file in a folder that exists")
+if args.steps < 1:
+    parser.error(f"--steps {args.steps} must be 1 or more; 28 is usual")
 
 import paddle
 import ppdiffusers

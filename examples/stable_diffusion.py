@@ -20,8 +20,8 @@ if args.size < 8 or args.size % 8:
     parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as {max(8, round(args.size / 8) * 8)}")
 if args.steps < 1:
     parser.error(f"--steps {args.steps} must be 1 or more; 20 is usual")
-if not args.output.absolute().parent.is_dir():
-    parser.error(f"--output {args.output} is in no folder; make it, or give another")
+if args.output.suffix not in (".png", ".jpg") or not args.output.absolute().parent.is_dir():
+    parser.error(f"--output {args.output} must be a PNG or JPEG file in a folder that exists")
 if args.size < 384:
     print(f"at {args.size}x{args.size} images may be smears: the models were made for 512x512 pixels")
 

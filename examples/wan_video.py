@@ -23,6 +23,8 @@ if min(args.height, args.width) < 16 or args.height % 16 or args.width % 16 or a
     parser.error("--height and --width must be multiples of 16, and --frames one of 4 plus 1, such as 480, 832 and 81")
 if args.merge_frames is not None and args.merge_frames < 1:
     parser.error(f"--merge-frames {args.merge_frames} must be 1 or more")
+if args.output.suffix != ".mp4" or not args.output.absolute().parent.is_dir():
+    parser.error(f"--output {args.output} must be an MP4 file in a folder that exists")
 
 import paddle
 import ppdiffusers

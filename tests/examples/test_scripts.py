@@ -46,7 +46,8 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
     for name, arguments, words in (
         ("stable_diffusion", ["--size", "300"], "--size 300 must be a multiple of 8 above 0, such as 304"),
         ("stable_diffusion", ["--steps", "0"], "--steps 0 must be 1 or more; 20 is usual"),
-        ("stable_diffusion", ["--output", "no/x.png"], "--output no/x.png is in no folder; make it, or give another"),
+        ("stable_diffusion", ["--output", "no/x.png"], "--output no/x.png must be a PNG or JPEG file in a folder that"),
+        ("controlnet_canny", ["--output", "photos"], "--output photos must be a PNG or JPEG file"),
         ("controlnet_canny", ["--image", "nosuch.png"], "--image nosuch.png cannot be read as an image (No such file"),
         ("controlnet_canny", ["--image", "chunk.png"], "--image chunk.png cannot be read as an image (broken PNG file"),
         ("train_lora", ["--images", "photos"], "half.png cannot be read as an image ("),

@@ -92,11 +92,12 @@ def check_device(settings: ImageSettings, device: str | None) -> None:
     dtype = settings.dtype
     if settings.compile is not None and (device not in (None, "cpu") or dtype != "float32"):
         here = "" if device is None else f" on {device}"
-        raise UserError(f"--compile is for --dtype float32 on a CPU, and this is {dtype}{here}; omit it")
+        remedy = "--compile" if dtype == "float32" else "--dtype: --compile chooses the precision"
+        raise UserError(f"--compile is for float32 on a CPU, and this is {dtype}{here}; omit {remedy}")
     if device == "cpu" and (settings.xformers or dtype != "float32"):
         raise UserError(
             f"{'--xformers' if settings.xformers else f'--dtype {dtype}'} needs a GPU: Paddle's CPU has no kernels for "
-            "it; use --dtype float32 without --xformers, or a GPU with paddlepaddle-gpu"
+            "it; omit it, or use a GPU with paddlepaddle-gpu"
         )
     if settings.compile is not None and find_spec("openvino") is None:
         raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")

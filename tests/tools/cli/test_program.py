@@ -50,7 +50,7 @@ def test_what_no_cpu_has_is_refused_before_libraries_load_which_print_nothing(tm
     """Loading takes many seconds, and is said before. Of a Paddle for GPUs it is not known before it is imported."""
     refused = {
         "--dtype float16": "--dtype float16 needs a GPU", "--xformers": "--xformers needs a GPU",
-        "--compile --dtype bfloat16": "--compile is for --dtype float32 on a CPU, and this is bfloat16 on cpu; omit it",
+        "--compile --dtype bfloat16": "--compile is for float32 on a CPU, and this is bfloat16 on cpu; omit --dtype",
         "--compile": "--compile needs openvino, which is not installed",
     } if has_only_cpu() else {}  # fmt: skip
     given = [*GENERATE, *SMALL, "--output", str(tmp_path)]
@@ -165,7 +165,7 @@ def test_an_image_that_does_not_fit_is_an_error_in_words(tmp_path, monkeypatch, 
 def test_options_of_another_device_are_refused(monkeypatch, get_error):
     monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")
     error = get_error(*GENERATE, "--compile", "float32")
-    assert "--compile is for --dtype float32 on a CPU, and this is float32 on gpu:0" in error
+    assert "--compile is for float32 on a CPU, and this is float32 on gpu:0" in error
 
 
 def test_table_in_markdown_and_aligned(capsys):
