@@ -1,4 +1,7 @@
-"""Overrides put on the layers of a model, and taken off. ToMe stores nothing else on it."""
+"""Overrides put on the layers of a model, and taken off.
+
+ToMe stores nothing else on a model.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""Files of a model: whether they can be loaded, run code, or changed. Imports no Paddle."""
+"""Files of a model: whether they can be loaded, run code, or changed.
+
+Imports no Paddle.
+"""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Prompts of the command line and of files, and a DiTPipeline's classes. Imports no Paddle."""
+"""Prompts of the command line and of files, and a DiTPipeline's classes.
+
+Imports no Paddle.
+"""
 
 import argparse
 import json

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def compare_images(reference: Image.Image | np.ndarray, image: Image.Image | np.ndarray) -> tuple[float, float]:
-    """Compute PSNR in dB and SSIM, of RGB of 7 pixels a side or more.
+    """Compute PSNR in dB and SSIM of two images.
 
-    Of identical images they are infinity and 1.
+    They are RGB, of 7 pixels a side or more. Of identical ones it is infinity and 1.
     """
     import numpy as np
     from skimage.metrics import structural_similarity
