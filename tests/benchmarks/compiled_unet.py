@@ -19,7 +19,7 @@ import shutil
 import statistics
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import partial
@@ -201,18 +201,37 @@ def measure(row: Row, repeats: int, folder: Path, compares: bool) -> dict[str, A
 
 def measure_peer(row: Row, repeats: int, python: Path) -> dict[str, Any]:
     """Measure a row by another python."""
-    options = {
-        "model": row.model, "variants": row.variant, "sizes": row.size, "precision": row.precision, "batch": row.batch,
-        "threads": choose_threads(), "repeats": repeats,
-    }  # fmt: skip
-    command = [str(python), str(PEER_SCRIPT), *(f"--{name}={value}" for name, value in options.items())]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | _KEEP_FREED_MEMORY
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
-    if done.returncode == -9:
+    options = {"model": row.model, "variants": row.variant, "sizes": row.size, "precision": row.precision,
+               "batch": row.batch, "repeats": repeats}  # fmt: skip
+    with start_peer(python, options) as process:
+        output, _ = process.communicate()
+    if process.returncode == -9:
         raise MemoryError
-    if done.returncode:
+    if process.returncode:
         raise UserError(f"--peer-python {python} could not run {PEER_SCRIPT.name}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(output.splitlines()[-1])
+
+
+def iterate_peer(python: Path, options: dict[str, Any]) -> Generator[float, None, None]:
+    """Yield the seconds of calls by another python, which waits until it is asked."""
+    with start_peer(python, {**options, "waits": ""}) as process:
+        try:
+            while True:
+                process.stdin.write("\n")
+                process.stdin.flush()
+                yield float(process.stdout.readline())
+        except (OSError, ValueError) as error:
+            raise UserError(f"--peer-python {python} could not run {PEER_SCRIPT.name}") from error
+        finally:
+            process.kill()
+
+
+def start_peer(python: Path, options: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start ``openvino_peer.py`` with options on all cores."""
+    given = [f"--{name}={value}" if value != "" else f"--{name}" for name, value in options.items()]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | _KEEP_FREED_MEMORY
+    command = [str(python), str(PEER_SCRIPT), f"--threads={choose_threads()}", *given]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def make_table(results: dict[Row, list[dict[str, Any]]]) -> Table:

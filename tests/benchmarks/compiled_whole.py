@@ -2,10 +2,13 @@
 
     PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions float32 bfloat16 int8
     PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions float32 int8 --vnni
+    PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions int8 --steps 4 --peer-python PYTHON
 
-512x512, random weights, DDIM: 20 steps with guidance, and 4 without, as of LCM. Of each precision and setting a process
-of its own. Prints seconds of the first image, which compiles and compares with Paddle, of the next ones (median,
-lowest, highest), and of the decoder in them, and the process's own memory (RssAnon). Appends to compiled_whole.jsonl.
+512x512, random weights, DDIM: 20 steps with guidance, or 4 without, as of LCM. Each precision and setting has a process
+of its own that waits for its turn, and so has FastSD CPU's way with --peer-python (``openvino_peer.py --image``). A
+round that warms up does not count. Prints seconds of an image (median, lowest, highest), how many times as fast as the
+first line, and seconds of the first image, which compiles and compares with Paddle; each process says what its decoder
+took, and its own memory (RssAnon). Appends to compiled_whole.jsonl.
 """
 
 from __future__ import annotations
@@ -21,12 +24,13 @@ from typing import Any
 from benchmarks import pages
 from benchmarks.call_memory import read_mebibytes
 from benchmarks.compiled_images import use_notes
-from benchmarks.compiled_unet import add_precisions, be_without_bfloat16, require_precisions
+from benchmarks.compiled_turns import Seconds, measure_in_turns
+from benchmarks.compiled_unet import add_precisions, be_without_bfloat16, iterate_peer, require_precisions
 from benchmarks.results import parse_count, parse_size
-from benchmarks.timing import Spread, measure_seconds
+from benchmarks.timing import measure_seconds
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 
-KINDS = {"20": (20, 7.5), "4": (4, 1.0)}  # steps, and guidance
+GUIDANCE = {20: 7.5, 4: 1.0}  # by the number of steps
 UNMERGED = "unmerged"
 
 
@@ -36,26 +40,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=parse_size, default=512, metavar="PIXELS")
     add_precisions(parser)
     parser.add_argument("--settings", nargs="+", default=[UNMERGED, "balanced"], metavar="NAME", help="presets")
-    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS, metavar="STEPS", help="20 or 4 (both)")
-    parser.add_argument("--images", type=parse_count, default=2, metavar="N", help="after the first (2)")
+    parser.add_argument("--steps", type=int, choices=GUIDANCE, default=20, help="20 with guidance (default), 4 without")
+    parser.add_argument("--peer-python", type=Path, metavar="FILE", help="python for openvino_peer.py, in 4 steps")
+    parser.add_argument("--images", type=parse_count, default=2, metavar="N", help="that count (2)")
     parser.add_argument("--vnni", action="store_true", help="as on a processor with AVX-512 VNNI, without bfloat16")
     parser.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER")
     args = parser.parse_args(argv)
     require_precisions(parser, args.precisions)
+    if args.peer_python is not None and args.steps != 4:
+        parser.error("--peer-python draws in 4 steps; add --steps 4")
     args.output.mkdir(parents=True, exist_ok=True)
-    for precision, setting in product(args.precisions, args.settings):
-        for found in pages.run_in_child(measure, args, precision, setting):
-            spreads = [Spread.from_values(found[name]).format("{:.3g}".format) for name in ("seconds", "decoding")]
-            print(
-                f"{precision}, {setting}, {found['kind']} steps: first {found['first']:.0f} s, next {spreads[0]} s, "
-                f"decoder {spreads[1]} s, {found['own_mib']:.0f} MiB", flush=True,
-            )  # fmt: skip
-            with (args.output / "compiled_whole.jsonl").open("a") as file:
-                file.write(json.dumps({"precision": precision, "setting": setting, "vnni": args.vnni, **found}) + "\n")
+    rows = {
+        f"{precision}, {setting}": pages.iterate_in_child(iterate_images, args, precision, setting)
+        for precision, setting in product(args.precisions, args.settings)
+    }
+    if args.peer_python is not None:
+        options = {"sizes": args.size, "variants": "openvino", "image": ""}
+        for precision in args.precisions:
+            rows[f"{precision}, openvino"] = iterate_peer(args.peer_python, {**options, "precision": precision})
+    title = f"{args.size}x{args.size}, {args.steps} steps"
+    for name, seconds in measure_in_turns(rows, args.images, title).items():
+        with (args.output / "compiled_whole.jsonl").open("a") as file:
+            row = {"size": args.size, "steps": args.steps, "vnni": args.vnni, "row": name, "seconds": seconds}
+            file.write(json.dumps(row) + "\n")
 
 
-def measure(args: argparse.Namespace, precision: str, setting: str) -> list[dict[str, Any]]:
-    """Measure both kinds of image in this process."""
+def iterate_images(args: argparse.Namespace, precision: str, setting: str) -> Seconds:
+    """Yield the seconds of images, of which the first compiles."""
     if args.vnni:
         be_without_bfloat16()
     with quiet_libraries():
@@ -67,34 +78,31 @@ def measure(args: argparse.Namespace, precision: str, setting: str) -> list[dict
     if setting != UNMERGED:
         pipe.apply_tome(setting)
     embeddings = paddle.randn([1, 77, pipe.unet.config.cross_attention_dim])
-    results = []
+    decoding: list[float] = []
+
+    def decode_in_time(*given: Any, **kwargs: Any) -> Any:
+        found: list[Any] = []
+        decoding.append(measure_seconds(lambda: found.append(decode(*given, **kwargs))))
+        return found[0]
+
+    def draw() -> None:
+        pipe(
+            prompt_embeds=embeddings, negative_prompt_embeds=embeddings, height=args.size, width=args.size,
+            num_inference_steps=args.steps, guidance_scale=GUIDANCE[args.steps], output_type="np",
+        )  # fmt: skip
+
     with tempfile.TemporaryDirectory() as folder:
         use_notes(Path(folder))
         compile_cpu(pipe, precision)
-        decode, decoding = pipe.vae.decode, list[float]()
-
-        def decode_in_time(*given: Any, **kwargs: Any) -> Any:
-            found: list[Any] = []
-            decoding.append(measure_seconds(lambda: found.append(decode(*given, **kwargs))))
-            return found[0]
-
+        decode = pipe.vae.decode
         pipe.vae.decode = decode_in_time
-        for kind in args.kinds:
-            steps, guidance = KINDS[kind]
-
-            def draw(steps: int = steps, guidance: float = guidance) -> None:
-                pipe(
-                    prompt_embeds=embeddings, negative_prompt_embeds=embeddings, height=args.size, width=args.size,
-                    num_inference_steps=steps, guidance_scale=guidance, output_type="np",
-                )  # fmt: skip
-
-            decoding.clear()
-            first, *seconds = (measure_seconds(draw) for _ in range(args.images + 1))
-            results.append({
-                "kind": kind, "first": first, "seconds": seconds, "decoding": decoding[1:],
-                "own_mib": read_mebibytes("RssAnon"),
-            })  # fmt: skip
-    return results
+        while True:
+            seconds = measure_seconds(draw)
+            print(
+                f"{precision}, {setting}: {seconds:.1f} s, decoder {decoding[-1]:.1f} s, "
+                f"{read_mebibytes('RssAnon'):.0f} MiB", flush=True,
+            )  # fmt: skip
+            yield seconds
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ nor this package. A line of JSON for each size and variant: seconds of calls aft
 OpenVINO: tracing, converting, compiling, and what the first call takes above the others), peak memory, and the
 difference of OpenVINO's result from PyTorch's in float32 (root mean square over that of the result). int8 is by NNCF
 (pip install nncf) with its defaults for transformers, calibrated by this call; the rest is in bfloat16 where there is.
---image adds seconds of an image as by LCM: four calls without guidance, and Stable Diffusion's decoder.
+--image adds seconds of an image as by LCM: four calls without guidance, and Stable Diffusion's decoder. --waits prints
+the seconds of a call, or of such an image, for each line that it is given; the first ones are of making the program.
 ``compiled_unet --peer-python`` runs it in turns with our variants, a process a row. To keep freed memory as
 ``ppdiffusers-tome`` does, set MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=8589934592.
 """
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1, metavar="N")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--image", action="store_true", help="of OpenVINO: time an image in four calls, too")
+    parser.add_argument("--waits", action="store_true", help="compute when a line comes")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed calls after the first (3)")
     args = parser.parse_args()
     if args.precision == "bfloat16" and not has_bfloat16():
@@ -56,6 +58,8 @@ def main() -> None:
 
 def has_bfloat16() -> bool:
     """Return whether the processor computes in bfloat16."""
+    if os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX512_CORE_VNNI":  # --vnni of our benchmarks
+        return False
     return bool(re.search(r"\b(amx_bf16|avx512_bf16|bf16)\b", Path("/proc/cpuinfo").read_text()))
 
 
@@ -87,12 +91,15 @@ def measure(args: argparse.Namespace, size: int, variant: str) -> dict[str, Any]
         else:
             dtype = getattr(torch, args.precision)
             run = partial(unet.to(dtype), latent.to(dtype), inputs[1], text.to(dtype))
+        draw = partial(draw_image, run, compile_decoder(latent, args)) if args.image else run
         made = time.perf_counter()
-        seconds = []
-        for _ in range(args.repeats + 1):
-            start = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - start)
+        if args.waits:
+            making = made - begin
+            for _ in sys.stdin:
+                print(making + measure_seconds(draw), flush=True)
+                making = 0
+            sys.exit()
+        seconds = [measure_seconds(run) for _ in range(args.repeats + 1)]
         row = {"size": size, "batch": args.batch, "precision": args.precision, "variant": variant,
                "making": made - begin + seconds[0] - statistics.median(seconds[1:]), "seconds": seconds[1:],
                "peak_mib": read_peak()}  # fmt: skip
@@ -100,26 +107,32 @@ def measure(args: argparse.Namespace, size: int, variant: str) -> dict[str, Any]
             expected = unet(*inputs).sample.numpy()
             row["difference"] = float(np.sqrt(np.mean((run() - expected) ** 2) / np.mean(expected**2)))
             if args.image:
-                row["image"] = time_images(run, latent, args)
+                draw()
+                row["image"] = [measure_seconds(draw) for _ in range(args.repeats)]
     return row
 
 
-def time_images(run: Callable[[], Any], latent: Any, args: argparse.Namespace) -> list[float]:
-    """Return seconds of images: four calls of the UNet, and the decoder in float."""
+def measure_seconds(work: Callable[[], Any]) -> float:
+    """Run a piece of work and return its seconds."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def draw_image(run: Callable[[], Any], decode: Callable[[], Any]) -> None:
+    """Compute what an image takes: four calls of the UNet, and the decoder."""
+    for _ in range(4):
+        run()
+    decode()
+
+
+def compile_decoder(latent: Any, args: argparse.Namespace) -> Callable[[], Any]:
+    """Return a call of Stable Diffusion's decoder, in float, as a program of OpenVINO."""
     import diffusers
 
     decoder = diffusers.AutoencoderKL(**SD15_VAE).eval()
     precision = "float32" if args.precision == "float32" else "bfloat16"
-    decode = compile_model(partial(decoder.decode, return_dict=False), (latent,), precision, args.threads)
-    decode()
-    seconds = []
-    for _ in range(args.repeats):
-        start = time.perf_counter()
-        for _ in range(4):
-            run()
-        decode()
-        seconds.append(time.perf_counter() - start)
-    return seconds
+    return compile_model(partial(decoder.decode, return_dict=False), (latent,), precision, args.threads)
 
 
 def compile_model(

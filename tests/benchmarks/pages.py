@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.console.tables import Table
+
+T = TypeVar("T")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -47,6 +51,38 @@ def run_in_child(work: Callable[..., Any], *args: Any) -> Any:
             return pool.submit(work, *args).result()
         except BrokenProcessPool as error:
             raise MemoryError from error
+
+
+def iterate_in_child(work: Callable[..., Iterator[T]], *args: Any) -> Generator[T, None, None]:
+    """Yield what ``work(*args)`` yields in a fresh Python, which waits until it is asked.
+
+    Raises:
+        MemoryError: the process ended.
+    """
+    context = multiprocessing.get_context("spawn")
+    connection, end = context.Pipe()
+    process = context.Process(target=_answer, args=(end, work, *args), daemon=True)
+    process.start()
+    end.close()  # so that the end of the process is the end of what it says
+    try:
+        while True:
+            connection.send(None)
+            yield connection.recv()
+    except (EOFError, OSError) as error:
+        raise MemoryError from error
+    finally:
+        process.kill()
+        process.join()
+
+
+def _answer(connection: Connection, work: Callable[..., Iterator[Any]], *args: Any) -> None:
+    """Send the next result whenever the other process asks, until it ends."""
+    prepare()
+    results = work(*args)
+    with contextlib.suppress(EOFError):
+        while True:
+            connection.recv()
+            connection.send(next(results))
 
 
 def machine() -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""``compiled_unet`` and ``compiled_images``: tiny runs of the real thing."""
+"""``compiled_unet``, ``compiled_turns`` and ``compiled_images``: tiny runs of the real thing."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import paddle
 import pytest
 
-from benchmarks import compiled_images, compiled_unet
+from benchmarks import compiled_images, compiled_turns, compiled_unet, pages
 from ppdiffusers_tome.machine import has_precision
 
 pytestmark = [
@@ -30,6 +31,26 @@ def test_unets_are_measured_in_processes_and_added(tmp_path: Path) -> None:
     assert (first["compared"], second["compared"]) == (True, False)
     assert all(found["seconds"][0] > 0 and found["peak_mib"] > 0 for found in (first, second))
     assert 0 < first["difference"] < 1e-4
+
+
+@pytest.mark.sweep
+def test_compiled_calls_take_turns_in_processes(tmp_path: Path) -> None:
+    arguments = ["--model", "sd15-tiny-random", "--sizes", "64", "--rounds", "2", "--output", str(tmp_path)]
+    compiled_turns.main(arguments)
+    rows = [*map(json.loads, (tmp_path / "compiled_turns.jsonl").read_text().splitlines())]
+    assert [row["row"] for row in rows] == ["float32, none", "float32, preset-balanced"]
+    assert all(len(row["seconds"]) == 2 and min(row["seconds"]) > 0 for row in rows)
+
+
+def test_a_process_answers_when_asked_and_its_end_is_told() -> None:
+    numbers = pages.iterate_in_child(range_iterator, 2)
+    assert [next(numbers), next(numbers)] == [0, 1]
+    with pytest.raises(MemoryError):
+        next(numbers)
+
+
+def range_iterator(end: int) -> Iterator[int]:
+    return iter(range(end))
 
 
 def test_images_are_compared_with_paddles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
