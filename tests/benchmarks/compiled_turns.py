@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--vnni", action="store_true", help="as on a processor with AVX-512 VNNI, without bfloat16")
     parser.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER")
     args = parser.parse_args(argv)
+    if args.vnni:
+        be_without_bfloat16()  # the processes, too
     require_precisions(parser, args.precisions)
     args.output.mkdir(parents=True, exist_ok=True)
     for size in args.sizes:
@@ -61,17 +63,21 @@ def main(argv: Sequence[str] | None = None) -> None:
                 file.write(json.dumps(row) + "\n")
 
 
-def measure_in_turns(rows: dict[str, Seconds], rounds: int, title: str) -> dict[str, list[float]]:
+def measure_in_turns(
+    rows: dict[str, Seconds], rounds: int, title: str, *, warm_up: bool = True
+) -> dict[str, list[float]]:
     """Return and print the seconds of what waiting processes compute in turns.
 
     Args:
         rows: each process's seconds, of which the first ones are of making programs.
         rounds: turns of each that count.
         title: of the lines that are printed.
+        warm_up: whether one more round comes first, which does not count.
     """
     try:
         first = {name: next(seconds) for name, seconds in rows.items()}  # one at a time, as making takes all cores
-        found = take_turns({name: partial(next, seconds) for name, seconds in rows.items()}, rounds, progress=title)
+        turns = {name: partial(next, seconds) for name, seconds in rows.items()}
+        found = take_turns(turns, rounds, warm_up=warm_up, progress=title)
     finally:
         for seconds in rows.values():
             seconds.close()

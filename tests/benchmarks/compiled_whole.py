@@ -5,8 +5,8 @@
     PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions int8 --steps 4 --peer-python PYTHON
 
 512x512, random weights, DDIM: 20 steps with guidance, or 4 without, as of LCM. Each precision and setting has a process
-of its own that waits for its turn, and so has FastSD CPU's way with --peer-python (``openvino_peer.py --image``). A
-round that warms up does not count. Prints seconds of an image (median, lowest, highest), how many times as fast as the
+of its own that waits for its turn, and so has FastSD CPU's way with --peer-python (``openvino_peer.py --image``).
+Prints seconds of an image (median, lowest, highest), how many times as fast as the
 first line, and seconds of the first image, which compiles and compares with Paddle; each process says what its decoder
 took, and its own memory (RssAnon). Appends to compiled_whole.jsonl.
 """
@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--vnni", action="store_true", help="as on a processor with AVX-512 VNNI, without bfloat16")
     parser.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER")
     args = parser.parse_args(argv)
+    if args.vnni:
+        be_without_bfloat16()  # the processes, too
     require_precisions(parser, args.precisions)
     if args.peer_python is not None and args.steps != 4:
         parser.error("--peer-python draws in 4 steps; add --steps 4")
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for precision in args.precisions:
             rows[f"{precision}, openvino"] = iterate_peer(args.peer_python, {**options, "precision": precision})
     title = f"{args.size}x{args.size}, {args.steps} steps"
-    for name, seconds in measure_in_turns(rows, args.images, title).items():
+    for name, seconds in measure_in_turns(rows, args.images, title, warm_up=False).items():
         with (args.output / "compiled_whole.jsonl").open("a") as file:
             row = {"size": args.size, "steps": args.steps, "vnni": args.vnni, "row": name, "seconds": seconds}
             file.write(json.dumps(row) + "\n")
