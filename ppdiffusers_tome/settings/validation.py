@@ -33,8 +33,8 @@ def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) ->
     for other, name, reason in unused:
         if values[name] != defaults[name]:
             raise ToMeValueError(
-                f"{name}={values[name]!r} has no effect with {other}={values[other]!r}, as {reason}; leave "
-                f"{name}={defaults[name]!r}, or change {other}"
+                f"{name}={values[name]!r} has no effect with {other}={values[other]!r}, as {reason}; omit it, or "
+                f"change {other}"
             )
     values["ratio"] = _check_ratio(values["ratio"], values)
     return values

@@ -62,7 +62,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(reuse_steps=0), ToMeValueError, r"reuse_steps=0 must be a whole number of .*, 1 \(no reuse\) or more"),
     (dict(cache=1), ToMeValueError, "cache=1 must be the fraction of steps to skip, 0 <= cache < 1"),
     (dict(cache="half"), ToMeTypeError, "cache='half' must be the fraction of steps to skip, .*; got str"),
-    (dict(seed=3, use_rand=False), ToMeValueError, r"seed=3 has no effect with use_rand=False, .*; leave seed=0, or"),
+    (dict(seed=3, use_rand=False), ToMeValueError, r"seed=3 has no effect with use_rand=False, .*; omit it, or change"),
     (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),
     (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"ratio=ToMeC.* and config=ToMeC.* both hold all"),
 ]  # fmt: skip
