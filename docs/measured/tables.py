@@ -1,4 +1,4 @@
-"""Write the tables of docs/en/results/fidelity.md as CSV.
+"""Write the tables of docs/measured/fidelity/README.md as CSV.
 
     python docs/measured/tables.py docs/measured/fidelity
 

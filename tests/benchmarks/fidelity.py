@@ -1,4 +1,4 @@
-"""Evaluate suites of configurations for docs/en/results/fidelity.md, with the seconds inside the blocks.
+"""Evaluate suites of configurations for docs/measured/fidelity/README.md, with the seconds inside the blocks.
 
     PYTHONPATH=tests python -m benchmarks.fidelity --suite docs/measured/suites/fidelity.jsonl --output outputs
 

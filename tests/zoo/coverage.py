@@ -14,7 +14,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -39,9 +39,16 @@ NEWEST = "0.30"
 _WHEEL, _SOURCE = TESTED[-2:]
 _PAGE = f"""# Coverage
 
-Every pipeline that ppdiffusers {_WHEEL} exports, read from tiny models of its classes.
+Of the {{number}} pipelines that ppdiffusers {_WHEEL} exports, tokens merge in {{merging}}, as tiny models of their
+classes show. Newer versions add {{newer}}.
+
+## Where nothing merges
+
+{{refused}}
+## Where tokens merge
+
 The level is how many times smaller than the latent the finest grid of tokens is, where merging takes place by default.
-Numbers in brackets are notes at the end.
+Numbers in brackets are [notes](#notes).
 
 {{wheel}}
 ## What {_SOURCE} adds
@@ -58,11 +65,8 @@ PaddleMIX 0.30's ppdiffusers calls itself {_SOURCE}, too:
 
 {{notes}}"""
 
-# Pipelines that ppdiffusers 0.29 itself cannot run, and how that shows.
-_BROKEN = {
-    "StableDiffusionPix2PixZeroPipeline": "ppdiffusers 0.29 itself cannot run it (SGD() got multiple values for "
-    "argument 'learning_rate')",
-}
+# SGD() gets two values for its learning rate.
+_BROKEN = {"StableDiffusionPix2PixZeroPipeline": "ppdiffusers 0.29 itself cannot run it"}
 # What a pipeline's denoiser is where its signature does not tell, or tells the class that it is made from.
 _DENOISERS = {
     "AnimateDiffPipeline": {"unet": "UNetMotionModel"},
@@ -128,8 +132,8 @@ def _cover_pipeline(name: str, package: ModuleType) -> tuple[bool, str]:
         return False, other or _BROKEN[name]
     try:
         cls = _import_pipeline(name, package)
-    except Exception as error:  # whatever ppdiffusers' import ran into
-        return False, f"ppdiffusers cannot import it with Paddle {paddle.__version__}: {_cause(error)}"
+    except Exception:  # whatever ppdiffusers' import ran into
+        return False, f"ppdiffusers cannot import it with Paddle {paddle.__version__}"
     found = [(f"{part} ({model})", *_cover_denoiser(name, model)) for part, model in _denoisers(name, cls)]
     if any(merges for _, merges, _ in found):
         return True, "; ".join(f"{part}: {'' if merges else 'no, '}{where}" for part, merges, where in found)
@@ -146,13 +150,6 @@ def list_specimens(name: str) -> list[Specimen | None]:
     import ppdiffusers.pipelines as package
 
     return [_specimen(name, model) for _, model in _denoisers(name, _import_pipeline(name, package))]
-
-
-def _cause(error: BaseException) -> str:
-    """Return the first of chained errors in one line, without paths."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split()).replace(f" ({getattr(error, 'path', None)})", "")
 
 
 def _denoisers(name: str, cls: type) -> Iterator[tuple[str, str]]:
@@ -214,29 +211,41 @@ def _list_blocks(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str |
 def format_page() -> str:
     """Format the documentation's page on coverage."""
     pipelines, notes = read_coverage(), list[str]()
+    exported = [each for each in pipelines if not each.since]
+    merging = [each for each in exported if each.merges]
     tables = {
-        "wheel": _format_groups((each for each in pipelines if not each.since), notes),
-        "source": _format_groups((each for each in pipelines if each.since not in ("", NEWEST)), notes),
-        "newest": _format_groups((each for each in pipelines if each.since == NEWEST), notes),
+        "refused": _format_groups([each for each in exported if not each.merges], notes),
+        "wheel": _format_groups(merging, notes),
+        "source": _format_groups([each for each in pipelines if each.since not in ("", NEWEST)], notes),
+        "newest": _format_groups([each for each in pipelines if each.since == NEWEST], notes),
     }
-    return _PAGE.format(**tables, notes="".join(f"{number}. {note}\n" for number, note in enumerate(notes, 1)))
+    counts = {"number": len(exported), "merging": len(merging), "newer": len(pipelines) - len(exported)}
+    numbered = "".join(f"{number}. {note}\n" for number, note in enumerate(notes, 1))
+    return _PAGE.format(**counts, **tables, notes=numbered)
 
 
-def _format_groups(pipelines: Iterable[PipelineCoverage], notes: list[str]) -> str:
+def _format_groups(pipelines: Sequence[PipelineCoverage], notes: list[str]) -> str:
     """Format a table with similar pipelines in one row; add new notes.
 
     Those that merge come first.
     """
     names: dict[str, list[str]] = {}
+    some_merge = any(each.merges for each in pipelines)
     for each in sorted(pipelines, key=lambda each: not each.merges):
-        where = _shorten(each.where, notes) if each.merges else f"nothing merges: {each.where}"
+        refusal = f"nothing merges: {each.where}" if some_merge else each.where
+        where = _shorten(each.where, notes) if each.merges else refusal
         names.setdefault(where, []).append(each.name)
-    rows = [(where, ", ".join(group)) for where, group in names.items()]
-    return Table(("where", "pipelines"), rows, left=2).markdown()
+    rows = [(where, _join(group)) for where, group in names.items()]
+    return Table(("where" if some_merge else "why", "pipelines"), rows, left=2).markdown()
+
+
+def _join(names: list[str]) -> str:
+    """Join names, those of exported programs as one."""
+    return f"PaddleInfer*, {len(names)} pipelines" if names[0].startswith("PaddleInfer") else ", ".join(names)
 
 
 def _shorten(where: str, notes: list[str]) -> str:
-    """Return the denoisers and their levels: ``unet, level 2 [1]; prior: no``."""
+    """Return the denoisers and their levels: ``unet, level 2 [1]; prior does not merge``."""
     parts = []
     for denoiser in re.split(r"; (?=\w+ \(\w+\): )", where):
         found = re.fullmatch(r"(\w+) \(\w+\): (?:(no), .*|.*, finest level (\d)(?:; (.*))?)", denoiser)
@@ -245,7 +254,7 @@ def _shorten(where: str, notes: list[str]) -> str:
         if note and note not in notes:
             notes.append(note)
         number = f" [{notes.index(note) + 1}]" if note else ""
-        parts.append(f"{part}: no" if refused else f"{part}, level {level}{number}")
+        parts.append(f"{part} does not merge" if refused else f"{part}, level {level}{number}")
     return "; ".join(parts)
 
 
