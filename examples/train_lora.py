@@ -5,22 +5,18 @@
 
 It trains the same LoRA three times, with the same crops, noise and timesteps: unmerged, merged in the first part of the
 steps (--merged-part), and merged throughout. The held-out loss is always that of the unmerged model. OUTPUT gets
-results.json, written at every evaluation, and a LoRA of each training for load_lora_weights.
+results.json, written at every evaluation, and a LoRA of each training for load_lora_weights. Not run yet, as neither
+was at hand: Stable Diffusion's weights, a GPU.
 """
 
 import argparse
 import json
 import statistics
 import time
-import zlib  # noqa: F401  (before Paddle 2.6, whose own zlib would break Python's)
 from pathlib import Path
 
 import numpy as np
-import paddle
 from PIL import Image
-from ppdiffusers import DDPMScheduler, StableDiffusionPipeline
-from ppdiffusers.models.attention_processor import Attention
-from ppdiffusers.models.lora import LoRALinearLayer
 from skimage import data
 
 import ppdiffusers_tome
@@ -33,125 +29,20 @@ MEASURES = ("seconds", "processor_seconds", "peak_bytes")  # medians per step; o
 HELD_OUT_CROPS, HELD_OUT_TIMESTEPS = 2, (125, 375, 625, 875)
 
 
-def parse_arguments(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(SMALL_MODEL), help="default: the small model of photographs")
-    parser.add_argument("--images", type=Path, help="folder of images (default: four photographs of scikit-image)")
-    parser.add_argument("--prompt", help="of all images (default: 'a photo of' and the file's name)")
-    parser.add_argument("--config", default="balanced", help="a preset or a JSON file of settings (default: balanced)")
-    parser.add_argument("--merged-part", type=float, default=0.8, help="of the second training's steps (default: 0.8)")
-    parser.add_argument("--steps", type=int, default=60, help="of each training (default: 60)")
-    parser.add_argument("--batch", type=int, default=1, help="default: 1")
-    parser.add_argument("--crops", type=int, default=6, help="of each image to train on (default: 6)")
-    parser.add_argument("--size", type=int, help="of a crop in pixels (default: the model's)")
-    parser.add_argument("--rank", type=int, default=8, help="of the LoRA (default: 8)")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="default: 0.001")
-    parser.add_argument("--evaluations", type=int, default=2, help="of the held-out loss (default: 2)")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--output", type=Path, default=Path("outputs/lora"), help="default: outputs/lora")
-    args = parser.parse_args(argv)
-    if args.steps < 2:
-        parser.error("--steps must be 2 or more, as the first step is not timed")
-    if not 0 <= args.merged_part <= 1:
-        parser.error(f"--merged-part {args.merged_part} must be from 0 to 1")
-    for name in ("batch", "crops", "rank", "evaluations"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} {getattr(args, name)} must be 1 or more")
-    if args.size is not None and (args.size < 8 or args.size % 8):
-        parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as 256")
-    if args.images and not args.images.is_dir():
-        parser.error(f"--images {args.images} is no folder")
-    suffixes = Image.registered_extensions()
-    paths = sorted(args.images.iterdir()) if args.images else []
-    args.photographs = []
-    for path in paths:
-        try:
-            if path.suffix.lower() in suffixes:
-                args.photographs.append((path.stem, read_image(path)))
-        except ValueError as error:
-            parser.error(f"{error}, or remove it from --images")
-    if args.images and not args.photographs:
-        parser.error(f"--images {args.images} holds no image")
-    return args
-
-
-def cut_crops(image, count, rng, *, held_out):
-    """Cut square crops from an image's first half, or held-out crops from its second."""
-    longer = image.size.index(max(image.size))
-    half = image.size[longer] // 2
-    side = min(half, *image.size)
-    for _ in range(count):
-        ends = [half if axis == longer else length for axis, length in enumerate(image.size)]
-        corner = [int(rng.integers(0, end - side + 1)) for end in ends]
-        corner[longer] += half * held_out
-        yield image.crop((*corner, corner[0] + side, corner[1] + side))
-
-
-@paddle.no_grad()
-def encode(pipe, crops_and_prompts, size):
-    """Return latents and text embeddings, which training does not change."""
-    latents, texts, longest = [], [], pipe.tokenizer.model_max_length
-    for crop, prompt in crops_and_prompts:
-        pixels = np.asarray(crop.resize((size, size), Image.Resampling.LANCZOS), np.float32).transpose(2, 0, 1)
-        mean = pipe.vae.encode(paddle.to_tensor(pixels[None] / 127.5 - 1)).latent_dist.mean
-        latents.append(mean * pipe.vae.config.scaling_factor)
-        tokens = pipe.tokenizer(prompt, padding="max_length", max_length=longest, truncation=True, return_tensors="pd")
-        texts.append(pipe.text_encoder(tokens.input_ids)[0])
-    return paddle.concat(latents), paddle.concat(texts)
-
-
-def find_linears(unet):
-    """Return the linear layers of all attention, by name."""
-    attentions = {name: layer for name, layer in unet.named_sublayers() if isinstance(layer, Attention)}
-    linears = {f"{name}.{part}": getattr(layer, part) for name, layer in attentions.items()
-               for part in ("to_q", "to_k", "to_v")}  # fmt: skip
-    return linears | {f"{name}.to_out.0": layer.to_out[0] for name, layer in attentions.items()}
-
-
-class Training:
-    """A LoRA with its optimizer, and merging in the first part of the steps."""
-
-    def __init__(self, linears, merged_part, args):
-        paddle.seed(args.seed)  # equal initial weights in all trainings
-        self.linears, self.merged_part = linears, merged_part
-        self.layers = {name: LoRALinearLayer(linear.in_features, linear.out_features, args.rank)
-                       for name, linear in linears.items()}  # fmt: skip
-        parameters = [parameter for layer in self.layers.values() for parameter in layer.parameters()]
-        self.optimizer = paddle.optimizer.AdamW(args.learning_rate, parameters=parameters)
-        self.losses = {}  # on held-out crops, by step
-
-    def activate(self):
-        for name, linear in self.linears.items():
-            linear.set_lora_layer(self.layers[name])
-
-    def save(self, folder):
-        weights = {f"{name}.lora.{part}": weight for name, layer in self.layers.items()
-                   for part, weight in layer.state_dict().items()}  # fmt: skip
-        StableDiffusionPipeline.save_lora_weights(str(folder), unet_lora_layers=weights, to_diffusers=False)
-
-
-def compute_loss(unet, scheduler, latents, texts, noise, timesteps):
-    """Return the mean squared error of the model's prediction, of noise or velocity."""
-    is_velocity = scheduler.config.prediction_type == "v_prediction"
-    target = scheduler.get_velocity(latents, noise, timesteps) if is_velocity else noise
-    predicted = unet(scheduler.add_noise(latents, noise, timesteps), timesteps, texts).sample
-    return ((predicted - target) ** 2).mean()
-
-
-def main(argv=None):
-    args = parse_arguments(argv)
+def train(args, photographs):
+    """Train the same LoRA unmerged, partly merged and merged, in turns."""
     ppdiffusers_tome.prepare_cpu()
     pipe = StableDiffusionPipeline.from_pretrained(args.model)
     unet, scheduler = pipe.unet, DDPMScheduler.from_config(pipe.scheduler.config)
     for parameter in unet.parameters():
         parameter.stop_gradient = True  # only the LoRA learns
     size = args.size or unet.config.sample_size * 2 ** (len(pipe.vae.config.block_out_channels) - 1)
-    images = args.photographs or [(name, Image.fromarray(getattr(data, name)()).convert("RGB")) for name in PHOTOGRAPHS]
     rng, encoded = np.random.default_rng(args.seed), {}
     for held_out, count in ((False, args.crops), (True, HELD_OUT_CROPS)):
-        rows = [(crop, args.prompt or f"a photo of {name}") for name, image in images
+        rows = [(crop, args.prompt or f"a photo of {name}") for name, image in photographs
                 for crop in cut_crops(image, count, rng, held_out=held_out)]  # fmt: skip
-        encoded[held_out] = encode(pipe, rows, size)
+        with paddle.no_grad():
+            encoded[held_out] = encode(pipe, rows, size)
     num_train, num_held_out = len(encoded[False][0]), len(encoded[True][0])
 
     def make_batch(rng, crops, timesteps, *, held_out):
@@ -160,14 +51,14 @@ def main(argv=None):
         noise = paddle.to_tensor(rng.standard_normal(latents.shape, np.float32))
         return latents, texts, noise, paddle.to_tensor(timesteps)
 
-    @paddle.no_grad()
     def evaluate():
         """Return the unmerged losses on held-out crops, always with the same noise."""
         ppdiffusers_tome.remove_tome(unet)
         rng = np.random.default_rng(0)
         batches = [make_batch(rng, [crop], [timestep], held_out=True)
                    for timestep in HELD_OUT_TIMESTEPS for crop in range(num_held_out)]  # fmt: skip
-        return [float(compute_loss(unet, scheduler, *batch)) for batch in batches]
+        with paddle.no_grad():
+            return [float(compute_loss(unet, scheduler, *batch)) for batch in batches]
 
     parts = {"whole": 0.0, "merged, then whole": args.merged_part, "merged": 1.0}
     trainings = {name: Training(find_linears(unet), part, args) for name, part in parts.items()}
@@ -219,5 +110,110 @@ def write_results(args, before, trainings, measured):
     (args.output / "results.json").write_text(json.dumps(results, indent=1))
 
 
+def cut_crops(image, count, rng, *, held_out):
+    """Cut square crops from an image's first half, or held-out crops from its second."""
+    longer = image.size.index(max(image.size))
+    half = image.size[longer] // 2
+    side = min(half, *image.size)
+    for _ in range(count):
+        ends = [half if axis == longer else length for axis, length in enumerate(image.size)]
+        corner = [int(rng.integers(0, end - side + 1)) for end in ends]
+        corner[longer] += half * held_out
+        yield image.crop((*corner, corner[0] + side, corner[1] + side))
+
+
+def encode(pipe, crops_and_prompts, size):
+    """Return latents and text embeddings, which training does not change."""
+    latents, texts, longest = [], [], pipe.tokenizer.model_max_length
+    for crop, prompt in crops_and_prompts:
+        pixels = np.asarray(crop.resize((size, size), Image.Resampling.LANCZOS), np.float32).transpose(2, 0, 1)
+        mean = pipe.vae.encode(paddle.to_tensor(pixels[None] / 127.5 - 1)).latent_dist.mean
+        latents.append(mean * pipe.vae.config.scaling_factor)
+        tokens = pipe.tokenizer(prompt, padding="max_length", max_length=longest, truncation=True, return_tensors="pd")
+        texts.append(pipe.text_encoder(tokens.input_ids)[0])
+    return paddle.concat(latents), paddle.concat(texts)
+
+
+def find_linears(unet):
+    """Return the linear layers of all attention, by name."""
+    attentions = {name: layer for name, layer in unet.named_sublayers() if isinstance(layer, Attention)}
+    linears = {f"{name}.{part}": getattr(layer, part) for name, layer in attentions.items()
+               for part in ("to_q", "to_k", "to_v")}  # fmt: skip
+    return linears | {f"{name}.to_out.0": layer.to_out[0] for name, layer in attentions.items()}
+
+
+class Training:
+    """A LoRA with its optimizer, and merging in the first part of the steps."""
+
+    def __init__(self, linears, merged_part, args):
+        paddle.seed(args.seed)  # equal initial weights in all trainings
+        self.linears, self.merged_part = linears, merged_part
+        self.layers = {name: LoRALinearLayer(linear.in_features, linear.out_features, args.rank)
+                       for name, linear in linears.items()}  # fmt: skip
+        parameters = [parameter for layer in self.layers.values() for parameter in layer.parameters()]
+        self.optimizer = paddle.optimizer.AdamW(args.learning_rate, parameters=parameters)
+        self.losses = {}  # on held-out crops, by step
+
+    def activate(self):
+        for name, linear in self.linears.items():
+            linear.set_lora_layer(self.layers[name])
+
+    def save(self, folder):
+        weights = {f"{name}.lora.{part}": weight for name, layer in self.layers.items()
+                   for part, weight in layer.state_dict().items()}  # fmt: skip
+        StableDiffusionPipeline.save_lora_weights(str(folder), unet_lora_layers=weights, to_diffusers=False)
+
+
+def compute_loss(unet, scheduler, latents, texts, noise, timesteps):
+    """Return the mean squared error of the model's prediction, of noise or velocity."""
+    is_velocity = scheduler.config.prediction_type == "v_prediction"
+    target = scheduler.get_velocity(latents, noise, timesteps) if is_velocity else noise
+    predicted = unet(scheduler.add_noise(latents, noise, timesteps), timesteps, texts).sample
+    return ((predicted - target) ** 2).mean()
+
+
+def parse_arguments():
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(SMALL_MODEL), help="default: the small model of photographs")
+    parser.add_argument("--images", type=Path, help="folder of images (default: four photographs of scikit-image)")
+    parser.add_argument("--prompt", help="of all images (default: 'a photo of' and the file's name)")
+    parser.add_argument("--config", default="balanced", help="a preset or a JSON file of settings (default: balanced)")
+    parser.add_argument("--merged-part", type=float, default=0.8, help="of the second training's steps (default: 0.8)")
+    parser.add_argument("--steps", type=int, default=60, help="of each training (default: 60)")
+    parser.add_argument("--batch", type=int, default=1, help="default: 1")
+    parser.add_argument("--crops", type=int, default=6, help="of each image to train on (default: 6)")
+    parser.add_argument("--size", type=int, help="of a crop in pixels (default: the model's)")
+    parser.add_argument("--rank", type=int, default=8, help="of the LoRA (default: 8)")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="default: 0.001")
+    parser.add_argument("--evaluations", type=int, default=2, help="of the held-out loss (default: 2)")
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--output", type=Path, default=Path("outputs/lora"), help="default: outputs/lora")
+    args = parser.parse_args()
+    if args.steps < 2 or min(args.batch, args.crops, args.rank, args.evaluations) < 1:
+        parser.error("--steps must be 2 or more; --batch, --crops, --rank and --evaluations 1 or more")
+    if not 0 <= args.merged_part <= 1 or (args.size or 8) < 8 or (args.size or 8) % 8:
+        parser.error("--merged-part must be from 0 to 1, and --size a multiple of 8")
+    return args
+
+
+def read_photographs(folder):
+    """Return the images of a folder with their names; without one, photographs of scikit-image."""
+    if folder is None:
+        return [(name, Image.fromarray(getattr(data, name)()).convert("RGB")) for name in PHOTOGRAPHS]
+    files = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in Image.registered_extensions()]
+    if not files:
+        raise SystemExit(f"--images {folder} holds no image")
+    return [(path.stem, read_image(path)) for path in files]
+
+
 if __name__ == "__main__":
-    main()
+    given = parse_arguments()
+    images = read_photographs(given.images)
+
+    import paddle  # these take seconds, so arguments and images are checked before
+    from ppdiffusers import DDPMScheduler, StableDiffusionPipeline
+    from ppdiffusers.models.attention_processor import Attention
+    from ppdiffusers.models.lora import LoRALinearLayer
+
+    train(given, images)

@@ -21,7 +21,7 @@ HELP = "Serve a page for the browser: the same image without and with token merg
 EXAMPLES = """It prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
 
   python examples/play --language zh
-  python examples/play --model runwayml/stable-diffusion-v1-5 --controlnet lllyasviel/sd-controlnet-canny
+  python examples/play --model runwayml/stable-diffusion-v1-5 --scheduler ddim
   python examples/play --config outputs/tome.json
 """
 HOST, PORT = "127.0.0.1", 7860
