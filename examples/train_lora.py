@@ -201,6 +201,8 @@ def read_photographs(folder):
     """Return the images of a folder with their names; without one, photographs of scikit-image."""
     if folder is None:
         return [(name, Image.fromarray(getattr(data, name)()).convert("RGB")) for name in PHOTOGRAPHS]
+    if not folder.is_dir():
+        raise SystemExit(f"--images {folder} is no folder")
     files = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in Image.registered_extensions()]
     if not files:
         raise SystemExit(f"--images {folder} holds no image")

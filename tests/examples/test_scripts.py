@@ -49,6 +49,7 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
         ("controlnet_canny", ["--image", "nosuch.png"], "nosuch.png cannot be read as an image (No such file"),
         ("controlnet_canny", ["--image", "chunk.png"], "chunk.png cannot be read as an image (broken PNG file"),
         ("train_lora", ["--images", "photos"], "half.png cannot be read as an image ("),
+        ("train_lora", ["--images", "nosuch"], "--images nosuch is no folder"),
         ("train_lora", ["--images", "empty"], "--images empty holds no image"),
         ("train_lora", ["--merged-part", "1.5"], "--merged-part must be from 0 to 1"),
         ("train_lora", ["--evaluations", "0"], "--evaluations 1 or more"),
