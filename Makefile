@@ -49,6 +49,7 @@ demo: $(VENV)/ready
 	@echo "2 of 2, ControlNet: unmerged beside balanced, about a minute ..."
 	@$(COMPARE)/demo/controlnet $(COMPILE) $(MOTORCYCLE)
 	@echo "open outputs/demo/text-to-image/compare.png and outputs/demo/controlnet/compare.png"
+	@echo "next: source $(BIN)/activate, then python examples/play $(COMPILE)"
 
 # More prompts and settings, and the unmerged model with as many steps as the cache computes.
 demo-all: $(VENV)/ready
@@ -101,7 +102,9 @@ $(VENV)/ready: requirements.txt setup.py
 	$(PYTHON) -m venv $(VENV)
 	sed 's/^paddlepaddle==[^ ]*/paddlepaddle==$(PADDLE)/' requirements.txt > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@# Without compat, beside a clone named as the package, its folder would be imported in the package's place.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat \
+		--editable .
 	@# opencv-python needs the system's libGL; where that is missing, the headless build of the same version serves.
 	@$(BIN)/python -c 'import cv2' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-deps --force-reinstall opencv-python-headless==4.10.0.84

@@ -16,12 +16,12 @@ from ppdiffusers_tome.tools.images import read_image
 FOLDER = Path(__file__).parent
 
 
-def draw(args):
+def draw(args, photo):
     """Draw an image along the edges of a photo, and save it."""
-    photo = fit_image(read_image(args.image), args.size, args.size)  # a square crop of its middle
+    photo = fit_image(photo, args.size, args.size)  # a square crop of its middle
     edges = detect_edges(photo, low=100, high=200)  # white on black
 
-    import paddle  # takes seconds, so arguments and the photo are checked before
+    import paddle  # takes seconds, so arguments are checked before
     from ppdiffusers import ControlNetModel, DDIMScheduler, StableDiffusionControlNetPipeline
 
     if args.offline:
@@ -63,5 +63,9 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if given.size < 8 or given.size % 8 or given.steps < 1 or given.output.suffix not in (".png", ".jpg"):
         parser.error("--size must be a multiple of 8, --steps 1 or more, and --output a .png or .jpg file")
+    try:
+        photo = read_image(given.image)
+    except ppdiffusers_tome.ToMeValueError as error:
+        parser.error(f"--image {error}")
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    draw(given)
+    draw(given, photo)

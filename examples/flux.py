@@ -16,10 +16,11 @@ import ppdiffusers_tome  # noqa: F401  (gives every pipeline apply_tome)
 def draw(args):
     """Draw an image and save it."""
     import paddle  # takes seconds, so arguments are checked before
-    from ppdiffusers import FluxPipeline
 
     if not paddle.get_device().startswith("gpu"):
         raise SystemExit("FLUX's attention in ppdiffusers has no CPU kernel; run this on a GPU")
+    from ppdiffusers import FluxPipeline
+
     pipe = FluxPipeline.from_pretrained(args.model, paddle_dtype=paddle.bfloat16)
     pipe.apply_tome(ratio=0, cache=0.2)  # from 9 steps on; for less memory ratio=0.5 merges image tokens, never text
     paddle.seed(0)

@@ -16,11 +16,12 @@ import ppdiffusers_tome  # noqa: F401  (gives every pipeline apply_tome)
 def make_video(args):
     """Make a video and save it."""
     import paddle  # takes seconds, so arguments are checked before
-    from ppdiffusers import WanPipeline
-    from ppdiffusers.utils import export_to_video
 
     if not paddle.get_device().startswith("gpu"):
         raise SystemExit("a video of this size takes days on a CPU; run this on a GPU")
+    from ppdiffusers import WanPipeline
+    from ppdiffusers.utils import export_to_video
+
     pipe = WanPipeline.from_pretrained(args.model, paddle_dtype=paddle.bfloat16)
     if args.merge_frames:
         pipe.apply_tome(ratio=0.5, tile=16, st=args.merge_frames)  # tiles make the matching cheap

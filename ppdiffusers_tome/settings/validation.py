@@ -82,7 +82,9 @@ def _check_fraction(name: str, ratio: Any, settings: Mapping[str, Any]) -> float
         return float(ratio)
     highest = f"{'at most' if may_reach_limit else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # rounded down
     shape = "x".join(map(str, stride if settings["st"] > 1 else stride[:2]))
-    remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
+    remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio"
+    if 0 < ratio < 1:
+        remedy += " or enlarge the stride"
     raise ToMeValueError(
         f"{name}={shorten_repr(ratio)} must be at least 0 and {highest} for a {shape} stride; {remedy}"
     )

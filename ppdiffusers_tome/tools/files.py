@@ -16,7 +16,7 @@ def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
         UserError: the folder cannot be written, or it holds something that must not be replaced.
     """
     if folder.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".gif") and not folder.exists():
-        raise UserError(f"--output {folder} is a folder, and ends like an image; give one such as outputs")
+        raise UserError(f"--output {folder} ends like an image, and is to be a folder; give one such as outputs")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

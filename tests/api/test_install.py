@@ -1,7 +1,10 @@
 """Importing the package gives ppdiffusers' classes their methods; uninstalling gives the port back."""
 
 import inspect
+import os
 import pydoc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,15 @@ EXPECTED = {
     "Layer": OURS, "ModelMixin": WITH_TOME, "DiffusionPipeline": WITH_TOME,
     "StableDiffusionPipeline": WITH_TOME, "UNet2DConditionModel": WITH_TOME,
 }  # fmt: skip
+
+
+def test_a_script_beside_a_clone_gets_the_package_and_not_the_clones_folder(tmp_path: Path) -> None:
+    """As README clones it: a folder of the package's name, without ``__init__.py``."""
+    (tmp_path / "ppdiffusers_tome").mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    code = "import ppdiffusers_tome; print(ppdiffusers_tome.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert Path(done.stdout.strip()).name == "__init__.py"
 
 
 def test_import_alone_lists_the_public_names_and_imports_neither_paddle_nor_ppdiffusers() -> None:

@@ -68,7 +68,7 @@ def make_scheduler(name: str, config: Any) -> Any:
 
 def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]) -> Any:
     """Load a pipeline in evaluation mode, in one of ``DTYPES``."""
-    log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
+    log(f"loading {' and '.join(source.label for source in (model, controlnet) if source)} ...")
     class_name = _read_class_name(model, guided=controlnet is not None)
     if controlnet is None:
         return _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
