@@ -1,4 +1,4 @@
-"""Measure a call of a compiled UNet in each precision, in turns, beside OpenVINO from PyTorch.
+"""Measure calls of a compiled UNet in turns, beside OpenVINO from PyTorch.
 
     PYTHONPATH=tests python -m benchmarks.compiled_turns --precisions float32 bfloat16 int8
     PYTHONPATH=tests python -m benchmarks.compiled_turns --sizes 768 --peer-python venv-with-openvino/bin/python

@@ -142,7 +142,7 @@ def to_json(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def estimate_table(device: str) -> Table:
-    """Return the speed-ups that were not measured, by family and size, the mildest preset first."""
+    """Return the speed-ups that were not measured, the mildest preset first."""
     names = presets_by_strength()
     table = Table(["model", *(f"{size}x{size}" for size in SIZES)])
     rows = {(row["family"], row["pixels"], row["device"]): row for row in json.loads(FILE.read_text("utf-8"))}
