@@ -40,7 +40,7 @@ _WHEEL, _SOURCE = TESTED[-2:]
 _PAGE = f"""# Coverage
 
 Of the {{number}} pipelines that ppdiffusers {_WHEEL} exports, tokens merge in {{merging}}, as tiny models of their
-classes show. Newer versions add {{newer}}.
+classes show. Newer versions add {{newer}}; tokens merge in {{merging_newer}} of these.
 
 ## Where nothing merges
 
@@ -219,7 +219,8 @@ def format_page() -> str:
         "source": _format_groups([each for each in pipelines if each.since not in ("", NEWEST)], notes),
         "newest": _format_groups([each for each in pipelines if each.since == NEWEST], notes),
     }
-    counts = {"number": len(exported), "merging": len(merging), "newer": len(pipelines) - len(exported)}
+    counts = {"number": len(exported), "merging": len(merging), "newer": len(pipelines) - len(exported),
+              "merging_newer": sum(each.merges for each in pipelines if each.since)}
     numbered = "".join(f"{number}. {note}\n" for number, note in enumerate(notes, 1))
     return _PAGE.format(**counts, **tables, notes=numbered)
 
