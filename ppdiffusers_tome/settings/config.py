@@ -141,12 +141,11 @@ class ToMeConfig:
 
     @property
     def summary(self) -> str:
-        """The ratio and all other changed settings: ``ratio 0.7, tile 16``."""
+        """The ratio and all other changed settings, after the preset's name: ``ratio 0.7, tile 16``."""
         defaults = ToMeConfig().to_dict()
         changes = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != defaults[name]}
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
-        preset = next((name for name in PRESETS if ToMeConfig.preset(name) == self), None)
-        return text if preset is None else f"preset {preset} ({text})"
+        return text if self.preset_name is None else f"preset {self.preset_name} ({text})"
 
     @property
     def preset_name(self) -> str | None:
