@@ -42,7 +42,7 @@ def draw(args):
     settings = dict(height=args.size, width=args.size, num_inference_steps=args.steps, guidance_scale=guidance_scale)
     pipe(prompt, **settings).images[0].save(args.output)
     print(f"{args.output}: {pipe.tome}")
-    pipe.remove_tome()  # the pipeline is exactly as before
+    pipe.remove_tome()  # unmerged again
 
 
 if __name__ == "__main__":
