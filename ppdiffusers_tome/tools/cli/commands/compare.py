@@ -18,7 +18,7 @@ to the results.
 
   ppdiffusers-tome compare --steps 5 --prompt "a photo of a motorcycle"
   ppdiffusers-tome compare --ratios 0.5 --configs quality balanced --fewer-steps 8 6
-  ppdiffusers-tome compare --model runwayml/stable-diffusion-v1-5 --prompts prompts.txt --seeds 0 1 --ratios 0.3 0.5
+  ppdiffusers-tome compare --model runwayml/stable-diffusion-v1-5 --scheduler ddim --prompts prompts.txt --ratios 0.5
 """
 
 

@@ -30,7 +30,7 @@ EXAMPLES = """Stopped at any moment, the same command generates what is missing.
 share the images among them.
 
   ppdiffusers-tome generate --prompt "a photo of a cat" --image photo.png
-  ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --dtype float16 --xformers --prompt "a black cat"
+  ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --scheduler ddim --dtype float16 --prompt "a cat"
   ppdiffusers-tome generate --prompts prompts.txt --output outputs/many
   python -m paddle.distributed.launch --nproc_per_node 2 ppdiffusers-tome generate --prompts prompts.txt
 """
