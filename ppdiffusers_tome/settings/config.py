@@ -141,11 +141,12 @@ class ToMeConfig:
 
     @property
     def summary(self) -> str:
-        """The ratio and all other changed settings, after the preset's name: ``ratio 0.7, tile 16``."""
+        """The preset's name, if any, the ratio and all changed settings."""
         defaults = ToMeConfig().to_dict()
         changes = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != defaults[name]}
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
-        return text if self.preset_name is None else f"preset {self.preset_name} ({text})"
+        preset = self.preset_name
+        return text if preset is None else f"preset {preset} ({text})"
 
     @property
     def preset_name(self) -> str | None:

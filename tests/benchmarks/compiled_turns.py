@@ -18,6 +18,7 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from benchmarks import pages
 from benchmarks.compiled_unet import add_precisions, be_without_bfloat16, iterate_peer, require_precisions
@@ -47,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.vnni:
         be_without_bfloat16()  # the processes, too
     require_precisions(parser, args.precisions)
-    args.output.mkdir(parents=True, exist_ok=True)
     for size in args.sizes:
         rows = {
             f"{precision}, {name}": pages.iterate_in_child(iterate_calls, args, size, precision, name)
@@ -57,10 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             for precision, name in product(args.precisions, PEERS):
                 options = {"model": args.model, "sizes": size, "precision": precision, "batch": args.batch}
                 rows[f"{precision}, {name}"] = iterate_peer(args.peer_python, {**options, "variants": name})
-        for name, seconds in measure_in_turns(rows, args.rounds, f"{size}x{size}, batch {args.batch}").items():
-            with (args.output / "compiled_turns.jsonl").open("a") as file:
-                row = {"size": size, "batch": args.batch, "vnni": args.vnni, "row": name, "seconds": seconds}
-                file.write(json.dumps(row) + "\n")
+        found = measure_in_turns(rows, args.rounds, f"{size}x{size}, batch {args.batch}")
+        append_results(args.output / "compiled_turns.jsonl", found, size=size, batch=args.batch, vnni=args.vnni)
 
 
 def measure_in_turns(
@@ -87,6 +85,15 @@ def measure_in_turns(
         spread = Spread.from_values(values).format("{:.2f}".format)
         print(f"{title}, {name}: {spread} s, {ratio:.2f}x, first {first[name]:.0f} s", flush=True)
     return found
+
+
+def append_results(path: Path, found: dict[str, list[float]], **conditions: Any) -> None:
+    """Append a line of JSON for each row and its conditions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.writelines(
+            json.dumps({**conditions, "row": name, "seconds": seconds}) + "\n" for name, seconds in found.items()
+        )
 
 
 def iterate_calls(args: argparse.Namespace, size: int, precision: str, variant: str) -> Seconds:

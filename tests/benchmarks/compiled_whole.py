@@ -6,15 +6,14 @@
 
 512x512, random weights, DDIM: 20 steps with guidance, or 4 without, as of LCM. Each precision and setting has a process
 of its own that waits for its turn, and so has FastSD CPU's way with --peer-python (``openvino_peer.py --image``).
-Prints seconds of an image (median, lowest, highest), how many times as fast as the
-first line, and seconds of the first image, which compiles and compares with Paddle; each process says what its decoder
-took, and its own memory (RssAnon). Appends to compiled_whole.jsonl.
+Prints seconds of an image (median, lowest, highest), how many times as fast as the first line, and seconds of the first
+image, which compiles and compares with Paddle; each process says what its decoder took, and its own memory (RssAnon).
+Appends to compiled_whole.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Sequence
 from itertools import product
@@ -24,7 +23,7 @@ from typing import Any
 from benchmarks import pages
 from benchmarks.call_memory import read_mebibytes
 from benchmarks.compiled_images import use_notes
-from benchmarks.compiled_turns import Seconds, measure_in_turns
+from benchmarks.compiled_turns import Seconds, append_results, measure_in_turns
 from benchmarks.compiled_unet import add_precisions, be_without_bfloat16, iterate_peer, require_precisions
 from benchmarks.results import parse_count, parse_size
 from benchmarks.timing import measure_seconds
@@ -51,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_precisions(parser, args.precisions)
     if args.peer_python is not None and args.steps != 4:
         parser.error("--peer-python draws in 4 steps; add --steps 4")
-    args.output.mkdir(parents=True, exist_ok=True)
     rows = {
         f"{precision}, {setting}": pages.iterate_in_child(iterate_images, args, precision, setting)
         for precision, setting in product(args.precisions, args.settings)
@@ -61,10 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for precision in args.precisions:
             rows[f"{precision}, openvino"] = iterate_peer(args.peer_python, {**options, "precision": precision})
     title = f"{args.size}x{args.size}, {args.steps} steps"
-    for name, seconds in measure_in_turns(rows, args.images, title, warm_up=False).items():
-        with (args.output / "compiled_whole.jsonl").open("a") as file:
-            row = {"size": args.size, "steps": args.steps, "vnni": args.vnni, "row": name, "seconds": seconds}
-            file.write(json.dumps(row) + "\n")
+    found = measure_in_turns(rows, args.images, title, warm_up=False)
+    append_results(args.output / "compiled_whole.jsonl", found, size=args.size, steps=args.steps, vnni=args.vnni)
 
 
 def iterate_images(args: argparse.Namespace, precision: str, setting: str) -> Seconds:
