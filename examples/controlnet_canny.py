@@ -41,10 +41,10 @@ def draw(args, photo):
         pipe.apply_tome("balanced")  # in the UNet and the ControlNet
     if on_gpu:
         pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome
-    elif paddle.__version__ >= "3":
-        ppdiffusers_tome.compile_cpu(pipe)  # OpenVINO computes; the first image waits for the compiling
-    else:
+    elif paddle.__version__.startswith("2"):
         ppdiffusers_tome.prepare_cpu()  # all cores, and what makes a CPU faster
+    else:
+        ppdiffusers_tome.compile_cpu(pipe)  # OpenVINO computes; the first image waits for the compiling
 
     paddle.seed(0)
     image = pipe(args.prompt, edges, num_inference_steps=args.steps, guidance_scale=guidance_scale).images[0]
@@ -62,7 +62,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=20)
     given = parser.parse_args()
     if given.size < 8 or given.size % 8 or given.steps < 1 or given.output.suffix not in (".png", ".jpg"):
-        parser.error("--size must be a multiple of 8, --steps 1 or more, and --output a .png or .jpg file")
+        asked = f"--size {given.size} --steps {given.steps} --output {given.output}"
+        parser.error(f"{asked}: the size must be a multiple of 8, steps 1 or more, and the output a .png or .jpg file")
     try:
         photo = read_image(given.image)
     except ppdiffusers_tome.ToMeValueError as error:

@@ -39,6 +39,7 @@ if __name__ == "__main__":
     parser.add_argument("--guidance", type=float, default=3.5)
     given = parser.parse_args()
     if given.size < 16 or given.size % 16 or given.steps < 1 or given.output.suffix not in (".png", ".jpg"):
-        parser.error("--size must be a multiple of 16, --steps 1 or more, and --output a .png or .jpg file")
+        asked = f"--size {given.size} --steps {given.steps} --output {given.output}"
+        parser.error(f"{asked}: the size must be a multiple of 16, steps 1 or more, and the output a .png or .jpg file")
     given.output.parent.mkdir(parents=True, exist_ok=True)
     draw(given)

@@ -33,10 +33,10 @@ def draw(args):
         pipe.apply_tome("balanced")
     if on_gpu:
         pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome
-    elif paddle.__version__ >= "3":
-        ppdiffusers_tome.compile_cpu(pipe)  # OpenVINO computes; the first image waits for the compiling
-    else:
+    elif paddle.__version__.startswith("2"):
         ppdiffusers_tome.prepare_cpu()  # all cores, and what makes a CPU faster
+    else:
+        ppdiffusers_tome.compile_cpu(pipe)  # OpenVINO computes; the first image waits for the compiling
 
     paddle.seed(0)
     settings = dict(height=args.size, width=args.size, num_inference_steps=args.steps, guidance_scale=guidance_scale)
@@ -53,6 +53,7 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=20)
     given = parser.parse_args()
     if given.size < 8 or given.size % 8 or given.steps < 1 or given.output.suffix not in (".png", ".jpg"):
-        parser.error("--size must be a multiple of 8, --steps 1 or more, and --output a .png or .jpg file")
+        asked = f"--size {given.size} --steps {given.steps} --output {given.output}"
+        parser.error(f"{asked}: the size must be a multiple of 8, steps 1 or more, and the output a .png or .jpg file")
     given.output.parent.mkdir(parents=True, exist_ok=True)
     draw(given)

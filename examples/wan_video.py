@@ -44,9 +44,11 @@ if __name__ == "__main__":
     parser.add_argument("--frames", type=int, default=81, help="a multiple of 4, plus 1")
     parser.add_argument("--merge-frames", type=int, default=0, metavar="N", help="merge over N frames, without a cache")
     given = parser.parse_args()
-    if min(given.height, given.width) < 16 or given.height % 16 or given.width % 16 or given.frames % 4 != 1:
-        parser.error("--height and --width must be multiples of 16, and --frames one of 4 plus 1, such as 81")
-    if given.frames < 1 or given.merge_frames < 0 or given.output.suffix != ".mp4":
-        parser.error("--frames and --merge-frames must be 1 or more, and --output an .mp4 file")
+    if min(given.height, given.width) < 16 or given.height % 16 or given.width % 16:
+        parser.error(f"--height {given.height} --width {given.width} must be multiples of 16")
+    if given.frames < 1 or given.frames % 4 != 1:
+        parser.error(f"--frames {given.frames} must be a multiple of 4 plus 1, such as 81")
+    if given.merge_frames < 0 or given.output.suffix != ".mp4":
+        parser.error(f"--merge-frames {given.merge_frames} must be 1 or more, and --output {given.output} an .mp4 file")
     given.output.parent.mkdir(parents=True, exist_ok=True)
     make_video(given)

@@ -9,9 +9,10 @@ from typing import Any
 
 import paddle
 import pytest
+from PIL import Image
 
 import tiny
-from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhead, results_page, windows
+from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, lora_training, overhead, results_page, windows
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.compare.configurations import REFERENCE, Configuration
@@ -137,3 +138,16 @@ def test_pages_show_what_is_kept(script: object, page: str) -> None:
         assert text == results_page.make_page(results_page.read_machines(docs / "measured"))
     else:
         assert text == gpu_presets.page()
+
+
+@pytest.mark.sweep
+def test_trainings_begin_equal_and_differ_where_they_merge(tmp_path: Path) -> None:
+    """The last step of the second one is whole."""
+    Image.new("RGB", (128, 64)).save(tmp_path / "photo.png")
+    lora_training.main(["--size", "64", "--steps", "2", "--merged-part", "0.5", "--crops", "1",
+                        "--images", str(tmp_path), "--output", str(tmp_path)])  # fmt: skip
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results["step"]) == {"whole", "merged"}
+    assert all(value > 0 for measures in results["step"].values() for value in measures.values())
+    losses = {name: values if name == "before" else values["2"] for name, values in results["losses"].items()}
+    assert len({tuple(values) for values in losses.values()}) == len(losses) == 4

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -45,17 +46,17 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
     # A chunk that ends too early, for which Pillow raises a SyntaxError.
     (tmp_path / "chunk.png").write_bytes(begin[:-4] + (20).to_bytes(4, "big") + data + end)
     for name, arguments, words in (
-        ("stable_diffusion", ["--output", "x.gif"], "and --output a .png or .jpg file"),
+        ("stable_diffusion", ["--output", "x.gif"], "--output x.gif: the size must be"),
         ("controlnet_canny", ["--image", "nosuch.png"], "nosuch.png cannot be read as an image (No such file"),
         ("controlnet_canny", ["--image", "chunk.png"], "chunk.png cannot be read as an image (broken PNG file"),
         ("train_lora", ["--images", "photos"], "half.png cannot be read as an image ("),
         ("train_lora", ["--images", "nosuch"], "--images nosuch is no folder"),
         ("train_lora", ["--images", "empty"], "--images empty holds no image"),
-        ("train_lora", ["--merged-part", "1.5"], "--merged-part must be from 0 to 1"),
-        ("train_lora", ["--evaluations", "0"], "--evaluations 1 or more"),
+        ("train_lora", ["--merged-part", "1.5"], "--merged-part must be from 0 to 1, not 1.5"),
+        ("train_lora", ["--rank", "0"], "--rank must be 1 or more"),
         ("quality/score_images", [".", "--clip", "."], ". holds no results of compare ([Errno 2]"),
-        ("wan_video", ["--frames", "80"], "--frames one of 4 plus 1, such as 81"),
-        ("wan_video", ["--merge-frames", "-1"], "--merge-frames must be 1 or more"),
+        ("wan_video", ["--frames", "80"], "--frames 80 must be a multiple of 4 plus 1"),
+        ("wan_video", ["--merge-frames", "-1"], "--merge-frames -1 must be 1 or more"),
     ):
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         with pytest.raises((SystemExit, ToMeValueError)) as refused:
@@ -69,7 +70,7 @@ def test_arguments_are_refused_before_paddle_loads_and_in_commands_in_one_line(t
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{python_path(tiny.ROOT)}"}
     for line in (
         f"{EXAMPLES}/stable_diffusion.py --size 300", f"{EXAMPLES}/controlnet_canny.py --steps 0",
-        f"{EXAMPLES}/flux.py --size 9", f"{EXAMPLES}/wan_video.py --frames -3", f"{EXAMPLES}/train_lora.py --steps 1",
+        f"{EXAMPLES}/flux.py --size 9", f"{EXAMPLES}/wan_video.py --frames -3", f"{EXAMPLES}/train_lora.py --steps 0",
         "-m ppdiffusers_tome generate --prompt x --ratio 2",
     ):  # fmt: skip
         done = subprocess.run([sys.executable, *line.split()], capture_output=True, text=True, env=environment)
@@ -79,16 +80,11 @@ def test_arguments_are_refused_before_paddle_loads_and_in_commands_in_one_line(t
 
 
 def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):
-    """Three trainings in turns that begin equal; the last step of the second one is whole."""
-    arguments = ["--size", "64", "--steps", "2", "--merged-part", "0.5", "--crops", "1", "--evaluations", "2"]
-    run_example("train_lora", *arguments, "--images", photo.parent, "--output", tmp_path)
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert set(results["step"]) == {"whole", "merged"}
-    assert all(value > 0 for measures in results["step"].values() for value in measures.values())
-    losses = {name: values if name == "before" else values["2"] for name, values in results["losses"].items()}
-    assert len({tuple(values) for values in losses.values()}) == len(losses) == 4
+    arguments = ["--size", "64", "--steps", "2", "--merged-part", "0.5"]
+    printed = run_example("train_lora", *arguments, "--images", photo.parent, "--output", tmp_path)
+    assert re.findall(r"step (\d), (\w+)", printed) == [("1", "unet"), ("2", "unmerged")]
     pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS))
-    pipe.load_lora_weights(str(tmp_path / "merged-then-whole"), from_diffusers=False)
+    pipe.load_lora_weights(str(tmp_path), from_diffusers=False)
     trained = [layer.lora_layer.up.weight for layer in pipe.unet.sublayers() if getattr(layer, "lora_layer", None)]
     assert len(trained) == 80  # 10 blocks, two attentions of four layers
     assert sum(float(weight.abs().max()) > 0 for weight in trained) > 70  # no query matters where there is one token
