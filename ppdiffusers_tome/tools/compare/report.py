@@ -92,14 +92,18 @@ class Report:
         ]
         if self.has_peaks:
             notes.append(f"peak memory: {self.machine['memory']}, the most over the images")
+        return notes + self.warnings
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence where other programs took cores from the images."""
         disturbed = [sample.is_disturbed for row in self.rows for sample in row.samples]
-        if any(disturbed):
-            share = f"{sum(disturbed)} of {format_count(len(disturbed), 'image')}"
-            notes.append(
-                f"the machine was busy while {share} were measured, so seconds and speed-ups mislead; measure again "
-                "with --overwrite when it is idle"
-            )
-        return notes
+        share = f"{sum(disturbed)} of {format_count(len(disturbed), 'image')}"
+        sentence = (
+            f"the machine was busy while {share} were measured, so seconds and speed-ups mislead; measure again with "
+            "--overwrite when it is idle"
+        )
+        return [sentence] if any(disturbed) else []
 
     @property
     def has_peaks(self) -> bool:
@@ -144,5 +148,5 @@ class Report:
                 cells.append(Cell(read_image(case.locate(folder, row.configuration.name)), caption))
             sheet_rows.append((f"{case.prompt}, seed {case.seed}", cells))
         device = self.machine["device"] if self.machine["device"] != "CPU" else self.machine["processor"]
-        heading = Label("Token merging", (self.notes[0], f"{device}, {self.machine['threads']} threads"))
-        return make_sheet(heading, columns, sheet_rows)
+        lines = (self.notes[0], f"{device}, {self.machine['threads']} threads", *self.warnings)
+        return make_sheet(Label("Token merging", lines), columns, sheet_rows)
