@@ -2,7 +2,7 @@
 
     python tests/examples/notebooks.py        # runs the code and writes what it shows into both
 
-What differs from run to run, the seconds in the cell with the tag ``seconds``, is not kept.
+Run it on a quiet machine, as it keeps the seconds, and name that machine in the words above them.
 """
 
 import os
@@ -39,9 +39,7 @@ def run_code(book: NotebookNode, parameters: str = "") -> NotebookNode:
 
 
 def list_outputs(cell: NotebookNode) -> list[NotebookNode]:
-    """List the outputs of a cell that are the same on any machine."""
-    if "seconds" in cell.metadata.get("tags", ()):
-        return []
+    """List the outputs of a cell without warnings."""
     return [output for output in cell.outputs if output.get("name") != "stderr"]  # warnings name paths
 
 
