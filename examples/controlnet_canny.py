@@ -32,19 +32,18 @@ def draw(args, photo):
     dtype = paddle.float16 if on_gpu else paddle.float32
     controlnet = ControlNetModel.from_pretrained(str(controlnet), paddle_dtype=dtype)
     pipe = StableDiffusionControlNetPipeline.from_pretrained(str(model), controlnet=controlnet, paddle_dtype=dtype)
-
     # Stable Diffusion 1.5 loads PNDM, with which merging harmed small images; DDIM is safer.
     pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
-    if on_gpu and args.size < 1024:
-        pipe.apply_tome(ratio=0, cache=0.2)  # a cache over steps: merging pays in larger images there
+
+    if on_gpu:
+        pipe.enable_xformers_memory_efficient_attention()
+        pipe.apply_tome(ratio=0, cache=0.2)  # from 1024x1024 on merging is faster: pipe.apply_tome("balanced")
     else:
         pipe.apply_tome("balanced")  # in the UNet and the ControlNet
-    if on_gpu:
-        pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome
-    elif paddle.__version__.startswith("2"):
-        ppdiffusers_tome.prepare_cpu()  # all cores, and what makes a CPU faster
-    else:
-        ppdiffusers_tome.compile_cpu(pipe)  # OpenVINO computes; the first image waits for the compiling
+        if paddle.__version__.startswith("2"):
+            ppdiffusers_tome.prepare_cpu()  # all cores, and what makes a CPU faster
+        else:
+            ppdiffusers_tome.compile_cpu(pipe)  # OpenVINO computes; the first image waits for the compiling
 
     paddle.seed(0)
     image = pipe(args.prompt, edges, num_inference_steps=args.steps, guidance_scale=guidance_scale).images[0]
