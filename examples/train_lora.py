@@ -55,7 +55,8 @@ def train(args, photographs):
         optimizer.clear_grad()
         if step + 1 in (num_merged, args.steps):
             seconds = (time.perf_counter() - start) / (step + 1)
-            print(f"step {step + 1}, {unet.tome or 'unmerged'}: loss {float(loss):.3f}, {seconds:.2f} s a step so far")
+            kind = "merged" if unet.tome else "unmerged"
+            print(f"step {step + 1}, {kind}: loss {float(loss):.3f}, {seconds:.2f} s a step so far")
     save_lora(layers, args.output)
     print(args.output)
 

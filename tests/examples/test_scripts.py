@@ -82,7 +82,7 @@ def test_arguments_are_refused_before_paddle_loads_and_in_commands_in_one_line(t
 def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):
     arguments = ["--size", "64", "--steps", "2", "--merged-part", "0.5"]
     printed = run_example("train_lora", *arguments, "--images", photo.parent, "--output", tmp_path)
-    assert re.findall(r"step (\d), (\w+)", printed) == [("1", "unet"), ("2", "unmerged")]
+    assert re.findall(r"step (\d), (\w+)", printed) == [("1", "merged"), ("2", "unmerged")]
     pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS))
     pipe.load_lora_weights(str(tmp_path), from_diffusers=False)
     trained = [layer.lora_layer.up.weight for layer in pipe.unet.sublayers() if getattr(layer, "lora_layer", None)]
