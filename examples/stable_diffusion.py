@@ -29,7 +29,7 @@ def draw(args):
 
     if on_gpu:
         pipe.enable_xformers_memory_efficient_attention()
-        pipe.apply_tome(ratio=0, cache=0.2)  # from 1024x1024 on merging is faster: pipe.apply_tome("balanced")
+        pipe.apply_tome(ratio=0, cache=0.2)  # above 1024x1024 merging is faster: apply_tome("balanced")
     else:
         pipe.apply_tome("balanced")
         if paddle.__version__.startswith("2"):

@@ -8,7 +8,7 @@ because presets are used most on a UNet. Images of the same prompt and seed are 
 difference's 95% interval counts. Speed is the speed-up of the blocks that merge: on a busy machine it is steadier than
 that of the whole image. The results on other models are printed beside it.
 
-Only settings that compute no similarities are candidates: by the estimate for GPUs (docs/en/results/gpu-estimate.md) a
+Only settings that compute no similarities are candidates: by the estimate for GPUs (docs/measured/gpu/README.md) a
 matching in every block costs more there than it saves. And only those that merge in every step: merging in some steps
 has no static program, and needs a model that reports its timestep. Users can add ``end`` to any preset. ``balanced``
 with ``end=0.9`` would be a faster ``quality`` on the UNet (blocks 2.19x instead of 1.99x, +0.3 to +3.4 dB), but on the

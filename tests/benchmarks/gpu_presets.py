@@ -1,6 +1,6 @@
 """Estimate what every preset saves in a whole call of a denoiser.
 
-    PYTHONPATH=tests python -m benchmarks.gpu_presets --page docs/en/results/gpu-estimate.md
+    PYTHONPATH=tests python -m benchmarks.gpu_presets --page docs/measured/gpu/README.md
 
 The script writes ``gpu_estimate.json`` beside it and the tables of the page. It needs Paddle 2.6, as
 ``gpu_roofline`` does, and measures as little. What merging costs is counted in a traced program.
@@ -156,7 +156,7 @@ def estimate_table(device: str) -> Table:
 
 
 def page() -> str:
-    """Return a table per device, as docs/en/results/gpu-estimate.md has them."""
+    """Return a table per device, as docs/measured/gpu/README.md has them."""
     tables = [f"On an {device.name}:\n\n{estimate_table(device.name).markdown()}" for device in DEVICES]
     return "\n".join([*tables, f"\\{FOOTNOTE}"])  # a star that begins no list
 

@@ -121,7 +121,7 @@ def test_operations_are_those_that_are_published(family: str, pixels: int, teraf
 @needs_paddle_2
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kept_estimate_is_what_the_script_computes(family: str) -> None:
-    """Else run: PYTHONPATH=tests python -m benchmarks.gpu_presets --page docs/en/results/gpu-estimate.md"""
+    """Else run: PYTHONPATH=tests python -m benchmarks.gpu_presets --page docs/measured/gpu/README.md"""
     kept = json.loads(FILE.read_text(encoding="utf-8"))
     assert list(gpu_presets.estimate_family(family)) == [row for row in kept if row["family"] == family]
     assert FILE.read_text(encoding="utf-8") == gpu_presets.to_json(kept)

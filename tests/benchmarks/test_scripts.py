@@ -128,7 +128,7 @@ def test_fidelity_evaluates_suites_and_times_the_blocks_that_merge(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("script", "page"),
-    [(results_page, "measured/performance/README.md"), (gpu_presets, "en/results/gpu-estimate.md")],
+    [(results_page, "measured/performance/README.md"), (gpu_presets, "measured/gpu/README.md")],
     ids=["results", "gpu"],
 )
 def test_pages_show_what_is_kept(script: object, page: str) -> None:
