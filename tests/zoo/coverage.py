@@ -41,7 +41,7 @@ _PAGE = f"""# Coverage
 
 Of the {{number}} pipelines that ppdiffusers {_WHEEL} exports, tokens merge in {{merging}}, as tiny models of their
 classes show. Newer versions add {{newer}}; tokens merge in {{merging_newer}} of these.
-Where tokens merge, [`cache=0.2`](../guides/settings.md#caching-over-steps) can skip steps, too, from 9 steps on. Where
+Where tokens merge, [`cache=0.2`](../guides/settings.md) can skip steps, too, from 9 steps on. Where
 nothing merges, `apply_tome` says why.
 
 ## Where nothing merges
