@@ -30,7 +30,7 @@ HOST, PORT = "127.0.0.1", 7860
 def make_parser() -> Parser:
     """Make the parser, which chooses ``run``."""
     parser = Parser(prog="examples/play", description=HELP, epilog=EXAMPLES)
-    parser.set_defaults(parser=parser, command=sys.modules[__name__], keep_memory=True)
+    parser.set_defaults(parser=parser, command=sys.modules[__name__], needs_modules=True, keep_memory=True)
     page = parser.add_argument_group("the page")
     page.add_argument("--host", default=HOST, metavar="ADDRESS",
                       help=f"where to serve it (default: {HOST}, this machine alone); 0.0.0.0: everywhere, without a "

@@ -43,7 +43,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
         with suppress(SystemExit):  # of --help and --version
             args = parse(parser, sys.argv[1:] if argv is None else argv)
         if args is not None:
-            if "keep_memory" in args:  # the command needs modules
+            if args.needs_modules:
                 require_modules(args.parser.prog.split()[-1])
                 prepare_process(keep_memory=args.keep_memory)
             with shorten_warnings():
