@@ -47,8 +47,7 @@ class Comparison:
         for each in self.configurations:
             if each.steps is not None:
                 check_scheduler(self.loaded.pipe.scheduler, each.steps)
-        run = self.loaded.describe_run()
-        del run["versions"]  # those of the machine
+        run = self.loaded.used_settings.describe()
         is_compiled = self.loaded.settings.compile is not None
         machine = {**describe_machine(), "memory": NOT_MEASURED if is_compiled else explain_peak()}
         configurations = {each.name: each.to_dict() for each in self.configurations}

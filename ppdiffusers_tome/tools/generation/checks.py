@@ -9,6 +9,7 @@ import argparse
 import inspect
 import math
 import re
+import zlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE, check_text
-from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE, ImageSettings
+from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SCHEDULERS, SIZE_MULTIPLE, ImageSettings
 from ppdiffusers_tome.tools.measure.system import has_only_cpu
 
 if TYPE_CHECKING:
@@ -51,13 +52,16 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     controlnet = _parse_controlnet(args, model, provides_edges)
+    photo_checksum = None
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
+        photo_checksum = zlib.crc32(args.image.read_bytes())
     guidance_scale = model.guidance_scale if args.guidance_scale is None else args.guidance_scale
     settings = ImageSettings(
-        model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED, height=args.height,
-        width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
-        negative_prompt=args.negative_prompt, dtype=args.dtype, xformers=args.xformers,
+        model=model, controlnet=controlnet, photo=args.image, photo_checksum=photo_checksum, tome=UNMERGED,
+        height=args.height, width=args.width, steps=steps, guidance_scale=guidance_scale,
+        scheduler=SCHEDULERS.get(args.scheduler), seed=args.seed, negative_prompt=args.negative_prompt,
+        dtype=args.dtype, xformers=args.xformers,
         compile=choose_float_precision() if args.compile == AUTO else args.compile,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
     )  # fmt: skip

@@ -22,6 +22,8 @@ from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.meter import Meter
 from ppdiffusers_tome.version import __version__
 
+VERSIONS = {"ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__}
+
 
 @dataclass(frozen=True)
 class GeneratedImage:
@@ -39,7 +41,7 @@ class LoadedPipeline:
     """A pipeline, ready to generate."""
 
     pipe: Any  # without ToMe until ``apply``
-    settings: ImageSettings  # with which it was loaded; those of an image alone may be others
+    settings: ImageSettings  # of the next image; ``replace`` gives others, such as another seed
     edges: Image.Image | None = None  # which guide a ControlNet
 
     @property
@@ -60,10 +62,19 @@ class LoadedPipeline:
 
     @property
     def guidance_scale(self) -> float:
-        """The one of the settings, or else the default of the pipeline's class."""
+        """That of the settings, or else the default of the pipeline's class."""
         if self.settings.guidance_scale is not None:
             return self.settings.guidance_scale
         return float(inspect.signature(type(self.pipe).__call__).parameters["guidance_scale"].default)
+
+    @property
+    def used_settings(self) -> ImageSettings:
+        """The settings, with what was left to the model filled in."""
+        height, width = self.size
+        scheduler = type(self.pipe.scheduler).__name__
+        return replace(
+            self.settings, height=height, width=width, guidance_scale=self.guidance_scale, scheduler=scheduler
+        )
 
     def apply(self, tome: ToMeConfig) -> None:
         """Apply settings; with those that change nothing the pipeline is unmerged."""
@@ -142,14 +153,5 @@ class LoadedPipeline:
 
     def describe_image(self, prompt: str, seed: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
-        return self.settings.describe_image(prompt, seed) | self.describe_run() | {"defaults": self.settings.defaults}
-
-    def describe_run(self) -> dict[str, Any]:
-        """Return what all images of this pipeline share besides merging."""
-        height, width = self.size
-        return {
-            **self.settings.describe(), "height": height, "width": width, "guidance_scale": self.guidance_scale,
-            "scheduler": type(self.pipe.scheduler).__name__, "versions": {
-                "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
-            },
-        }  # fmt: skip
+        used = self.used_settings.describe_image(prompt, seed)
+        return {**used, "versions": VERSIONS, "defaults": self.settings.defaults}

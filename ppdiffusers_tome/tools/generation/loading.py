@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.generation.model_files import explain_weights, find_
 from ppdiffusers_tome.tools.generation.models import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE
 from ppdiffusers_tome.tools.generation.sampling import check_scheduler
-from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS, ImageSettings
+from ppdiffusers_tome.tools.generation.settings import DTYPES, ImageSettings
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 
 _CONTROLNET_PIPELINES = {
@@ -58,12 +58,12 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     return replace(loaded, edges=edges)
 
 
-def make_scheduler(name: str, config: Any) -> Any:
-    """Make one of ``SCHEDULERS`` with the noise levels of another's config."""
+def make_scheduler(class_name: str, config: Any) -> Any:
+    """Make a scheduler with the noise levels of another's config."""
     # As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the small
     # models are distorted.
-    overrides = {"skip_prk_steps": True} if name == "pndm" else {}
-    return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **overrides)
+    overrides = {"skip_prk_steps": True} if class_name == "PNDMScheduler" else {}
+    return getattr(ppdiffusers, class_name).from_config(config, **overrides)
 
 
 def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]) -> Any:

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     trials: dict[ToMeConfig, Trial] = {}
     with quiet_libraries():
+        from ppdiffusers_tome.tools.generation.loaded_pipeline import VERSIONS
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
         loaded = load_for_prompts(settings, prompts)
@@ -66,7 +67,8 @@ def run(args: argparse.Namespace) -> None:
             is_finished = True
         finally:
             if len(trials) > 1:  # unmerged ones alone say nothing
-                made_with = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
+                used = {**loaded.used_settings.describe(), "versions": VERSIONS}
+                made_with = {**used, "prompts": prompts, "seed": settings.seed}
                 tuned = conclude(loaded.pipe, target, trials.values())
                 if not is_finished:
                     count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
