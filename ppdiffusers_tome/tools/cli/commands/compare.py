@@ -5,7 +5,7 @@ import argparse
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tome_arguments import add_tome_arguments
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import check_seed, parse_settings
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
@@ -23,11 +23,11 @@ to the results.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_image_arguments(parser, file=True, several_seeds=True)
+    add_image_arguments(parser, file=True, seeds=True)
+    add_guide_arguments(parser)
     add_compared_arguments(parser)
     add_tome_arguments(parser)
     add_output_arguments(parser)
-    parser.set_defaults(seed=0)  # of an image it is one of --seeds
 
 
 def run(args: argparse.Namespace) -> None:

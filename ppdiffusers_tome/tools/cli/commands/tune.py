@@ -14,7 +14,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.generation.settings import format_run
@@ -39,6 +39,7 @@ If none reach the target, it names the nearest, and writes no tome.json. Ctrl-C 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
+    add_guide_arguments(parser)
     group = parser.add_argument_group("what is tried, and for which target")
     group.add_argument("--configs", nargs="+", metavar="FILE", help="presets, or JSON files, to try in their place")
     group.add_argument("--target-psnr", type=float, metavar="DB",
