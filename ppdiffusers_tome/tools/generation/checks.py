@@ -32,7 +32,7 @@ _NO_CLASS = 1000  # with guidance a DiTPipeline asks for this class as that of n
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:
     """Check the arguments, alone and together, and return settings without merging.
 
-    With ``provides_edges`` those for a ControlNet may come later.
+    With ``provides_edges`` the command has edges of its own, so a ControlNet needs no ``--image``.
     """
     for name in ("height", "width"):
         pixels = getattr(args, name)
@@ -70,7 +70,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
 
 
 def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edges: bool) -> ModelSource | None:
-    """Return the ControlNet that was named, or the model's own where edges guide."""
+    """Return the named ControlNet, or the model's own where edges guide."""
     if args.image is None and not provides_edges:
         for option, value in (("--controlnet", args.controlnet), ("--controlnet-scale", args.controlnet_scale)):
             if value is not None:

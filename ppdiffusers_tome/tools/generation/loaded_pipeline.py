@@ -95,7 +95,7 @@ class LoadedPipeline:
         return f"token merging: {applied}{''.join(skipped)}"
 
     def count_skipped_calls(self) -> dict[str, tuple[int, int]]:
-        """Count how many of how many calls of each denoiser the last image skipped."""
+        """Return the skipped and all calls of each denoiser for the last image."""
         entries = getattr(get_tome(self.pipe), "entries", ())
         images = {each.denoiser: each.last_image for each in entries if each.last_image is not None}
         return {name: (each.num_skipped, each.num_skipped + each.num_computed) for name, each in images.items()}
@@ -112,14 +112,15 @@ class LoadedPipeline:
         """Generate with few steps, as a first image is slower."""
         steps = self.count_warm_up_steps(tome)
         if steps < self.settings.steps:
-            tome = replace(tome, cache=0.0, start=0.0, end=1.0)  # which would warn in one step
+            tome = replace(tome, cache=0.0, start=0.0, end=1.0)  # these would warn in one step
         self.apply(tome)
         self.generate(prompt, seed, steps=steps, after_step=after_step)
 
     def count_warm_up_steps(self, tome: ToMeConfig) -> int:
-        """Count one step, or those of an image that one does not warm up."""
+        """Return 1, or all steps where a single one does not warm up."""
         if self.settings.compile == "int8" or (self.settings.compile is not None and tome.differs_by_step):
-            return self.settings.steps  # computed and skipped ones, and the last of 8 bits, are programs of their own
+            # Computed and skipped steps are programs of their own, and so are last steps, which are not in 8 bits.
+            return self.settings.steps
         with suppress(UserError):
             check_scheduler(self.pipe.scheduler, 1)
             return 1

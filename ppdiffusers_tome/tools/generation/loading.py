@@ -33,7 +33,7 @@ _PICKLES = "weights are pickles, which can run any code, so load them only from 
 
 
 def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedPipeline:
-    """Load a pipeline; refuse or warn of prompts and settings that do not suit."""
+    """Load a pipeline; refuse or warn of what does not suit it."""
     check_device(settings, paddle.get_device())
     if settings.compile is not None:
         require_compiler(settings.compile)
@@ -86,7 +86,7 @@ def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, 
 
 
 def _read_class_name(model: ModelSource, *, guided: bool) -> str:
-    """Read the class of a pipeline; refuse what runs code or cannot be used."""
+    """Read a pipeline's class; refuse code and other kinds of pipelines."""
     with _explain_faults("--model", model):
         # Of a folder not with ppdiffusers, which cannot read an index that names a pipeline's own file.
         index = (

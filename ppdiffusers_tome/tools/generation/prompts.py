@@ -20,14 +20,14 @@ _UNENCODABLE = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another 
 
 
 def parse_prompts(args: argparse.Namespace, default: Sequence[str] = ()) -> list[str]:
-    """Return the prompts of ``--prompt``, then those of ``--prompts``; or the default ones."""
+    """Return the prompts of ``--prompt`` and ``--prompts``, or the default ones."""
     if args.prompts is None:
         return check_prompts(args.prompt, default)
     return [*check_prompts(args.prompt), *read_prompts(args.prompts)]
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Read a text with a prompt on each line, in UTF-8, UTF-16 or UTF-32."""
+    """Read a file of UTF-8, UTF-16 or UTF-32, with a prompt a line."""
     try:
         content = path.read_bytes()
         encoding = json.detect_encoding(content)  # by its first bytes
