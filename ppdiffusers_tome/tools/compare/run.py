@@ -97,7 +97,7 @@ class Comparison:
         if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
             self.loaded.warm_up(configuration.tome, *case)
             self._warmed_up.add(configuration.name)
-        configuration.apply(self.loaded)  # benchmarks have other kinds
+        configuration.apply(self.loaded)
         generated = self.loaded.generate(*case, steps=configuration.steps)
         path = case.locate(self.folder, configuration.name)
         prepare_folder(path.parent, [path.name], overwrite=True)

@@ -103,7 +103,7 @@ def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Se
 
 
 def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
-    """Write and show the trials, and the settings if any are to be used."""
+    """Write and show the trials, and the best settings, if any."""
     if tuned.best is not None:
         write_text(paths[0], tuned.config.to_json())
     else:
