@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
             if len(trials) > 1:  # unmerged ones alone say nothing
                 used = {**loaded.used_settings.describe(), "versions": VERSIONS}
                 made_with = {**used, "prompts": prompts, "seed": settings.seed}
-                tuned = conclude(loaded.pipe, target, trials.values())
+                tuned = conclude(trials.values(), target, loaded.pipe.scheduler)
                 if not is_finished:
                     count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
                     verdict = f"Stopped with {count} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
