@@ -84,8 +84,7 @@ def _track_calls(cls: type) -> None:
 
 def _is_tracked(owner: type) -> bool:
     """Return whether the ``__call__`` in a class is this package's."""
-    _, ours = _replaced.get((owner, "__call__"), (None, None))
-    return vars(owner)["__call__"] is ours
+    return _replaced.get((owner, "__call__"), (None, None))[1] is vars(owner)["__call__"]
 
 
 def _track_call(call: Callable[..., Any]) -> Callable[..., Any]:

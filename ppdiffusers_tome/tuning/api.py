@@ -82,7 +82,7 @@ def tune(
 
 
 def _read_steps(pipe: Any, call: Any) -> int | None:
-    """Return the steps of a call, if known; refuse one that would fail."""
+    """Read a call's steps, None if unknown; refuse what would fail."""
     if not isinstance(call, Mapping):
         raise ToMeTypeError(
             f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "

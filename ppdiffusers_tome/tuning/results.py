@@ -23,7 +23,7 @@ LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 
 
 def list_candidates(candidates: Iterable[ToMeConfig] | None, steps: Iterable[int | None]) -> list[ToMeConfig]:
-    """List the settings to try; by default none has a cache with few steps."""
+    """List the settings to try, without caches by default at few steps."""
     if candidates is None:
         has_no_cache = any(number is not None and number < MIN_STEPS for number in steps)
         return [config for config in CANDIDATES if not (config.cache and has_no_cache)]
@@ -58,10 +58,7 @@ class Target:
             object.__setattr__(self, "psnr", 30.0)
 
     def compute_shortfall(self, trial: "Trial") -> float:
-        """Compute how far a trial misses the target, 0 where it does not.
-
-        It is a fraction of a requirement, the larger of both.
-        """
+        """Compute the larger fraction by which a trial misses a requirement."""
         pairs = ((self.psnr, trial.psnr), (self.speedup, trial.speed_up))
         return max(0.0, *(1 - reached / required for required, reached in pairs if required is not None))
 
@@ -117,12 +114,10 @@ class Tuned:
 
 
 def conclude(trials: Iterable[Trial], target: Target, scheduler: Any = None) -> Tuned:
-    """Choose the best trial, and say why.
+    """Choose the best trial, and explain the choice.
 
-    Args:
-        trials: that of the unmerged calls first.
-        target: with a PSNR the fastest trial that reaches it is the best, else the most similar one.
-        scheduler: of the pipeline, as a missed target may be due to it.
+    With a target PSNR the best is the fastest, else the most similar. The first trial is that of the unmerged calls;
+    the pipeline's scheduler may be the reason of a missed target.
     """
     unmerged, *others = trials
     # Where a round was cut short, the unmerged calls have run once more than some, and have another median.

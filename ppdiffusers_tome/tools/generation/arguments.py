@@ -16,10 +16,7 @@ def add_image_arguments(
 ) -> None:
     """Add what an image depends on besides a ControlNet and token merging.
 
-    Args:
-        several: True where there may be several prompts.
-        file: True where ``--prompts`` may name a file of them.
-        seeds: True where each prompt has all ``--seeds``; ``seed`` is 0 then.
+    There may be ``several`` prompts, also in a ``file``. With ``seeds`` each has all ``--seeds``, and ``seed`` is 0.
     """
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT",

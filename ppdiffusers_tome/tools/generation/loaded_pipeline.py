@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import paddle
-import ppdiffusers
 from PIL import Image
 
 from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
@@ -20,9 +18,7 @@ from ppdiffusers_tome.tools.generation.sampling import check_scheduler, generate
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.meter import Meter
-from ppdiffusers_tome.version import __version__
-
-VERSIONS = {"ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__}
+from ppdiffusers_tome.tools.measure.system import describe_versions
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class LoadedPipeline:
         return f"token merging: {applied}{''.join(skipped)}"
 
     def count_skipped_calls(self) -> dict[str, tuple[int, int]]:
-        """Return the skipped and all calls of each denoiser for the last image."""
+        """Count skipped and all calls of each denoiser for the last image."""
         entries = getattr(get_tome(self.pipe), "entries", ())
         images = {each.denoiser: each.last_image for each in entries if each.last_image is not None}
         return {name: (each.num_skipped, each.num_skipped + each.num_computed) for name, each in images.items()}
@@ -117,7 +113,7 @@ class LoadedPipeline:
         self.generate(prompt, seed, steps=steps, after_step=after_step)
 
     def count_warm_up_steps(self, tome: ToMeConfig) -> int:
-        """Return 1, or all steps where a single one does not warm up."""
+        """Return 1, or all steps where one does not warm up."""
         if self.settings.compile == "int8" or (self.settings.compile is not None and tome.differs_by_step):
             # Computed and skipped steps are programs of their own, and so are last steps, which are not in 8 bits.
             return self.settings.steps
@@ -155,4 +151,4 @@ class LoadedPipeline:
     def describe_image(self, prompt: str, seed: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
         used = self.used_settings.describe_image(prompt, seed)
-        return {**used, "versions": VERSIONS, "defaults": self.settings.defaults}
+        return {**used, "versions": describe_versions(), "defaults": self.settings.defaults}

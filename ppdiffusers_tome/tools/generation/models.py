@@ -1,4 +1,4 @@
-"""Models by folder, hub name or a small model's name. Imports no Paddle."""
+"""Folders, hub names and small models of a clone. Imports no Paddle."""
 
 import json
 import math

@@ -27,7 +27,7 @@ def parse_prompts(args: argparse.Namespace, default: Sequence[str] = ()) -> list
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Read a file of UTF-8, UTF-16 or UTF-32, with a prompt a line."""
+    """Read a prompt a line of UTF-8, UTF-16 or UTF-32."""
     try:
         content = path.read_bytes()
         encoding = json.detect_encoding(content)  # by its first bytes

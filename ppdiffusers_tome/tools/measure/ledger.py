@@ -13,10 +13,9 @@ _MAX_CHARACTERS = 60  # of two values in an error
 
 
 class Ledger:
-    """Results by key, in memory and in a file.
+    """Results by key, in memory and as lines of JSON.
 
-    The file has lines of JSON, with Python's infinity. A key is any value that JSON can hold, such as ``["a cat", 0]``;
-    so is a result.
+    A key is any value that JSON can hold, such as ``["a cat", 0]``; so is a result, which may be infinite.
 
     Args:
         path: the file; it is written with the first result.

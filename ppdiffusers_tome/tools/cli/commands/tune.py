@@ -19,6 +19,7 @@ from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.generation.settings import format_run
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
+from ppdiffusers_tome.tools.measure.system import describe_versions
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ def run(args: argparse.Namespace) -> None:
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     trials: dict[ToMeConfig, Trial] = {}
     with quiet_libraries():
-        from ppdiffusers_tome.tools.generation.loaded_pipeline import VERSIONS
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
         loaded = load_for_prompts(settings, prompts)
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> None:
             is_finished = True
         finally:
             if len(trials) > 1:  # unmerged ones alone say nothing
-                used = {**loaded.used_settings.describe(), "versions": VERSIONS}
-                made_with = {**used, "prompts": prompts, "seed": settings.seed}
+                made_with = {**loaded.used_settings.describe(), "versions": describe_versions()}
+                made_with |= {"prompts": prompts, "seed": settings.seed}
                 tuned = conclude(trials.values(), target, loaded.pipe.scheduler)
                 if not is_finished:
                     count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
