@@ -1,4 +1,4 @@
-"""What is compared: unmerged images, fewer steps, settings. Imports no Paddle."""
+"""The configurations that ``compare`` compares. Imports no Paddle."""
 
 from __future__ import annotations
 

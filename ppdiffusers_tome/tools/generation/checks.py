@@ -26,7 +26,7 @@ from ppdiffusers_tome.tools.measure.system import has_only_cpu
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
-_NO_CLASS = 1000  # with guidance a DiTPipeline asks for this class as that of no image, however many its model has
+_NO_CLASS = 1000  # which a DiTPipeline takes for "no class" in guidance, however many classes its model has
 
 
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:
@@ -92,7 +92,7 @@ def check_seed(name: str, seed: int) -> None:
 
 
 def check_device(settings: ImageSettings, device: str | None) -> None:
-    """Refuse what a device does not have; None is not known yet."""
+    """Refuse what a device cannot do; ``device`` is None while unknown."""
     dtype = settings.dtype
     if settings.compile is not None and (device not in (None, "cpu") or dtype != "float32"):
         here = "" if device is None else f" on {device}"
@@ -133,7 +133,7 @@ def check_loaded(loaded: LoadedPipeline) -> None:
 
 
 def describe_oddities(loaded: LoadedPipeline, prompt: str) -> dict[str, str]:
-    """Describe what is odd about an image of a prompt, by names."""
+    """Describe what may spoil an image of a prompt, by names."""
     if loaded.labels is not None:
         return {}
     settings, found = loaded.settings, dict[str, str]()

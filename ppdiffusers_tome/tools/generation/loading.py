@@ -27,7 +27,7 @@ _CONTROLNET_PIPELINES = {
     "StableDiffusionPipeline": "StableDiffusionControlNetPipeline",
     "StableDiffusionXLPipeline": "StableDiffusionXLControlNetPipeline",
 }
-# What a call must take: noise of its own for each image, and a function that is called after every step.
+# What a pipeline's call must take: also the noise of each image, and a function to call after every step.
 _ARGUMENTS = {"prompt", "height", "width", "latents", "callback_on_step_end"}
 _PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"
 
@@ -60,8 +60,7 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
 
 def make_scheduler(class_name: str, config: Any) -> Any:
     """Make a scheduler with the noise levels of another's config."""
-    # As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the small
-    # models are distorted.
+    # Runge-Kutta steps, PNDM's own first ones, distort images of the small models. Stable Diffusion skips them, too.
     overrides = {"skip_prk_steps": True} if class_name == "PNDMScheduler" else {}
     return getattr(ppdiffusers, class_name).from_config(config, **overrides)
 
@@ -88,7 +87,7 @@ def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, 
 def _read_class_name(model: ModelSource, *, guided: bool) -> str:
     """Read a pipeline's class; refuse code and other kinds of pipelines."""
     with _explain_faults("--model", model):
-        # Of a folder not with ppdiffusers, which cannot read an index that names a pipeline's own file.
+        # A folder's is read here, as ppdiffusers cannot read one that names a pipeline's own Python file.
         index = (
             ppdiffusers.DiffusionPipeline.load_config(model.name) if model.folder is None
             else json.loads((model.folder / "model_index.json").read_bytes())
@@ -102,7 +101,7 @@ def _read_class_name(model: ModelSource, *, guided: bool) -> str:
             "trust it, load the model in Python and call apply_tome"
         )
     class_name = str(index.get("_class_name"))
-    # A part is a library and a class of it; without either, the pipeline lacks it.
+    # A part is a pair, a library and a class of it; of a part that the pipeline lacks both are None.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
     is_text_to_image = {"unet", "vae"} <= parts and _generates_from_prompt(class_name, guided=guided)
     if class_name != DIT_PIPELINE and not is_text_to_image:
@@ -119,7 +118,7 @@ def _read_class_name(model: ModelSource, *, guided: bool) -> str:
 def _generates_from_prompt(class_name: str, *, guided: bool) -> bool:
     """Return whether pipelines need a prompt, and maybe edges, alone."""
     cls = getattr(ppdiffusers, class_name, None)
-    if cls is None:  # unknown, which loading reports
+    if cls is None:  # loading refuses an unknown class
         return True
     takes = inspect.signature(cls.__call__).parameters.keys()
     return takes >= _ARGUMENTS and (guided or "image" not in takes)
@@ -128,7 +127,7 @@ def _generates_from_prompt(class_name: str, *, guided: bool) -> bool:
 def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: Any) -> Any:
     if source.folder is None:
         warn(f"{option} {source.name}: {_PICKLES} where its files are no safetensors")
-    else:  # of a hub's, FROM_DIFFUSERS decides
+    else:  # for a hub's, ppdiffusers reads the variable FROM_DIFFUSERS
         keywords["from_diffusers"] = is_torch(source.folder)
         if pickles := list_pickles(source.folder):
             warn(f"{option} {source.name}: {_PICKLES}: {', '.join(pickles)}")

@@ -56,7 +56,7 @@ def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = (), *,
 
 
 def check_text(name: str, text: Any) -> None:
-    """Check that a text is one; errors call it ``name``."""
+    """Refuse what is no text, or cannot be encoded, in words about ``name``."""
     if not isinstance(text, str) or _UNENCODABLE.search(text):
         raise UserError(
             f"{name} {shorten_repr(text)} must be text, without characters that no text has; bytes in another "
@@ -86,7 +86,7 @@ class ClassLabels:
         text = prompt.strip()
         if text.isdecimal() and len(text) < 10 and int(text) < self.num_classes:
             return int(text)
-        # Exact names last: some differ in capitals alone, as a cardigan and a Cardigan Welsh corgi.
+        # Exact names win, as some differ in capitals alone: a cardigan and a Cardigan Welsh corgi.
         in_small = {name.lower(): number for name, number in self.class_by_name.items()}
         by_name = {**in_small, **self.class_by_name}
         for name in (text, text.lower()):
