@@ -71,9 +71,9 @@ def _explain(error: Exception, args: Any) -> str | None:
     if isinstance(error, ToMeError):
         return str(error)
     if shortage := explain_shortage(error):
-        is_plain = not any(getattr(args, name, True) for name in ("compile", "xformers"))
-        device_remedy = ", or give --xformers" if " on GPU" in shortage else ", or on a CPU give --compile"
-        remedy = device_remedy if is_plain else ""
+        remedy = ""
+        if not any(getattr(args, name, True) for name in ("compile", "xformers")):  # the command has both, not used
+            remedy = ", or give --xformers" if " on GPU" in shortage else ", or on a CPU give --compile"
         return f"there is not enough memory ({shortage}); make images smaller{remedy}"
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         if error.filename is None:

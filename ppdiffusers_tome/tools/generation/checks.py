@@ -52,13 +52,12 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     controlnet = _parse_controlnet(args, model, provides_edges)
-    photo_checksum = None
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
-        photo_checksum = zlib.crc32(args.image.read_bytes())
     guidance_scale = model.guidance_scale if args.guidance_scale is None else args.guidance_scale
     settings = ImageSettings(
-        model=model, controlnet=controlnet, photo=args.image, photo_checksum=photo_checksum, tome=UNMERGED,
+        model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED,
+        photo_checksum=None if args.image is None else zlib.crc32(args.image.read_bytes()),
         height=args.height, width=args.width, steps=steps, guidance_scale=guidance_scale,
         scheduler=SCHEDULERS.get(args.scheduler), seed=args.seed, negative_prompt=args.negative_prompt,
         dtype=args.dtype, xformers=args.xformers,

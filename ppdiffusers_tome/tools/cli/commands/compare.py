@@ -36,10 +36,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace, settings: ImageSettings, configurations: list[Configuration]) -> None:
-    """Generate all prompts with all configurations, and write the results.
-
-    It is not part of ``run`` for benchmarks, which have configurations of their own.
-    """
+    """Generate all prompts with configurations, maybe a benchmark's; write the results."""
     for seed in args.seeds:
         check_seed("--seeds", seed)
     prompts = parse_prompts(args, settings.model.default_prompts)
