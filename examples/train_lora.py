@@ -1,4 +1,4 @@
-"""Train a LoRA with token merging in the first part of the steps.
+"""Train a LoRA with token merging in the first steps.
 
     python train_lora.py                    # the small model, on four new photographs; any CPU, about two minutes
     python train_lora.py --model runwayml/stable-diffusion-v1-5 --images photos --prompt "a photo of my dog"
@@ -28,7 +28,7 @@ def train(args, photographs):
     import paddle  # these take seconds, so arguments and images are checked before
     from ppdiffusers import DDPMScheduler, StableDiffusionPipeline
 
-    ppdiffusers_tome.prepare_cpu()  # all cores; on a GPU it changes nothing
+    ppdiffusers_tome.prepare_cpu()  # all cores; on a GPU it is not needed
     pipe = StableDiffusionPipeline.from_pretrained(args.model)
     unet, scheduler = pipe.unet, DDPMScheduler.from_config(pipe.scheduler.config)
     size = args.size or unet.config.sample_size * pipe.vae_scale_factor
@@ -100,7 +100,7 @@ def add_lora(linears, rank):
 
 
 def compute_loss(unet, scheduler, latents, texts, noise, timesteps):
-    """Return the mean squared error of the model's prediction, of noise or velocity."""
+    """Return the mean squared error of the predicted noise or velocity."""
     is_velocity = scheduler.config.prediction_type == "v_prediction"
     target = scheduler.get_velocity(latents, noise, timesteps) if is_velocity else noise
     predicted = unet(scheduler.add_noise(latents, noise, timesteps), timesteps, texts).sample
@@ -118,7 +118,7 @@ def save_lora(layers, folder):
 
 
 def read_photographs(folder):
-    """Return the images of a folder with their names; without one, photographs of scikit-image."""
+    """Return names and images of a folder, or else of scikit-image."""
     if folder is None:
         return [(name, Image.fromarray(getattr(data, name)()).convert("RGB")) for name in PHOTOGRAPHS]
     if not folder.is_dir():

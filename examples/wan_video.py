@@ -1,10 +1,10 @@
-"""Make a video with Wan 2.1 and a cache over steps, on a GPU.
+"""Make a video with Wan 2.1 and a cache over steps.
 
     python wan_video.py                       # the model of 1.3 billion parameters, downloaded once
     python wan_video.py --merge-frames 2      # tokens merge over two frames at a time, for less memory
 
-It needs the ppdiffusers of PaddleMIX's source (docs/en/get-started/installation.md). Not run yet, as neither was at
-hand: Wan's weights, a GPU.
+It needs a GPU, and the ppdiffusers of PaddleMIX's source (docs/en/get-started/installation.md). Not run yet, as neither
+was at hand: Wan's weights, a GPU.
 """
 
 import argparse
@@ -48,7 +48,9 @@ if __name__ == "__main__":
         parser.error(f"--height {given.height} --width {given.width} must be multiples of 16")
     if given.frames < 1 or given.frames % 4 != 1:
         parser.error(f"--frames {given.frames} must be a multiple of 4 plus 1, such as 81")
-    if given.merge_frames < 0 or given.output.suffix != ".mp4":
-        parser.error(f"--merge-frames {given.merge_frames} must be 1 or more, and --output {given.output} an .mp4 file")
+    if given.merge_frames < 0:
+        parser.error(f"--merge-frames {given.merge_frames} must be 1 or more; omit it for a cache over steps")
+    if given.output.suffix != ".mp4":
+        parser.error(f"--output {given.output} must be an .mp4 file")
     given.output.parent.mkdir(parents=True, exist_ok=True)
     make_video(given)

@@ -78,8 +78,13 @@ def _track_calls(cls: type) -> None:
     """Track calls of a pipeline class."""
     owner = next((base for base in cls.__mro__ if "__call__" in vars(base)), None)
     # A call inherited from another pipeline is tracked there; one inherited from a mixin is not.
-    if owner is not None and _replaced.get((owner, "__call__"), (None, None))[1] is not vars(owner)["__call__"]:
+    if owner is not None and not _is_tracked(owner):
         _replace(cls, "__call__", _track_call(vars(owner)["__call__"]))
+
+
+def _is_tracked(owner: type) -> bool:
+    """Return whether the ``__call__`` in a class is this package's."""
+    return _replaced.get((owner, "__call__"), (None, None))[1] is vars(owner)["__call__"]
 
 
 def _track_call(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The processor, its cores and memory, as the system tells. Imports no Paddle."""
+"""The processor, its cores, and memory in use. Imports no Paddle."""
 
 import ctypes
 import os
@@ -32,14 +32,14 @@ def choose_float_precision() -> str:
     return "bfloat16" if has_precision("bfloat16") else "float32"
 
 
-def explain_lack(precision: str) -> str:
+def explain_missing_precision(precision: str) -> str:
     """Say that the processor lacks a precision, and what to do."""
     sets = "AMX or AVX-512 BF16" if precision == "bfloat16" else "AMX, AVX-512 VNNI or AVX-VNNI"
     return f"{precision} needs a processor that is known to compute in it ({sets}), and this one is not; give float32"
 
 
 def find_processor_name() -> str | None:
-    """Return the name of the processor; None where the system does not tell it."""
+    """Return the processor's name; None where the system tells none."""
     name = re.search(r"model name\s*: (.+)", read_cpu_info())
     return None if name is None else name[1].strip()
 

@@ -1,4 +1,4 @@
-"""Warn of what does less than asked, and tell what takes a while."""
+"""Warnings at the user's line, and lines about what takes seconds."""
 
 import contextlib
 import functools

@@ -12,7 +12,7 @@ from ppdiffusers_tome.tools.cli.program import run_command
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tome_arguments import refuse_conflicts
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
@@ -30,7 +30,7 @@ HOST, PORT = "127.0.0.1", 7860
 def make_parser() -> Parser:
     """Make the parser, which chooses ``run``."""
     parser = Parser(prog="examples/play", description=HELP, epilog=EXAMPLES)
-    parser.set_defaults(parser=parser, command=sys.modules[__name__], keep_memory=True)
+    parser.set_defaults(parser=parser, command=sys.modules[__name__], needs_modules=True, keep_memory=True)
     page = parser.add_argument_group("the page")
     page.add_argument("--host", default=HOST, metavar="ADDRESS",
                       help=f"where to serve it (default: {HOST}, this machine alone); 0.0.0.0: everywhere, without a "
@@ -38,8 +38,8 @@ def make_parser() -> Parser:
     page.add_argument("--port", type=int, default=PORT, metavar="N", help=f"0: any free one (default: {PORT})")
     page.add_argument("--language", choices=("en", "zh"), default="en", help="default: en")
     page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
-    add_image_arguments(parser, several=False, photo=False)
-    parser.set_defaults(image=None, controlnet_scale=None)  # a photo is chosen on the page
+    add_image_arguments(parser, several=False)
+    add_guide_arguments(parser, photo=False)  # it is chosen on the page
     return parser
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from PIL import Image
 from studio import GIVEN, MAX_BYTES, NONE, NUMBERS, OWN, ImagePair, Studio
@@ -29,31 +30,19 @@ Translate = Callable[..., str]  # from a key of ``WORDS`` and its values to word
 def render_page(studio: Studio, language: str) -> str:
     """Render the page with what it begins with."""
     words, loaded = partial(translate, language), studio.plain
-    settings, labels, model = loaded.settings, loaded.labels, loaded.settings.model
+    settings, labels = loaded.settings, loaded.labels
     is_given = not settings.tome.changes_nothing
-    facts = [model.label, get_device_name(), settings.dtype]
-    facts += [words("compiled", precision=settings.compile)] if settings.compile else []
-    facts += ["xformers"] if settings.xformers else []
     # On a transformer of classes the cache keeps more than merging.
     preset = GIVEN if is_given else NONE if labels is not None else DEFAULT_PRESET
     presets = [GIVEN] * is_given + [*PRESETS, OWN, NONE]
-    values = {
-        "prompt": studio.prompt, "negative_prompt": settings.negative_prompt or "", "seed": settings.seed,
-        "steps": settings.steps, "guidance": loaded.guidance_scale, "height": loaded.size[0], "width": loaded.size[1],
-        "low": 100, "high": 200, "strength": 1, "ratio": 0.5, "cache": _CACHE if preset == NONE else 0,
-    }  # fmt: skip
-    fields = {name: dict(zip(("min", "max", "step"), NUMBERS.get(name, ()), strict=False), value=value)
-              for name, value in values.items()}  # fmt: skip
-    takes_negative = labels is None and "negative_prompt" in inspect.signature(loaded.pipe.__call__).parameters
-    examples = model.prompts if labels is None else labels.list_names()
-    parts = {"size": labels is None, "negative": takes_negative, "guide": studio.guided, "examples": examples,
-             "known": model.prompts, "cache": not is_given}  # fmt: skip
-    begin = {"fields": fields, "hidden": [name for name, has_part in parts.items() if not has_part],
-             "cache": _CACHE, "most": MAX_BYTES}  # fmt: skip
+    examples = settings.model.prompts if labels is None else labels.list_names()
+    facts = [settings.model.label, get_device_name(), settings.dtype]
+    facts += [words("compiled", precision=settings.compile)] if settings.compile else []
+    facts += ["xformers"] if settings.xformers else []
     texts = {
         "language": LANGUAGES[language], "what": words("prompt" if labels is None else "class"),
-        "merging_about": words("merging_info"), "begin": json.dumps(begin),
-        "facts": " · ".join(facts),
+        "merging_about": words("merging_info"), "facts": " · ".join(facts),
+        "begin": json.dumps(_describe_form(studio, preset, has_examples=bool(examples))),
     }  # fmt: skip
     for key in WORDS:
         with suppress(KeyError):  # the others are of an image
@@ -65,6 +54,26 @@ def render_page(studio: Studio, language: str) -> str:
     }  # fmt: skip
     page = Template(Path(__file__).with_name("page.html").read_text("utf-8"))
     return page.substitute({key: escape(text) for key, text in texts.items()} | html)
+
+
+def _describe_form(studio: Studio, preset: str, *, has_examples: bool) -> dict[str, Any]:
+    """Return what ``page.js`` writes into the form, and which parts it hides."""
+    loaded = studio.plain
+    settings, has_prompt, (height, width) = loaded.settings, loaded.labels is None, loaded.size
+    values = {
+        "prompt": studio.prompt, "negative_prompt": settings.negative_prompt or "", "seed": settings.seed,
+        "steps": settings.steps, "guidance": loaded.guidance_scale, "height": height, "width": width,
+        "low": 100, "high": 200, "strength": 1, "ratio": 0.5, "cache": _CACHE if preset == NONE else 0,
+    }  # fmt: skip
+    fields = {name: dict(zip(("min", "max", "step"), NUMBERS.get(name, ()), strict=False), value=value)
+              for name, value in values.items()}  # fmt: skip
+    takes_negative = has_prompt and "negative_prompt" in inspect.signature(loaded.pipe.__call__).parameters
+    parts = {
+        "size": has_prompt, "negative": takes_negative, "guide": studio.guided, "examples": has_examples,
+        "known": settings.model.prompts, "cache": preset != GIVEN,
+    }  # fmt: skip
+    hidden = [name for name, is_shown in parts.items() if not is_shown]
+    return {"fields": fields, "hidden": hidden, "cache": _CACHE, "most": MAX_BYTES}
 
 
 def _render_choices(field: str, values: Iterable[str], chosen: str, words: Translate) -> str:

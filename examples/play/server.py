@@ -15,7 +15,7 @@ from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Any
 
 from page import render_page, render_pair, render_unmerged
-from studio import MAX_BYTES, RefusedError, Studio
+from studio import MAX_BYTES, Progress, RefusedError, Studio
 from words import translate
 
 from ppdiffusers_tome.errors import UserError
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             request = self.server.studio.prepare(form)
             self._send(notice=" ".join(words(key, **values) for key, values in request.warnings))
-            pair = self.server.studio.compare(request, self._report)
+            pair = self.server.studio.compare(request, self._report, self._show_unmerged)
             self._send(html=render_pair(words, pair), is_last=True)
         except (ConnectionError, TimeoutError):  # the page has left
             return
@@ -128,15 +128,14 @@ class _Handler(BaseHTTPRequestHandler):
                 traceback.print_exc()
             self._send(notice=words(reason, **values), is_error=True, is_last=True)
 
-    def _report(self, event: tuple[str, int, int] | GeneratedImage | None) -> None:
-        words = self.server.words
-        if event is None:
-            self._send()
-        elif isinstance(event, tuple):
-            stage, done, calls = event
-            self._send(progress=words("progress", stage=words(stage), done=done, calls=calls), share=done / calls)
-        else:
-            self._send(html=render_unmerged(words, event.image))
+    def _report(self, progress: Progress | None) -> None:
+        if progress is None:
+            return self._send()
+        words, (stage, done, calls) = self.server.words, progress
+        self._send(progress=words("progress", stage=words(stage), done=done, calls=calls), share=done / calls)
+
+    def _show_unmerged(self, generated: GeneratedImage) -> None:
+        self._send(html=render_unmerged(self.server.words, generated.image))
 
     def _begin(self, kind: str) -> None:
         self.send_response(200)

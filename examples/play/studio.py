@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
@@ -35,9 +35,19 @@ NUMBERS: dict[str, tuple[float, float, float]] = {  # least, most and step, to w
 MAX_BYTES = 20 * 2**20  # of a photo's file
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
 Notes = list[tuple[str, dict[str, Any]]]  # keys of ``WORDS`` and their values
-# Takes a key of ``WORDS`` and how many of how many calls of the denoiser are done, the unmerged image, or None at times
-# while nothing happens. What it raises ends the request.
-Report = Callable[["tuple[str, int, int] | GeneratedImage | None"], None]
+
+
+class Progress(NamedTuple):
+    """A stage of a request, and its calls of the denoiser."""
+
+    stage: str  # a key of ``WORDS``
+    done: int
+    calls: int
+
+
+# It gets each call's progress, and None at times while other requests are served. What it raises ends the request.
+Report = Callable[[Progress | None], None]
+ShowImage = Callable[["GeneratedImage"], None]
 
 
 class RefusedError(Exception):
@@ -141,9 +151,12 @@ class Studio:
             return ToMeConfig(form["ratio"], method=form["method"], cache=cache)
         return replace(ToMeConfig.preset(preset), cache=cache)  # no file is read
 
-    def compare(self, request: ImageRequest, report: Report) -> ImagePair:
-        """Generate both images after all that were asked for earlier."""
-        future = self._worker.submit(self._compare, request, report)
+    def compare(self, request: ImageRequest, report: Report, show_unmerged: ShowImage) -> ImagePair:
+        """Generate both images after all that were asked for earlier.
+
+        ``show_unmerged`` gets the unmerged image before the other is generated.
+        """
+        future = self._worker.submit(self._compare, request, report, show_unmerged)
         try:
             while not (future.running() or future.done()):
                 report(None)
@@ -152,7 +165,7 @@ class Studio:
         finally:
             future.cancel()
 
-    def _compare(self, request: ImageRequest, report: Report) -> ImagePair:
+    def _compare(self, request: ImageRequest, report: Report, show_unmerged: ShowImage) -> ImagePair:
         from ppdiffusers_tome.api import get_tome
 
         last, unmerged = self._last or (None, None)
@@ -160,7 +173,7 @@ class Studio:
         if unmerged is None or not is_reused:
             unmerged = self._generate(request, UNMERGED, report)
         self._last = request, unmerged
-        report(unmerged)
+        show_unmerged(unmerged)
         merged = self._generate(request, request.tome, report)
         own = request.loaded.settings
         shown = {"prompt": request.prompt, "steps": own.steps, "seed": own.seed}
@@ -224,7 +237,7 @@ def read_photo(data: str) -> Image.Image:
 
 
 def _check_number(name: str, value: Any) -> Any:
-    """Return a number of the form; refuse what its field does not take."""
+    """Return a number of the form; refuse what its field refuses."""
     least, most, step = NUMBERS[name]
     is_whole = isinstance(step, int)
     if type(value) in (int, float) and least <= value <= most and not (is_whole and value % step):
@@ -236,5 +249,5 @@ def _check_number(name: str, value: Any) -> Any:
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:
     """Report that a stage begins; the result reports its calls."""
     numbers = iter(range(1, calls + 1))
-    report((stage, 0, calls))
-    return lambda: report((stage, next(numbers, calls), calls))
+    report(Progress(stage, 0, calls))
+    return lambda: report(Progress(stage, next(numbers, calls), calls))

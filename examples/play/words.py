@@ -100,7 +100,7 @@ WORDS = {
 
 
 def translate(language: str, key: str, **values: object) -> str:
-    """Return the words for a key; the value ``field`` is a key, too."""
+    """Return the words for a key; a value ``field`` is a key."""
     if "field" in values:
         values["field"] = translate(language, str(values["field"]))
     return WORDS[key][list(LANGUAGES).index(language)].format(**values)

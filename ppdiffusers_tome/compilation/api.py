@@ -11,7 +11,7 @@ from ppdiffusers_tome.compilation.mapped_weights import map_weights
 from ppdiffusers_tome.compilation.model import compile_model, is_replaceable, uncompile_model
 from ppdiffusers_tome.cpu import prepare_cpu
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.machine import AUTO, PRECISIONS, choose_float_precision, explain_lack, has_precision
+from ppdiffusers_tome.machine import AUTO, PRECISIONS, choose_float_precision, explain_missing_precision, has_precision
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
 from ppdiffusers_tome.settings.text import did_you_mean, shorten_repr
@@ -122,4 +122,4 @@ def require_compiler(precision: str) -> None:
             f"compile_cpu needs openvino ({type(error).__name__}: {error}); pip install 'openvino>=2026.4,<2027'"
         ) from error
     if not has_precision(precision):
-        raise ToMeValueError(explain_lack(precision))
+        raise ToMeValueError(explain_missing_precision(precision))

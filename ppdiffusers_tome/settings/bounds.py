@@ -11,7 +11,7 @@ from ppdiffusers_tome.settings.text import describe_type, did_you_mean, shorten_
 
 
 def to_python(value: Any) -> Any:
-    """Return a number, flag or array of numpy or Paddle as Python's own."""
+    """Turn a value of numpy or Paddle into Python's own type."""
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
@@ -37,7 +37,7 @@ class Bounds:
     among: Sequence[Any] = ()  # the only values, where not all of the kind are accepted
 
     def check(self, name: str, value: Any) -> Any:
-        """Return an accepted value, which may be numpy's or Paddle's, as Python's own."""
+        """Return an accepted value in Python's own type; refuse others."""
         value = to_python(value)
         if value is None and self.or_none:
             return None

@@ -77,9 +77,9 @@ class ToMeConfig:
             object.__setattr__(self, name, value)
 
     def num_merged(self, grid: Grid, progress: float | None = None) -> int:
-        """Count the tokens of an image or video that merge.
+        """Count the tokens that merge in one frame, or in all.
 
-        With a stride over frames (``st``) they are those of all frames, else those of one. For ``progress`` see
+        It is all frames with a stride over them (``st`` above 1). An image is one frame. For ``progress`` see
         ``ratio_at``.
 
         Example:
@@ -90,9 +90,9 @@ class ToMeConfig:
         return (grid if self.st > 1 else grid.frame).num_merged(self.ratio_at(progress))
 
     def ratio_at(self, progress: float | None = None) -> float:
-        """Compute the fraction to merge at a progress of the denoising, 0 to 1.
+        """Compute the fraction to merge at a progress of the denoising.
 
-        It may be None unless ``uses_progress``.
+        ``progress`` is from 0 to 1, or None unless ``uses_progress``.
         """
         ramp = self._ramp
         if progress is None:

@@ -11,9 +11,9 @@ HIGHEST_SHARE = 0.2  # of skipped steps; more loses to fewer steps in some regim
 FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
     "UNet", "class-conditional transformer", "transformer of images or videos from text",
 )  # fmt: skip
-# Of a model that predicts noise, up to a share every second step is skipped, the last one at a progress. An error of
-# predicted noise counts in the image by the ratio of noise and signal, so early steps are the worst to skip; and in the
-# last steps of real models most changes.
+# Of a model that predicts noise every second step is skipped: the highest share of steps for which that is so, and the
+# progress of the last step that is skipped. An error of predicted noise counts in the image by the ratio of noise and
+# signal, so early steps are the worst to skip; and in the last steps of real models most changes.
 _EVERY_SECOND = {UNET: (0.2, 0.86), CLASS_TRANSFORMER: (0.3, 0.945), TEXT_TRANSFORMER: (0.2, 0.86)}
 # How densely other steps are computed, as points of progress and density, interpolated linearly. UNets and
 # class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter, and those
@@ -38,22 +38,23 @@ def explain_noise_history(scheduler: str) -> str:
 def choose_computed_steps(
     num_steps: int, cache: float, family: str = UNET, *, predicts_noise: bool = False
 ) -> frozenset[int]:
-    """Choose the steps of a denoising that are computed; a fraction ``cache`` is skipped.
+    """Choose the steps of a denoising that are computed.
 
-    The first and the last are always computed. Where the model predicts noise (others: a velocity, or the image) and
-    the fraction is small, every second step is skipped, late in the denoising. Otherwise the last two are computed, and
-    those between are spread by the density of the family.
+    A fraction ``cache`` is skipped. The first and the last are always computed. Where the model predicts noise (others:
+    a velocity, or the image) and the fraction is small, every second step is skipped, late in the denoising. Otherwise
+    the last two are computed, and those between are spread by the density of the family.
 
     Example:
         >>> sorted(choose_computed_steps(20, 0.2, predicts_noise=True))
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 18, 19]
     """
+    # At least four: the first, the last two, and one between them.
     count = num_steps if num_steps < MIN_STEPS else max(num_steps - round(cache * num_steps), 4)
     if count == num_steps:
         return frozenset(range(num_steps))
-    highest_share, place = _EVERY_SECOND[family]
+    highest_share, last_progress = _EVERY_SECOND[family]
     if predicts_noise and cache <= highest_share:
-        last = min(num_steps - 2, round(place * (num_steps - 1)))
+        last = min(num_steps - 2, round(last_progress * (num_steps - 1)))
         return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * (num_steps - count), -2))
     import numpy as np  # not by ``ppdiffusers-tome --help``
 
@@ -63,7 +64,7 @@ def choose_computed_steps(
 
 
 def _spread(count: int, densities: Sequence[float]) -> list[int]:
-    """Choose so many places, the closer together the higher the density there."""
+    """Choose places, the closer together the higher the density there."""
     low, high = 0.0, count / min(densities)
     for _ in range(60):  # bisect the factor with which the densities, each at most 1, add up to the count
         middle = (low + high) / 2

@@ -19,7 +19,7 @@ _FRACTION = "a number, the fraction of tokens to merge, such as 0.5"
 def check_settings(settings: Sequence[Field[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
     """Check all settings and return them in Python's own types.
 
-    ``settings`` are the fields of ``ToMeConfig``, whose metadata has the bounds of most, and ``values`` of all.
+    ``settings`` are the fields of ``ToMeConfig``, all but the ratio with bounds; ``values`` has a value for each.
     """
     values = {name: to_python(value) for name, value in values.items()}
     for each in settings:

@@ -36,7 +36,7 @@ def read_photo_file(path: Path) -> Image.Image:
 
 
 def fit_image(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Crop an image to its middle, and scale it to pixels."""
+    """Crop the middle of an image, and scale it to a size."""
     from PIL import Image, ImageOps
 
     check_type(image, Image.Image, "an image; read_image(path) reads a file", "image=")

@@ -10,7 +10,7 @@ from ppdiffusers_tome.errors import UserError
 
 
 def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) -> list[Path]:
-    """Make a folder in which files can be written, and return their paths.
+    """Make a folder for files, and return their paths.
 
     Raises:
         UserError: the folder cannot be written, or it holds something that must not be replaced.

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.tools.files import write_atomically
 
 if TYPE_CHECKING:
@@ -73,11 +73,8 @@ def write_image(path: Path, image: Image.Image, settings: Mapping[str, Any]) -> 
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read the settings of an image; one without any is a ``UserError``."""
+    """Read the settings that ``write_image`` wrote; others raise a ``KeyError``."""
     from PIL import Image
 
     with Image.open(path) as image:
-        text = image.info.get(SETTINGS_KEY)
-    if text is None:
-        raise UserError(f"{path} holds no settings; it was not made by this program")
-    return json.loads(text)
+        return json.loads(image.info[SETTINGS_KEY])

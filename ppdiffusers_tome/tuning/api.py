@@ -29,9 +29,9 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    Unmerged calls and the candidates take turns: it runs the call 4 times with each, once to warm up and in 3 rounds,
-    32 times with the usual 7 candidates; a run of twice the seconds of the first is repeated. Seed 0, on a shared copy
-    of the pipeline, which itself stays as it is, with its ToMe or without; so do the global random generators. A
+    Unmerged calls and the candidates take turns, once to warm up and in 3 rounds, so the call runs 32 times with the
+    usual 7 candidates. A run of more than twice the seconds of the first is repeated. All have seed 0, and run on a
+    shared copy: the pipeline stays as it is, with its ToMe or without, and so do the global random generators. A
     function in ``call`` that reaches the pipeline sees the original. On Ctrl-C ``on_trial`` has had what was tried.
 
     Args:
@@ -57,7 +57,7 @@ def tune(
     if isinstance(pipe, paddle.nn.Layer):
         raise ToMeTypeError(f"tune needs a pipeline, whose calls draw images: give that of this {type(pipe).__name__}")
     calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
-    target, steps = Target(psnr, speedup), [_check_call(pipe, each) for each in calls]
+    target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
     configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
 
     def run() -> Run:
@@ -78,16 +78,17 @@ def tune(
         trials[trial.config] = trial
         if on_trial is not None:
             on_trial(trial)
-    return conclude(pipe, target, trials.values())
+    return conclude(trials.values(), target, getattr(pipe, "scheduler", None))
 
 
-def _check_call(pipe: Any, call: Any) -> int | None:
-    """Refuse a call that would fail; return its steps, if known."""
+def _read_steps(pipe: Any, call: Any) -> int | None:
+    """Read a call's steps, None if unknown; refuse what would fail."""
     if not isinstance(call, Mapping):
         raise ToMeTypeError(
             f"call={shorten_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
             f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
         )
+    # A subclass may pass on arguments that only its base class names; defaults are those of the subclass.
     functions = [vars(cls)["__call__"] for cls in reversed(type(pipe).__mro__) if "__call__" in vars(cls)]
     parameters = {name: each for run in functions for name, each in inspect.signature(run).parameters.items()}
     unknown = [name for name in call if name not in (*parameters, *_CALLBACKS)]
@@ -102,7 +103,7 @@ def _check_call(pipe: Any, call: Any) -> int | None:
 
 
 def read_images(output: Any) -> list[np.ndarray]:
-    """Return the PIL images of a pipeline's output as uint8 ``[height, width, 3]``."""
+    """Return a pipeline's PIL images as uint8 ``[height, width, 3]``."""
     images = getattr(output, "images", output[0] if isinstance(output, tuple) else output)
     images = images if isinstance(images, list | tuple) and images else [images]
     for image in images:

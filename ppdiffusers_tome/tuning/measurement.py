@@ -20,7 +20,7 @@ def read_clock() -> float:
 
 
 class Clock:
-    """A clock that starts when it is created, and sees what other programs compute."""
+    """A clock that starts at once, and notices what other programs compute."""
 
     def __init__(self) -> None:
         self._work, self._start = _read_work(), read_clock()
@@ -36,7 +36,7 @@ class Clock:
 
 
 def _read_work() -> tuple[float, float, float]:
-    """Return seconds in which cores computed, did for this process, and existed."""
+    """Return core-seconds: busy ones, those of this process, and all."""
     try:
         lines = re.findall(r"^cpu(\d+) (.*)", _PROCESSORS.read_text(), re.MULTILINE)
     except OSError:  # not on Linux

@@ -23,10 +23,7 @@ LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 
 
 def list_candidates(candidates: Iterable[ToMeConfig] | None, steps: Iterable[int | None]) -> list[ToMeConfig]:
-    """List the settings to try, by default those that suit the calls.
-
-    With few steps none has a cache.
-    """
+    """List the settings to try, without caches by default at few steps."""
     if candidates is None:
         has_no_cache = any(number is not None and number < MIN_STEPS for number in steps)
         return [config for config in CANDIDATES if not (config.cache and has_no_cache)]
@@ -61,7 +58,7 @@ class Target:
             object.__setattr__(self, "psnr", 30.0)
 
     def compute_shortfall(self, trial: "Trial") -> float:
-        """Compute the largest part of a requirement that a trial misses."""
+        """Compute the larger fraction by which a trial misses a requirement."""
         pairs = ((self.psnr, trial.psnr), (self.speedup, trial.speed_up))
         return max(0.0, *(1 - reached / required for required, reached in pairs if required is not None))
 
@@ -116,23 +113,27 @@ class Tuned:
         return UNMERGED if self.best is None else self.best.config
 
 
-def conclude(pipe: Any, target: Target, unmerged_first: Iterable[Trial]) -> Tuned:
-    """Choose the best trial: with a PSNR the fastest, else the most similar."""
-    unmerged, *others = unmerged_first
+def conclude(trials: Iterable[Trial], target: Target, scheduler: Any = None) -> Tuned:
+    """Choose the best trial, and explain the choice.
+
+    With a target PSNR the best is the fastest, else the most similar. The first trial is that of the unmerged calls;
+    the pipeline's scheduler may be the reason of a missed target.
+    """
+    unmerged, *others = trials
     # Where a round was cut short, the unmerged calls have run once more than some, and have another median.
-    trials = [replace(trial, speed_up=unmerged.seconds / trial.seconds) for trial in others]
-    faster = [trial for trial in trials if trial.speed_up >= LEAST_SPEED_UP]
+    others = [replace(trial, speed_up=unmerged.seconds / trial.seconds) for trial in others]
+    faster = [trial for trial in others if trial.speed_up >= LEAST_SPEED_UP]
     rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")
     best = max((trial for trial in faster if target.compute_shortfall(trial) == 0), key=rank, default=None)
     verdict = f"The best is {best}"
     if not faster:
         verdict = "Nothing that was tried is faster on this machine at this size; larger images save more"
     elif best is None:
-        scheduler, remedy = type(getattr(pipe, "scheduler", None)).__name__, "give a lower target, or other settings"
-        if scheduler in NOISE_HISTORIES:
-            remedy = explain_noise_history(scheduler)
+        class_name, remedy = type(scheduler).__name__, "give a lower target, or other settings"
+        if class_name in NOISE_HISTORIES:
+            remedy = explain_noise_history(class_name)
         nearest = min(faster, key=target.compute_shortfall)
         verdict = f"Nothing faster reaches the target. The nearest is {nearest}; {remedy}"
-    if any(trial.is_disturbed for trial in trials):
+    if any(trial.is_disturbed for trial in others):
         verdict += "; the machine was busy meanwhile, so measure again when it is idle"
-    return Tuned(best, tuple(trials), unmerged, verdict)
+    return Tuned(best, tuple(others), unmerged, verdict)

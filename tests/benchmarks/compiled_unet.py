@@ -36,7 +36,7 @@ from benchmarks.variants import NONE, OURS, VARIANTS, apply_variant
 from benchmarks.workloads import PLAIN, Case, load_workload
 from ppdiffusers_tome.cpu import choose_threads
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.machine import PRECISIONS, explain_lack, has_precision
+from ppdiffusers_tome.machine import PRECISIONS, explain_missing_precision, has_precision
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
@@ -122,7 +122,7 @@ def require_precisions(parser: argparse.ArgumentParser, precisions: Sequence[str
     """Refuse precisions in which the processor does not compute."""
     for precision in precisions:
         if not has_precision(precision):
-            parser.error(explain_lack(precision))
+            parser.error(explain_missing_precision(precision))
 
 
 def be_without_bfloat16() -> None:

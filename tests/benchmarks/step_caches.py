@@ -122,10 +122,11 @@ class Model:
         from benchmarks.onnx_kernels import use_kernels
         from ppdiffusers_tome.patching.models import list_models
         from ppdiffusers_tome.tools.generation.loading import load_pipeline, make_scheduler
+        from ppdiffusers_tome.tools.generation.settings import SCHEDULERS
 
         self.name = name
         self.pipe = load_pipeline(_find_source(name))
-        self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
+        self.pipe.scheduler = make_scheduler(SCHEDULERS[scheduler], self.pipe.scheduler.config)
         self.pipe.set_progress_bar_config(disable=True)
         for _, model in list_models(self.pipe, denoisers_only=False) if uses_kernels else ():
             use_kernels(model)

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -24,9 +25,8 @@ from ppdiffusers_tome.tools.measure.similarity import compare_images
 from tools.cli.conftest import SMALL, draw_square, write_dit
 
 
-def compare(studio: Studio, stages: list[Any] | None = None, **fields: Any) -> ImagePair:
-    request = studio.prepare(make_form(studio, **fields))
-    return studio.compare(request, [].append if stages is None else stages.append)
+def compare(studio: Studio, report: Callable[[Any], Any] = print, **fields: Any) -> ImagePair:
+    return studio.compare(studio.prepare(make_form(studio, **fields)), report, print)
 
 
 def read_page(studio: Studio, language: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
             raise ConnectionAbortedError
 
     with pytest.raises(ConnectionAbortedError):
-        studio.compare(studio.prepare(make_form(studio)), leave)
+        compare(studio, leave)
     result = compare(studio, prompt="coffee", seed=3, steps=2)
     loaded = studio.plain
     loaded.apply(ToMeConfig(ratio=0.5))

@@ -57,6 +57,7 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
         ("quality/score_images", [".", "--clip", "."], ". holds no results of compare ([Errno 2]"),
         ("wan_video", ["--frames", "80"], "--frames 80 must be a multiple of 4 plus 1"),
         ("wan_video", ["--merge-frames", "-1"], "--merge-frames -1 must be 1 or more"),
+        ("wan_video", ["--output", "x.gif"], "--output x.gif must be an .mp4 file"),
     ):
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         with pytest.raises((SystemExit, ToMeValueError)) as refused:

@@ -51,8 +51,7 @@ TRIALS = [Trial(ToMeConfig(0.1 * number), 2 / speed, speed, SPEEDS[speed]) for n
 
 
 def find(target: Target, trials: list[Trial] = TRIALS, scheduler: str = "DDIMScheduler") -> Tuned:
-    pipe = SimpleNamespace(scheduler=getattr(ppdiffusers, scheduler)())
-    return conclude(pipe, target, [UNMERGED_TRIAL, *trials])
+    return conclude([UNMERGED_TRIAL, *trials], target, getattr(ppdiffusers, scheduler)())
 
 
 @pytest.mark.parametrize(
@@ -253,7 +252,7 @@ class TestTurns:
     @pytest.mark.parametrize("told", [5, 6])  # 5: Ctrl-C in the last round
     def test_what_took_more_seconds_is_never_called_faster(self, told):
         trials = self.take_turns([0.95, 0.83, 0.71, 0.68, 0.70, 0.82])[:told]
-        found = conclude(None, Target(), {trial.config: trial for trial in trials}.values())
+        found = conclude({trial.config: trial for trial in trials}.values(), Target())
         assert found.unmerged.seconds < found.trials[0].seconds
         assert found.trials[0].speed_up == found.unmerged.seconds / found.trials[0].seconds
         assert found.best is None

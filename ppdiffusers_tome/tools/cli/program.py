@@ -43,7 +43,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None = None) -> int:
         with suppress(SystemExit):  # of --help and --version
             args = parse(parser, sys.argv[1:] if argv is None else argv)
         if args is not None:
-            if "keep_memory" in args:  # the command needs modules
+            if args.needs_modules:
                 require_modules(args.parser.prog.split()[-1])
                 prepare_process(keep_memory=args.keep_memory)
             with shorten_warnings():
@@ -71,9 +71,9 @@ def _explain(error: Exception, args: Any) -> str | None:
     if isinstance(error, ToMeError):
         return str(error)
     if shortage := explain_shortage(error):
-        is_plain = not any(getattr(args, name, True) for name in ("compile", "xformers"))
-        device_remedy = ", or give --xformers" if " on GPU" in shortage else ", or on a CPU give --compile"
-        remedy = device_remedy if is_plain else ""
+        remedy = ""
+        if not any(getattr(args, name, True) for name in ("compile", "xformers")):  # the command has both, not used
+            remedy = ", or give --xformers" if " on GPU" in shortage else ", or on a CPU give --compile"
         return f"there is not enough memory ({shortage}); make images smaller{remedy}"
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         if error.filename is None:

@@ -1,4 +1,4 @@
-"""Choose what is compared: the unmerged pipeline, fewer steps, and settings. Imports no Paddle."""
+"""The configurations that ``compare`` compares. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Configuration:
     steps: int | None = None  # where they are fewer than those of all others
 
     def apply(self, loaded: LoadedPipeline) -> None:
-        """Apply it to a pipeline, in place of the one before."""
+        """Apply it to a pipeline; benchmarks have kinds that apply something else."""
         loaded.apply(self.tome)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Report a comparison: a sheet of images, a table, and all numbers as JSON."""
+"""Report a comparison: a sheet of images, a table, numbers as JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Row:
         return {name: find_highest_peak(getattr(sample, name) for sample in self.samples) for name in PEAKS}
 
     def format(self, measure: str) -> str:
-        """Return the median with its interval, of PSNR with the lowest in parentheses."""
+        """Return the median with its interval, and of PSNR the lowest."""
         if measure not in self.medians:
             return "-"
         median = self.medians[measure]
@@ -127,7 +127,7 @@ class Report:
         write_page(paths, "Token merging", self.notes, self.make_table(), content)
 
     def _make_sheet(self, folder: Path, edges: Image.Image | None) -> Image.Image:
-        """Lay out a row per case, the first ones, and a column per configuration."""
+        """Lay out the first cases as rows, and the configurations as columns."""
         from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 
         columns = [] if edges is None else [Label("edges")]

@@ -47,8 +47,7 @@ class Comparison:
         for each in self.configurations:
             if each.steps is not None:
                 check_scheduler(self.loaded.pipe.scheduler, each.steps)
-        run = self.loaded.describe_run()
-        del run["versions"]  # those of the machine
+        run = self.loaded.used_settings.describe()
         is_compiled = self.loaded.settings.compile is not None
         machine = {**describe_machine(), "memory": NOT_MEASURED if is_compiled else explain_peak()}
         configurations = {each.name: each.to_dict() for each in self.configurations}
@@ -98,7 +97,7 @@ class Comparison:
         if configuration.name not in self._warmed_up or self.loaded.settings.compile is not None:
             self.loaded.warm_up(configuration.tome, *case)
             self._warmed_up.add(configuration.name)
-        configuration.apply(self.loaded)  # benchmarks have other kinds
+        configuration.apply(self.loaded)
         generated = self.loaded.generate(*case, steps=configuration.steps)
         path = case.locate(self.folder, configuration.name)
         prepare_folder(path.parent, [path.name], overwrite=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 
-# What the program reports itself, or what is intended.
+# The program reports the first itself; it takes configs of other schedulers on purpose.
 _KNOWN_MESSAGES = ("truncated because CLIP can only handle", "are not expected and will be ignored")
 
 
@@ -31,12 +31,12 @@ def warn(text: str) -> None:
 
 
 def log(text: str) -> None:
-    """Print a line about the progress on standard error, before what takes a while."""
+    """Print a line on standard error before what takes a while."""
     print(text, file=sys.stderr, flush=True)
 
 
 def choose_bar(position: int = 0) -> dict[str, Any]:
-    """Return tqdm's options for a bar; without a terminal, for lines at times."""
+    """Return tqdm's options for a bar; without a terminal, for lines."""
     if sys.stderr.isatty():
         return {"position": position, "file": sys.stderr, "leave": position == 0}
     lines = {"file": _Lines(), "bar_format": "{desc}: {n_fmt} of {total_fmt}, {remaining} left"}
@@ -66,6 +66,23 @@ def quiet_libraries() -> Iterator[None]:
 
     Loading bars and INFO lines of ppdiffusers and paddlenlp stay off for the rest of the process.
     """
+    _import_libraries()
+    from paddlenlp.utils.log import logger as paddlenlp_logger
+    from ppdiffusers.utils import logging as ppdiffusers_logging
+
+    ppdiffusers_logging.disable_progress_bar()
+    paddlenlp_logger.set_level("ERROR")
+    for handler in logging.getLogger("ppdiffusers").handlers:
+        handler.addFilter(lambda record: not any(known in record.getMessage() for known in _KNOWN_MESSAGES))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", module=r"paddle\b.*")
+        yield
+
+
+def _import_libraries() -> None:
+    """Import the libraries without their warnings, or explain why that fails."""
     if "ppdiffusers" not in sys.modules:
         log(f"loading Paddle and ppdiffusers, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 1)} ...")
     try:
@@ -74,9 +91,10 @@ def quiet_libraries() -> Iterator[None]:
             with redirect_stderr(io.StringIO()) as printed:
                 import paddle  # noqa: F401
             lines = printed.getvalue().splitlines(keepends=True)
-            sys.stderr.writelines(line for line in lines if "OMP_NUM_THREADS" not in line)  # more than one thread
-            from paddlenlp.utils.log import logger as paddlenlp_logger
-            from ppdiffusers.utils import logging as ppdiffusers_logging
+            # Paddle advises against more than one thread, which is what we want.
+            sys.stderr.writelines(line for line in lines if "OMP_NUM_THREADS" not in line)
+            import paddlenlp.utils.log  # noqa: F401
+            import ppdiffusers.utils  # noqa: F401
     except OSError as error:  # they make folders as they are imported
         raise UserError(
             f"Paddle's libraries cannot be imported, as {error.filename} cannot be written ({error.strerror}); set "
@@ -89,12 +107,3 @@ def quiet_libraries() -> Iterator[None]:
         raise UserError(
             f"Paddle or ppdiffusers cannot be imported ({reason}); ppdiffusers-tome doctor says what to install"
         ) from error
-    ppdiffusers_logging.disable_progress_bar()
-    paddlenlp_logger.set_level("ERROR")
-    for handler in logging.getLogger("ppdiffusers").handlers:
-        handler.addFilter(lambda record: not any(known in record.getMessage() for known in _KNOWN_MESSAGES))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", module=r"paddle\b.*")
-        yield

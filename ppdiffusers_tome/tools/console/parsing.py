@@ -35,9 +35,10 @@ def add_commands(parser: Parser, commands: Mapping[str, ModuleType]) -> None:
         added = chosen.add_parser(
             name, help=module.HELP, description=module.HELP, epilog=epilog, usage=f"{parser.prog} {name} [options]"
         )
-        added.set_defaults(parser=added, command=module)
+        needs_modules = getattr(module, "NEEDS_MODULES", True)
+        added.set_defaults(parser=added, command=module, needs_modules=needs_modules)
         module.add_arguments(added)
-        if getattr(module, "NEEDS_MODULES", True):
+        if needs_modules:
             added.add_argument("--no-keep-memory", dest="keep_memory", action="store_false",
                                help="return freed memory at once, for shared CPUs")
 

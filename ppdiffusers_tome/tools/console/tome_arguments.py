@@ -24,9 +24,10 @@ _HELP = {  # of the settings that are not only listed
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add the settings of ``ToMeConfig``; arguments that the user omits are not set.
+    """Add an option for each setting of ``ToMeConfig`` but the ratio.
 
-    With a ``default``, which help names, ``--ratio`` and ``--config`` are added, too.
+    Options that the user omits are not set. With a ``default``, which help names, ``--ratio`` and ``--config`` are
+    added, too.
     """
     group = parser.add_argument_group("token merging")
     if default is not None:
@@ -46,6 +47,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
             option, dest=f"tome_{field.name}", default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
         )  # fmt: skip
+    # Help has no lines to spare for rarely used options, so the title lists those that it hides.
     group.title = textwrap.fill(f"token merging, also {' '.join(listed)}", 76, break_on_hyphens=False)
 
 

@@ -88,7 +88,7 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _describe_optional() -> dict[str, str]:
-    """Return versions by module, and for a missing one what it is for."""
+    """Return each module's version, or if missing what it is for."""
     packages = metadata.packages_distributions()
     return {
         name: f"missing (for {use})" if find_spec(name) is None else find_version(packages.get(name, [name])[0]) or ""

@@ -34,7 +34,7 @@ def try_imports() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def remove_private(text: str) -> str:
-    """Remove folders of packages, and the names of the user and the machine."""
+    """Remove packages' folders, and the names of user and machine."""
     for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
         text = text.replace(folder + os.sep, "")
     text = text.replace(str(Path.home()), "~")

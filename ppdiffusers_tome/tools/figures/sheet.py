@@ -82,7 +82,7 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
 def _add_labels(
     figure: Figure, lefts: Sequence[int], font_size: int, labels: Sequence[Label], scale: float, width: int, top: float
 ) -> float:
-    """Add labels side by side, with titles larger by ``scale``; return where they end."""
+    """Add labels side by side, titles larger by ``scale``; return their bottom."""
     bottoms = [top]
     for left, label in zip(lefts, labels, strict=False):
         bottom = top
@@ -97,6 +97,7 @@ def _add_labels(
 def _wrap(figure: Figure, text: str, points: float, width: int) -> list[Text]:
     """Add a text as lines of a width in pixels."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    # Lines may also break inside a path, after each "\0"; what is left of it is removed.
     breakable = re.sub(r"(?<=[./_])(?=[^\W\d])", "\0 ", text)
     characters = len(breakable)
     lines = [figure.text(0, 0, text, size=points)] if text else []
@@ -123,7 +124,7 @@ def _resize(image: Image.Image, width: int, height: int) -> Image.Image:
 
 @contextmanager
 def _use_fonts() -> Iterator[None]:
-    """Use the fonts that are installed; characters that none has are one warning."""
+    """Use the installed fonts; warn once of characters that none has."""
     import matplotlib
     from matplotlib.font_manager import fontManager
 

@@ -12,12 +12,11 @@ from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS
 
 
 def add_image_arguments(
-    parser: argparse.ArgumentParser, *, several: bool = True, file: bool = False, several_seeds: bool = False,
-    photo: bool = True,
-) -> None:  # fmt: skip
-    """Add all that an image depends on but token merging.
+    parser: argparse.ArgumentParser, *, several: bool = True, file: bool = False, seeds: bool = False
+) -> None:
+    """Add what an image depends on besides a ControlNet and token merging.
 
-    ``several`` and ``file`` are of prompts; with ``photo`` edges may guide.
+    There may be ``several`` prompts, also in a ``file``. With ``seeds`` each has all ``--seeds``, and ``seed`` is 0.
     """
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT",
@@ -32,7 +31,8 @@ def add_image_arguments(
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
     for name in ("height", "width"):
         group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")
-    if several_seeds:
+    if seeds:
+        parser.set_defaults(seed=0)
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="of all prompts (default: 0)")
     else:
         of_which = "of the first image, the next has N + 1" if several else "of the image"
@@ -43,8 +43,13 @@ def add_image_arguments(
     either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     either.add_argument("--compile", nargs="?", const=AUTO, choices=[AUTO, *PRECISIONS], metavar="PRECISION",
                         help="fastest; for a CPU with openvino: float32, bfloat16, int8 (default: bfloat16 if it can)")
+
+
+def add_guide_arguments(parser: argparse.ArgumentParser, *, photo: bool = True) -> None:
+    """Add a ControlNet; with ``photo`` also the photo whose edges guide."""
     group = parser.add_argument_group("ControlNet")
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
+    parser.set_defaults(image=None, controlnet_scale=None)
     if photo:
         group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
         group.add_argument("--controlnet-scale", type=float, metavar="X", help="strength (default: 1)")

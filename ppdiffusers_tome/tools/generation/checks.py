@@ -9,29 +9,30 @@ import argparse
 import inspect
 import math
 import re
+import zlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.machine import AUTO, choose_float_precision, explain_lack, has_precision
+from ppdiffusers_tome.machine import AUTO, choose_float_precision, explain_missing_precision, has_precision
 from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE, check_text
-from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE, ImageSettings
+from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SCHEDULERS, SIZE_MULTIPLE, ImageSettings
 from ppdiffusers_tome.tools.measure.system import has_only_cpu
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
-_NO_CLASS = 1000  # with guidance a DiTPipeline asks for this class as that of no image, however many its model has
+_NO_CLASS = 1000  # which a DiTPipeline takes for "no class" in guidance, however many classes its model has
 
 
 def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) -> ImageSettings:
     """Check the arguments, alone and together, and return settings without merging.
 
-    With ``provides_edges`` those for a ControlNet may come later.
+    With ``provides_edges`` the command has edges of its own, so a ControlNet needs no ``--image``.
     """
     for name in ("height", "width"):
         pixels = getattr(args, name)
@@ -55,9 +56,11 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         read_photo_file(args.image)  # or it would fail after the model was loaded
     guidance_scale = model.guidance_scale if args.guidance_scale is None else args.guidance_scale
     settings = ImageSettings(
-        model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED, height=args.height,
-        width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
-        negative_prompt=args.negative_prompt, dtype=args.dtype, xformers=args.xformers,
+        model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED,
+        photo_checksum=None if args.image is None else zlib.crc32(args.image.read_bytes()),
+        height=args.height, width=args.width, steps=steps, guidance_scale=guidance_scale,
+        scheduler=SCHEDULERS.get(args.scheduler), seed=args.seed, negative_prompt=args.negative_prompt,
+        dtype=args.dtype, xformers=args.xformers,
         compile=choose_float_precision() if args.compile == AUTO else args.compile,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
     )  # fmt: skip
@@ -66,7 +69,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
 
 
 def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edges: bool) -> ModelSource | None:
-    """Return the ControlNet that was named, or the model's own where edges guide."""
+    """Return the named ControlNet, or the model's own where edges guide."""
     if args.image is None and not provides_edges:
         for option, value in (("--controlnet", args.controlnet), ("--controlnet-scale", args.controlnet_scale)):
             if value is not None:
@@ -88,7 +91,7 @@ def check_seed(name: str, seed: int) -> None:
 
 
 def check_device(settings: ImageSettings, device: str | None) -> None:
-    """Refuse what a device does not have; None is not known yet."""
+    """Refuse what a device cannot do; ``device`` is None while unknown."""
     dtype = settings.dtype
     if settings.compile is not None and (device not in (None, "cpu") or dtype != "float32"):
         here = "" if device is None else f" on {device}"
@@ -102,7 +105,7 @@ def check_device(settings: ImageSettings, device: str | None) -> None:
     if settings.compile is not None and find_spec("openvino") is None:
         raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
     if settings.compile is not None and not has_precision(settings.compile):
-        raise UserError(f"--compile {explain_lack(settings.compile)}")
+        raise UserError(f"--compile {explain_missing_precision(settings.compile)}")
 
 
 def check_loaded(loaded: LoadedPipeline) -> None:
@@ -129,7 +132,7 @@ def check_loaded(loaded: LoadedPipeline) -> None:
 
 
 def describe_oddities(loaded: LoadedPipeline, prompt: str) -> dict[str, str]:
-    """Describe what is odd about an image of a prompt, by names."""
+    """Describe what may spoil an image of a prompt, by names."""
     if loaded.labels is not None:
         return {}
     settings, found = loaded.settings, dict[str, str]()

@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import paddle
-import ppdiffusers
 from PIL import Image
 
 from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
@@ -20,7 +18,7 @@ from ppdiffusers_tome.tools.generation.sampling import check_scheduler, generate
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
 from ppdiffusers_tome.tools.measure.memory import limit_memory
 from ppdiffusers_tome.tools.measure.meter import Meter
-from ppdiffusers_tome.version import __version__
+from ppdiffusers_tome.tools.measure.system import describe_versions
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class LoadedPipeline:
     """A pipeline, ready to generate."""
 
     pipe: Any  # without ToMe until ``apply``
-    settings: ImageSettings  # with which it was loaded; those of an image alone may be others
+    settings: ImageSettings  # of the next image; ``replace`` gives others, such as another seed
     edges: Image.Image | None = None  # which guide a ControlNet
 
     @property
@@ -60,10 +58,19 @@ class LoadedPipeline:
 
     @property
     def guidance_scale(self) -> float:
-        """The one of the settings, or else the default of the pipeline's class."""
+        """That of the settings, or else the default of the pipeline's class."""
         if self.settings.guidance_scale is not None:
             return self.settings.guidance_scale
         return float(inspect.signature(type(self.pipe).__call__).parameters["guidance_scale"].default)
+
+    @property
+    def used_settings(self) -> ImageSettings:
+        """The settings, with what was left to the model filled in."""
+        height, width = self.size
+        scheduler = type(self.pipe.scheduler).__name__
+        return replace(
+            self.settings, height=height, width=width, guidance_scale=self.guidance_scale, scheduler=scheduler
+        )
 
     def apply(self, tome: ToMeConfig) -> None:
         """Apply settings; with those that change nothing the pipeline is unmerged."""
@@ -84,7 +91,7 @@ class LoadedPipeline:
         return f"token merging: {applied}{''.join(skipped)}"
 
     def count_skipped_calls(self) -> dict[str, tuple[int, int]]:
-        """Count how many of how many calls of each denoiser the last image skipped."""
+        """Count skipped and all calls of each denoiser for the last image."""
         entries = getattr(get_tome(self.pipe), "entries", ())
         images = {each.denoiser: each.last_image for each in entries if each.last_image is not None}
         return {name: (each.num_skipped, each.num_skipped + each.num_computed) for name, each in images.items()}
@@ -101,14 +108,15 @@ class LoadedPipeline:
         """Generate with few steps, as a first image is slower."""
         steps = self.count_warm_up_steps(tome)
         if steps < self.settings.steps:
-            tome = replace(tome, cache=0.0, start=0.0, end=1.0)  # which would warn in one step
+            tome = replace(tome, cache=0.0, start=0.0, end=1.0)  # these would warn in one step
         self.apply(tome)
         self.generate(prompt, seed, steps=steps, after_step=after_step)
 
     def count_warm_up_steps(self, tome: ToMeConfig) -> int:
-        """Count one step, or those of an image that one does not warm up."""
+        """Return 1, or all steps where one does not warm up."""
         if self.settings.compile == "int8" or (self.settings.compile is not None and tome.differs_by_step):
-            return self.settings.steps  # computed and skipped ones, and the last of 8 bits, are programs of their own
+            # Computed and skipped steps are programs of their own, and so are last steps, which are not in 8 bits.
+            return self.settings.steps
         with suppress(UserError):
             check_scheduler(self.pipe.scheduler, 1)
             return 1
@@ -142,14 +150,5 @@ class LoadedPipeline:
 
     def describe_image(self, prompt: str, seed: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
-        return self.settings.describe_image(prompt, seed) | self.describe_run() | {"defaults": self.settings.defaults}
-
-    def describe_run(self) -> dict[str, Any]:
-        """Return what all images of this pipeline share besides merging."""
-        height, width = self.size
-        return {
-            **self.settings.describe(), "height": height, "width": width, "guidance_scale": self.guidance_scale,
-            "scheduler": type(self.pipe.scheduler).__name__, "versions": {
-                "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
-            },
-        }  # fmt: skip
+        used = self.used_settings.describe_image(prompt, seed)
+        return {**used, "versions": describe_versions(), "defaults": self.settings.defaults}

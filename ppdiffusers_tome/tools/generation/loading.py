@@ -20,20 +20,20 @@ from ppdiffusers_tome.tools.generation.model_files import explain_weights, find_
 from ppdiffusers_tome.tools.generation.models import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE
 from ppdiffusers_tome.tools.generation.sampling import check_scheduler
-from ppdiffusers_tome.tools.generation.settings import DTYPES, SCHEDULERS, ImageSettings
+from ppdiffusers_tome.tools.generation.settings import DTYPES, ImageSettings
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 
 _CONTROLNET_PIPELINES = {
     "StableDiffusionPipeline": "StableDiffusionControlNetPipeline",
     "StableDiffusionXLPipeline": "StableDiffusionXLControlNetPipeline",
 }
-# What a call must take: noise of its own for each image, and a function that is called after every step.
+# What a pipeline's call must take: also the noise of each image, and a function to call after every step.
 _ARGUMENTS = {"prompt", "height", "width", "latents", "callback_on_step_end"}
 _PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"
 
 
 def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedPipeline:
-    """Load a pipeline; refuse or warn of prompts and settings that do not suit."""
+    """Load a pipeline; refuse or warn of what does not suit it."""
     check_device(settings, paddle.get_device())
     if settings.compile is not None:
         require_compiler(settings.compile)
@@ -58,12 +58,11 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     return replace(loaded, edges=edges)
 
 
-def make_scheduler(name: str, config: Any) -> Any:
-    """Make one of ``SCHEDULERS`` with the noise levels of another's config."""
-    # As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the small
-    # models are distorted.
-    overrides = {"skip_prk_steps": True} if name == "pndm" else {}
-    return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **overrides)
+def make_scheduler(class_name: str, config: Any) -> Any:
+    """Make a scheduler with the noise levels of another's config."""
+    # Runge-Kutta steps, PNDM's own first ones, distort images of the small models. Stable Diffusion skips them, too.
+    overrides = {"skip_prk_steps": True} if class_name == "PNDMScheduler" else {}
+    return getattr(ppdiffusers, class_name).from_config(config, **overrides)
 
 
 def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0]) -> Any:
@@ -86,9 +85,9 @@ def load_pipeline(model: ModelSource, controlnet: ModelSource | None = None, *, 
 
 
 def _read_class_name(model: ModelSource, *, guided: bool) -> str:
-    """Read the class of a pipeline; refuse what runs code or cannot be used."""
+    """Read a pipeline's class; refuse code and other kinds of pipelines."""
     with _explain_faults("--model", model):
-        # Of a folder not with ppdiffusers, which cannot read an index that names a pipeline's own file.
+        # A folder's is read here, as ppdiffusers cannot read one that names a pipeline's own Python file.
         index = (
             ppdiffusers.DiffusionPipeline.load_config(model.name) if model.folder is None
             else json.loads((model.folder / "model_index.json").read_bytes())
@@ -102,7 +101,7 @@ def _read_class_name(model: ModelSource, *, guided: bool) -> str:
             "trust it, load the model in Python and call apply_tome"
         )
     class_name = str(index.get("_class_name"))
-    # A part is a library and a class of it; without either, the pipeline lacks it.
+    # A part is a pair, a library and a class of it; of a part that the pipeline lacks both are None.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
     is_text_to_image = {"unet", "vae"} <= parts and _generates_from_prompt(class_name, guided=guided)
     if class_name != DIT_PIPELINE and not is_text_to_image:
@@ -119,7 +118,7 @@ def _read_class_name(model: ModelSource, *, guided: bool) -> str:
 def _generates_from_prompt(class_name: str, *, guided: bool) -> bool:
     """Return whether pipelines need a prompt, and maybe edges, alone."""
     cls = getattr(ppdiffusers, class_name, None)
-    if cls is None:  # unknown, which loading reports
+    if cls is None:  # loading refuses an unknown class
         return True
     takes = inspect.signature(cls.__call__).parameters.keys()
     return takes >= _ARGUMENTS and (guided or "image" not in takes)
@@ -128,7 +127,7 @@ def _generates_from_prompt(class_name: str, *, guided: bool) -> bool:
 def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: Any) -> Any:
     if source.folder is None:
         warn(f"{option} {source.name}: {_PICKLES} where its files are no safetensors")
-    else:  # of a hub's, FROM_DIFFUSERS decides
+    else:  # for a hub's, ppdiffusers reads the variable FROM_DIFFUSERS
         keywords["from_diffusers"] = is_torch(source.folder)
         if pickles := list_pickles(source.folder):
             warn(f"{option} {source.name}: {_PICKLES}: {', '.join(pickles)}")

@@ -1,7 +1,4 @@
-"""Files of a model: whether they can be loaded, run code, or changed.
-
-Imports no Paddle.
-"""
+"""Files of a model's folder. Imports no Paddle."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,52 +6,55 @@ from pathlib import Path
 from typing import Any
 
 _LFS_POINTER = b"version https://git-lfs"
-_SUFFIXES = (".safetensors", ".pdparams", ".bin", ".ckpt")
 _PICKLED = (".pdparams", ".bin", ".ckpt", ".pt", ".pth", ".pkl")
+_WEIGHTS = (".safetensors", *_PICKLED)
 _LIBRARIES = ("ppdiffusers", "paddlenlp", "diffusers", "diffusers_paddle", "transformers")
 
 
 def is_torch(folder: Path) -> bool:
-    """Return True where weights are diffusers' (PyTorch's); ppdiffusers' safetensors are preferred."""
+    """Return whether all weights are diffusers' (PyTorch's), none ppdiffusers'."""
     names = " ".join(path.name for path in _list_files(folder))
     return "diffusion_pytorch_model" in names and "diffusion_paddle_model" not in names
 
 
 def explain_weights(folder: Path) -> str | None:
     """Explain weights in a model's folder that cannot be loaded."""
-    for path in (path for path in _list_files(folder) if path.suffix in _SUFFIXES):
+    weights = [path for path in _list_files(folder) if path.suffix in _WEIGHTS]
+    for path in weights:
         with path.open("rb") as file:
             if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
                 return (
                     f"{path} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
                     "'git lfs pull' in it, or download the model again"
                 )
-    for path in (path for path in _list_files(folder) if path.name.count(".") == 2 and path.suffix == ".safetensors"):
-        plain = path.with_name(f"{path.name.split('.')[0]}{path.suffix}")
-        if not plain.exists():
+    for path in weights:
+        name, *variant = path.stem.split(".")  # of model.fp16.safetensors "model" and "fp16"
+        plain = path.with_name(f"{name}{path.suffix}")
+        if variant and path.suffix == ".safetensors" and not plain.exists():
             return f"{path} is a variant's, without the usual weights beside it; rename it to {plain.name}"
     return None
 
 
 def list_pickles(folder: Path) -> list[str]:
     """List the pickled weights that ppdiffusers reads."""
-    safe = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
-    files = _list_files(folder)
-    own = {path.parent for path in files if path.name == "config.json" and b'"_class_name"' in path.read_bytes()}
+    own_name = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
 
-    def has_safe(part: Path) -> bool:
-        stem = safe if part in own else "model"  # of a text encoder
-        # A pickle comes before a variant such as fp16.
-        return any((part / f"{stem}.safetensors{end}").is_file() for end in ("", ".index.json"))
+    def reads_pickles(part: Path) -> bool:
+        config = part / "config.json"
+        is_own = config.is_file() and b'"_class_name"' in config.read_bytes()
+        name = own_name if is_own else "model"  # of paddlenlp's text encoders
+        # These come before a pickle, which comes before a variant such as fp16.
+        return not any((part / f"{name}.safetensors{end}").is_file() for end in ("", ".index.json"))
 
-    pickles = [path for path in files if path.suffix in _PICKLED and not has_safe(path.parent)]
+    pickles = [path for path in _list_files(folder) if path.suffix in _PICKLED and reads_pickles(path.parent)]
     return [str(path.relative_to(folder)) for path in pickles]
 
 
 def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> str | None:
     """Find Python code that loading a pipeline would run.
 
-    It is a file of the folder, which a hub's has not, or a module of none of the ``pipelines`` of ppdiffusers.
+    It is a file in the folder, of which a hub's model has none, or a module of an unknown library. ``index`` is what
+    ``model_index.json`` holds; its parts may also be of a module in ``pipelines``, ppdiffusers' own.
     """
     if folder is not None and (folder / "None.py").is_file():
         return "None.py"  # which ppdiffusers 0.29 takes for a pipeline's code
@@ -74,10 +74,10 @@ def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> 
 
 
 def sum_model_files(folder: Path) -> str:
-    """Return a checksum of the sizes and dates of a model's configs and weights."""
-    suffixes, found = {*_SUFFIXES, *_PICKLED}, hashlib.sha256()
+    """Return a checksum of sizes and dates of configs and weights."""
+    found = hashlib.sha256()
     for path in _list_files(folder):
-        if path.suffix in suffixes or path.stem.endswith(("config", "index")):
+        if path.suffix in _WEIGHTS or path.stem.endswith(("config", "index")):
             stat = path.stat()
             found.update(f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return found.hexdigest()

@@ -1,4 +1,4 @@
-"""Sources of models: folders, hub names, a clone's small models. Imports no Paddle."""
+"""Folders, hub names and small models of a clone. Imports no Paddle."""
 
 import json
 import math
@@ -25,13 +25,13 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 class ModelSource:
     """The source of a model, and what its ``demonstration.json`` says, if any."""
 
-    name: str  # as the user called it; ``label`` is for what others may see
+    name: str  # as the user called it; images hold ``label``, without private folders
     folder: Path | None = None  # None for a hub's model, which is downloaded
-    prompts: tuple[str, ...] = ()  # all that a small model was taught; the others have no such list
+    prompts: tuple[str, ...] = ()  # all that a small model was taught; empty for other models
     steps: int = 20
     guidance_scale: float | None = None  # None for the default of the pipeline's class
-    controlnet: str | None = None  # its folder, where edges come without --controlnet
-    # Of its files when it was found, as others may have its name, or be saved into its folder; None for a hub's.
+    controlnet: str | None = None  # the folder of the one to use without --controlnet
+    # Of the folder's files when it was found: another model may take its place. None for a hub's.
     checksum: str | None = field(default=None, compare=False)
 
     @property
@@ -68,16 +68,16 @@ def find_controlnet(name: str) -> ModelSource:
     """Find a ControlNet."""
     source = _find(name, "--controlnet", "a ControlNet's", "config.json")
     if source.folder is not None:
-        with suppress(ValueError, AttributeError):  # of a damaged config, on which loading has its say
+        with suppress(ValueError, AttributeError):  # a damaged config is refused when it is loaded
             class_name = json.loads((source.folder / "config.json").read_bytes()).get("_class_name")
-            if class_name not in (None, "ControlNetModel"):  # ppdiffusers would draw the weights that a folder lacks
+            if class_name not in (None, "ControlNetModel"):  # whose weights would be missing, so drawn at random
                 raise UserError(f"--controlnet {name} holds a {class_name}; give a folder of a ControlNetModel")
     return source
 
 
 def list_small_models() -> dict[str, Path]:
-    """List the small models of this clone, or the current one, by name."""
-    for root in (Path(ppdiffusers_tome.__file__).parents[1], Path()):
+    """Find the folders of a clone's small models, by name."""
+    for root in (Path(ppdiffusers_tome.__file__).parents[1], Path()):  # this package's clone, or the current folder
         if (root / SMALL_MODELS / PHOTOGRAPHS).is_dir():
             return {path.name: path for path in sorted((root / SMALL_MODELS).iterdir()) if path.is_dir()}
     return {}

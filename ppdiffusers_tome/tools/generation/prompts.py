@@ -20,14 +20,14 @@ _UNENCODABLE = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another 
 
 
 def parse_prompts(args: argparse.Namespace, default: Sequence[str] = ()) -> list[str]:
-    """Return the prompts of ``--prompt``, then those of ``--prompts``; or the default ones."""
+    """Return the prompts of ``--prompt`` and ``--prompts``, or the default ones."""
     if args.prompts is None:
         return check_prompts(args.prompt, default)
     return [*check_prompts(args.prompt), *read_prompts(args.prompts)]
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Read a text with a prompt on each line, in UTF-8, UTF-16 or UTF-32."""
+    """Read a prompt a line of UTF-8, UTF-16 or UTF-32."""
     try:
         content = path.read_bytes()
         encoding = json.detect_encoding(content)  # by its first bytes
@@ -56,7 +56,7 @@ def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = (), *,
 
 
 def check_text(name: str, text: Any) -> None:
-    """Check that a text is one; errors call it ``name``."""
+    """Refuse what is no text, or cannot be encoded, in words about ``name``."""
     if not isinstance(text, str) or _UNENCODABLE.search(text):
         raise UserError(
             f"{name} {shorten_repr(text)} must be text, without characters that no text has; bytes in another "
@@ -86,7 +86,7 @@ class ClassLabels:
         text = prompt.strip()
         if text.isdecimal() and len(text) < 10 and int(text) < self.num_classes:
             return int(text)
-        # Exact names last: some differ in capitals alone, as a cardigan and a Cardigan Welsh corgi.
+        # Exact names win, as some differ in capitals alone: a cardigan and a Cardigan Welsh corgi.
         in_small = {name.lower(): number for name, number in self.class_by_name.items()}
         by_name = {**in_small, **self.class_by_name}
         for name in (text, text.lower()):

@@ -46,10 +46,10 @@ def _compute_vae_scale(pipe: Any) -> int:
 
 
 def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool = True) -> None:
-    """Check on a tiny latent that a scheduler, left unchanged, can run.
+    """Check on a tiny latent that a scheduler can run; leave it unchanged.
 
-    ppdiffusers 0.29's UniPC, for example, fails on Paddle 3, and PNDM in a single step. With ``may_scale=False`` it is
-    for a DiTPipeline, which continues with the latent that was scaled for the model.
+    ppdiffusers 0.29's UniPC, for example, fails on Paddle 3, and PNDM in a single step. ``may_scale`` is False for a
+    DiTPipeline, which is wrong with schedulers that scale latents for the model: it goes on with the scaled ones.
     """
     name, trial = type(scheduler).__name__, type(scheduler).from_config(scheduler.config)
     latent = paddle.ones([1, 4, 2, 2])

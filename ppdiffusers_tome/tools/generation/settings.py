@@ -1,9 +1,7 @@
 """The settings of images. Imports no Paddle."""
 
-import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +26,13 @@ class ImageSettings:
     model: ModelSource
     controlnet: ModelSource | None  # None for text-to-image
     photo: Path | None  # whose edges guide; None also where the command has edges of its own
+    photo_checksum: int | None  # of its file, as another may take its name
     tome: ToMeConfig
     height: int | None  # in pixels; None for the model's native size
     width: int | None
     steps: int
     guidance_scale: float | None  # None for the default of the pipeline's class
-    scheduler: str | None  # of ``SCHEDULERS``; None for the model's
+    scheduler: str | None  # a class of ppdiffusers; None for the model's
     seed: int  # of the first image
     negative_prompt: str | None
     controlnet_scale: float
@@ -46,30 +45,27 @@ class ImageSettings:
         """The names of settings that are left to the model."""
         return [name for name in ("height", "width", "guidance_scale", "scheduler") if getattr(self, name) is None]
 
-    @cached_property
-    def photo_checksum(self) -> int | None:
-        """The checksum of the photo's file; another may take its name."""
-        return None if self.photo is None else zlib.crc32(self.photo.read_bytes())
-
     def describe(self) -> dict[str, Any]:
-        """Return what images share besides merging as plain values; ``defaults`` are None."""
-        others = ("model", "controlnet", "photo", "tome", "seed", "controlnet_scale")
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in others}
+        """Return what images share besides merging as plain values."""
         control = None
         if self.controlnet is not None:
             photo = {"photo": self.photo and self.photo.name, "photo_checksum": self.photo_checksum}
             control = {**self.controlnet.describe(), "scale": self.controlnet_scale, **photo}
-        scheduler = SCHEDULERS.get(str(self.scheduler))
-        return {**self.model.describe(), "controlnet": control, **own, "scheduler": scheduler}
+        return {
+            **self.model.describe(), "controlnet": control, "height": self.height, "width": self.width,
+            "steps": self.steps, "guidance_scale": self.guidance_scale, "scheduler": self.scheduler,
+            "negative_prompt": self.negative_prompt, "dtype": self.dtype, "xformers": self.xformers,
+            "compile": self.compile,
+        }  # fmt: skip
 
     def describe_image(self, prompt: str, seed: int) -> dict[str, Any]:
-        """Return all that was asked for of an image as plain values."""
+        """Return what an image depends on as plain values."""
         tome = None if self.tome.changes_nothing else self.tome.to_dict()
         return {"prompt": prompt, "seed": seed, "tome": tome, **self.describe()}
 
 
 def format_run(run: Mapping[str, Any]) -> str:
-    """Format what ``LoadedPipeline.describe_run`` returns as one line."""
+    """Format what ``ImageSettings.describe`` returns as one line."""
     words = [
         f"{run['model']} model", f"{run['width']}x{run['height']} pixels", format_count(run["steps"], "step"),
         run["scheduler"], f"guidance {run['guidance_scale']:g}", run["dtype"],

@@ -13,9 +13,9 @@ _MAX_CHARACTERS = 60  # of two values in an error
 
 
 class Ledger:
-    """Results by key, in memory and as lines of JSON with Python's infinity.
+    """Results by key, in memory and as lines of JSON.
 
-    A key is any value that JSON can hold, such as ``["a cat", 0]``; so is a result.
+    A key is any value that JSON can hold, such as ``["a cat", 0]``; so is a result, which may be infinite.
 
     Args:
         path: the file; it is written with the first result.
@@ -28,27 +28,10 @@ class Ledger:
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False) -> None:
-        self.path, self._identity = path, json.loads(json.dumps(identity))
-        self._results: dict[str, Any] = {}
+        self.path, self._identity = path, identity
         if overwrite:
             path.unlink(missing_ok=True)  # at once, as new images may follow and no new result
-        if not path.exists():
-            return
-        try:
-            first, *lines = map(json.loads, path.read_text().splitlines())
-            before = dict(first["identity"])
-            self._results = {json.dumps(line["key"]): line["result"] for line in lines}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"give another --output, or --overwrite to start over: {path} is no file of results of this program"
-            ) from error
-        for name, value in self._identity.items():
-            if (old := before.get(name)) != value:
-                is_short = len(f"{old}{value}") <= _MAX_CHARACTERS
-                differs = f"{name} {old}, and this run has {value}" if is_short else f"other {name.replace('_', ' ')}"
-                raise UserError(
-                    f"give another --output, or --overwrite to start over: {path} was measured with {differs}"
-                )
+        self._results = read_results(path, identity)
 
     def __contains__(self, key: Any) -> bool:
         return json.dumps(key) in self._results
@@ -62,6 +45,26 @@ class Ledger:
         lines = [{"identity": self._identity}]
         lines += [{"key": json.loads(key), "result": result} for key, result in self._results.items()]
         write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def read_results(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the results of a ledger; refuse those of another identity."""
+    if not path.exists():
+        return {}
+    try:
+        first, *lines = map(json.loads, path.read_text().splitlines())
+        before = dict(first["identity"])
+        results = {json.dumps(line["key"]): line["result"] for line in lines}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"give another --output, or --overwrite to start over: {path} is no file of results of this program"
+        ) from error
+    for name, value in json.loads(json.dumps(identity)).items():
+        if (old := before.get(name)) != value:
+            is_short = len(f"{old}{value}") <= _MAX_CHARACTERS
+            differs = f"{name} {old}, and this run has {value}" if is_short else f"other {name.replace('_', ' ')}"
+            raise UserError(f"give another --output, or --overwrite to start over: {path} was measured with {differs}")
+    return results
 
 
 def prepare_results(args: argparse.Namespace, name: str, *files: str) -> list[Path]:

@@ -36,7 +36,7 @@ def get_process_peak() -> int | None:
 
 @contextmanager
 def limit_memory() -> Iterator[None]:
-    """Raise an error at the memory's end, where Linux would kill the process."""
+    """Raise an error before Linux ends the process for its memory."""
     import paddle
 
     if sys.platform != "linux" or paddle.get_device() != "cpu":
@@ -56,7 +56,7 @@ def limit_memory() -> Iterator[None]:
 
 
 def explain_shortage(error: Exception) -> str | None:
-    """Say how much memory was missing; None for an error about anything else."""
+    """Say how much memory was missing; None for another error."""
     text = str(error)
     if size := re.search(r"alloc memory of (\d+) size", text):  # of Paddle's CPU
         return f"a tensor of {int(size[1]) / 2**30:,.1f} GiB does not fit"
@@ -65,7 +65,7 @@ def explain_shortage(error: Exception) -> str | None:
 
 
 def _list_limits() -> Iterator[tuple[int, int]]:
-    """Yield limit and use of each control group of this process in bytes."""
+    """Yield limit and use of each control group, in bytes."""
     files = (("memory.max", "memory.current", ""), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))
     for group, (limit, use, prefix) in product(list_control_groups("memory"), files):
         with suppress(OSError, ValueError):  # on another system, or "max", which is no limit

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of a piece of work. Paddle is imported by measuring."""
+"""Seconds and peak memory of a piece of work. Imports Paddle late."""
 
 import gc
 from collections.abc import Iterable

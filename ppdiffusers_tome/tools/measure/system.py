@@ -13,19 +13,23 @@ from ppdiffusers_tome.version import __version__
 
 def describe_machine() -> dict[str, Any]:
     """Describe what is needed to repeat a measurement."""
-    import paddle
-    import ppdiffusers
-
     return {
         "device": get_device_name(),
         **describe_processor(),
         "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
         "MKL_DEBUG_CPU_TYPE": os.environ.get("MKL_DEBUG_CPU_TYPE", "unset"),  # matters on AMD
         "freed memory": "kept" if keeps_freed_memory() else "given back",
-        "ppdiffusers_tome": __version__,
-        "paddle": paddle.__version__,
-        "ppdiffusers": ppdiffusers.__version__,
+        **describe_versions(),
     }
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions of this package and the libraries below it."""
+    import paddle
+    import ppdiffusers
+
+    libraries = {"paddle": paddle.__version__, "ppdiffusers": ppdiffusers.__version__}
+    return {"ppdiffusers_tome": __version__, **libraries}
 
 
 def get_device_name() -> str:

@@ -5,11 +5,11 @@ import argparse
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tome_arguments import add_tome_arguments
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import check_seed, parse_settings
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
-from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
+from ppdiffusers_tome.tools.measure.ledger import prepare_results, read_results
 
 HELP = "Generate the same images unmerged and with settings; compare speed, memory and similarity."
 EXAMPLES = """It writes compare.png (a sheet of the first images), compare.md and compare.json (the table), images/ (all
@@ -23,11 +23,11 @@ to the results.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_image_arguments(parser, file=True, several_seeds=True)
+    add_image_arguments(parser, file=True, seeds=True)
+    add_guide_arguments(parser)
     add_compared_arguments(parser)
     add_tome_arguments(parser)
     add_output_arguments(parser)
-    parser.set_defaults(seed=0)  # of an image it is one of --seeds
 
 
 def run(args: argparse.Namespace) -> None:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace, settings: ImageSettings, configurations: list[Configuration]) -> None:
-    """Generate all prompts with all configurations, and write the results."""
+    """Generate all prompts with configurations, maybe a benchmark's; write the results."""
     for seed in args.seeds:
         check_seed("--seeds", seed)
     prompts = parse_prompts(args, settings.model.default_prompts)
@@ -44,7 +44,7 @@ def compare(args: argparse.Namespace, settings: ImageSettings, configurations: l
     if not args.overwrite:  # refuse others than those of earlier results before Paddle loads
         known = {name: value for name, value in settings.describe().items() if name not in settings.defaults}
         known["configurations"] = {each.name: each.to_dict() for each in configurations}
-        Ledger(args.output / "compare.jsonl", known)
+        read_results(args.output / "compare.jsonl", known)
     with quiet_libraries():
         from ppdiffusers_tome.tools.compare.run import Comparison
         from ppdiffusers_tome.tools.compare.samples import Case

@@ -15,7 +15,7 @@ from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET, add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
@@ -38,6 +38,7 @@ share the images among them.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, file=True)
+    add_guide_arguments(parser)
     add_tome_arguments(parser, default=f"--config {DEFAULT_PRESET}, with others 0.5")
     add_output_arguments(parser)
 
@@ -76,7 +77,7 @@ def _is_finished(settings: ImageSettings, path: Path, prompt: str, seed: int) ->
 
 
 def _generate(settings: ImageSettings, images: Sequence[tuple[Path, str, int]]) -> None:
-    """Generate and write images; each has a path, a prompt and a seed."""
+    """Generate images of paths, prompts and seeds, and write them."""
     from tqdm import tqdm
 
     from ppdiffusers_tome.tools.generation.loading import load_for_prompts

@@ -14,11 +14,12 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.generation.settings import format_run
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
+from ppdiffusers_tome.tools.measure.system import describe_versions
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned, conclude, list_candidates
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ If none reach the target, it names the nearest, and writes no tome.json. Ctrl-C 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
+    add_guide_arguments(parser)
     group = parser.add_argument_group("what is tried, and for which target")
     group.add_argument("--configs", nargs="+", metavar="FILE", help="presets, or JSON files, to try in their place")
     group.add_argument("--target-psnr", type=float, metavar="DB",
@@ -66,8 +68,9 @@ def run(args: argparse.Namespace) -> None:
             is_finished = True
         finally:
             if len(trials) > 1:  # unmerged ones alone say nothing
-                made_with = {**loaded.describe_run(), "prompts": prompts, "seed": settings.seed}
-                tuned = conclude(loaded.pipe, target, trials.values())
+                made_with = {**loaded.used_settings.describe(), "versions": describe_versions()}
+                made_with |= {"prompts": prompts, "seed": settings.seed}
+                tuned = conclude(trials.values(), target, loaded.pipe.scheduler)
                 if not is_finished:
                     count, tried = len(tuned.trials), "; ".join(trial.name for trial in tuned.trials)
                     verdict = f"Stopped with {count} of {len(candidates)} settings tried ({tried}). {tuned.verdict}"
@@ -100,7 +103,7 @@ def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Se
 
 
 def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
-    """Write and show the trials, and the settings if any are to be used."""
+    """Write and show the trials, and the best settings, if any."""
     if tuned.best is not None:
         write_text(paths[0], tuned.config.to_json())
     else:

@@ -8,7 +8,7 @@ from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.tome_arguments import add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.images import write_image
@@ -25,6 +25,7 @@ merge have no outline. Methods that compare no tokens, as in all presets, make n
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, several=False)
+    add_guide_arguments(parser)
     add_tome_arguments(parser, default="0.5")
     add_output_arguments(parser)
 
