@@ -97,7 +97,8 @@ def _static_mode() -> Iterator[Any]:
     """Yield the program that Paddle writes in static mode on this thread."""
     tracer, program = framework._dygraph_tracer(), paddle.static.Program()
     with framework._dygraph_guard(None), paddle.static.program_guard(program, paddle.static.Program()):
-        framework._dygraph_tracer_ = tracer  # of threads that begin meanwhile
+        # The guard sets the mode of threads that begin meanwhile, too, and those have to compute.
+        framework._dygraph_tracer_ = tracer
         yield program
 
 
