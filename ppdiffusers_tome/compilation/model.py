@@ -138,9 +138,9 @@ class CompiledModel:
             if self._contents is not None and self._contents.addresses != contents.addresses:
                 self._programs.clear()
             self._contents = contents
-        contents.read_weights(CALL_STACK.pipeline_call)
-        if contents.weights not in self._weights:
-            self._weights = contents.weights, self._weights[0]  # those of a LoRA in turns with those without it
+        contents.weights.read(CALL_STACK.pipeline_call)
+        if contents.weights.hash not in self._weights:
+            self._weights = contents.weights.hash, self._weights[0]  # those of a LoRA in turns with those without it
             for key, program in list(self._programs.items()):
                 if not isinstance(program, str) and program.weights not in self._weights:
                     del self._programs[key]
@@ -176,7 +176,7 @@ class CompiledModel:
             note = find_note(model_call, trace.layouts)
             expected = compute_unless_noted(model_call, note)
             _openvino_process = os.getpid()
-            program = Program(trace, model_call.contents.weights, model_call.precision, self.threads)
+            program = Program(trace, model_call.contents.weights.hash, model_call.precision, self.threads)
             outputs = program.run(model_call.tensors)
             if expected is not None:
                 compare_outputs(outputs, expected, model_call.precision, note)
