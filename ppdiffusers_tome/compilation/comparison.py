@@ -36,10 +36,9 @@ _STORED_BOUND = 0.1
 
 def find_note(model_call: ModelCall, layouts: Sequence[Layout]) -> Path | None:
     """Return the file that notes a call's comparison; None without a home."""
-    compared = model_call.kind, model_call.count_merged(layouts)
     modules = (sys.modules.get(name) for name in ("openvino", "paddle", "ppdiffusers"))
     computed_by = [getattr(module, "__version__", "") for module in modules], find_processor_name()
-    key = repr((__version__, *compared, *computed_by, platform.machine()))
+    key = repr((__version__, model_call.kind, model_call.count_merged(layouts), *computed_by, platform.machine()))
     with suppress(RuntimeError):
         return find_cache_folder() / hashlib.sha256(key.encode()).hexdigest()
     return None  # each process compares

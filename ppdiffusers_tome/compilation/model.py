@@ -186,7 +186,7 @@ class CompiledModel:
             self._programs[self._find_key(model_call)] = reason
             raise UncompilableError(reason) from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
-        self._layouts[model_call.kind] = program.layouts
+        self._layouts[model_call.kind] = trace.layouts
         self._programs[self._find_key(model_call)] = program
         self._drop_oldest()
         return outputs

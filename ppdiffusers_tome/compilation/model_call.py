@@ -32,7 +32,7 @@ class CallOutputs(NamedTuple):
 
 
 class StepValues(NamedTuple):
-    """What a call takes of earlier steps and keeps for later ones."""
+    """Values that a call takes of earlier steps and keeps for later."""
 
     call: DenoiserCall | None = None  # None without ToMe
     predicted: Mapping[str, Any] = {}  # values of the layers that are skipped
@@ -103,7 +103,6 @@ class ModelCall:
         contents, tensors = self.contents, self.tensors
         if contents.obstacle is not None:
             raise UncompilableError(contents.obstacle)
-        types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
         if WATCHERS:
             raise UncompilableError("merging is being recorded")
         if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
@@ -113,7 +112,7 @@ class ModelCall:
             raise UncompilableError("paddle.amp.auto_cast is on")
         if not all(x.place.is_cpu_place() for x in tensors):
             raise UncompilableError("it gets tensors on a GPU; give them on the CPU")
-        if others := types - _INPUT_TYPES:
+        if others := {str(x.dtype).removeprefix("paddle.") for x in tensors} - _INPUT_TYPES:
             raise UncompilableError(f"it gets tensors in {', '.join(sorted(others))}; give float32")
         # Masks have -inf.
         if self.precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):

@@ -24,7 +24,7 @@ from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedVa
 
 
 class TracedCache:
-    """What stands for a ``CachedCall`` in a twin, without histories."""
+    """Stands for a ``CachedCall`` in a twin, without histories."""
 
     def __init__(self, predicted: Mapping[str, Any], *, stores_values: bool) -> None:
         self.stores_values = stores_values
