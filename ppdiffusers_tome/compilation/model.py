@@ -172,8 +172,8 @@ class CompiledModel:
             trace = trace_call(model_call)
             shape = " ".join(str(list(x.shape)) for x in model_call.tensors[:1])
             show_progress(f"{name} for {shape} is being compiled in {model_call.precision} ...")
-            # Before there is a program, which holds memory, too.
             note = find_note(model_call, trace.layouts)
+            # Before there is a program, which holds memory, too.
             expected = compute_unless_noted(model_call, note)
             _openvino_process = os.getpid()
             program = Program(trace, model_call.contents.weights.hash, model_call.precision, self.threads)
