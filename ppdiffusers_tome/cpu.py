@@ -14,26 +14,26 @@ from pathlib import Path
 from ppdiffusers_tome.machine import count_usable_cores, read_cpu_info
 from ppdiffusers_tome.settings.bounds import Bounds
 
-_MKL_VARIABLE, _AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"
+_MKL_VARIABLE, _MKL_AVX2, _THREADS_VARIABLE = "MKL_DEBUG_CPU_TYPE", "5", "OMP_NUM_THREADS"
 _BLOCKTIME_VARIABLE = "KMP_BLOCKTIME"  # in milliseconds
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 _THREADS = Bounds(Integral, "a whole number, 1 or more, or None for one a core", 1, or_none=True)
 # States of the process, as its memory is.
 _memory_is_kept = False
-_chosen_threads = 0  # that ``prepare_cpu`` was given last
+_chosen_threads = 0  # the last number that ``prepare_cpu`` was given; 0 before
 
 
 def prepare_cpu(threads: int | None = None, *, keep_memory: bool = True) -> int:
     """Set this process up to generate fast on a CPU.
 
-    Paddle uses every core, where it else uses one thread, and its threads sleep after an operator, unless
-    ``KMP_BLOCKTIME`` in the environment says otherwise. On AMD processors its matrix products use AVX2, which takes a
-    half to a third of the time, unless ``MKL_DEBUG_CPU_TYPE`` is set. Call it before the first image, and before
-    threads that generate are started. Images are the same but for the last bits.
+    Paddle then uses all cores; by default it uses one. Its threads sleep after an operator, unless ``KMP_BLOCKTIME`` in
+    the environment says otherwise. On AMD processors its matrix products use AVX2, which takes a half to a third of the
+    time, unless ``MKL_DEBUG_CPU_TYPE`` is set. Call it before the first image, and before threads that generate are
+    started. Images are the same but for the last bits.
 
     Args:
-        threads: of Paddle's operators, 1 or more; None for those of an earlier call, ``OMP_NUM_THREADS`` in the
-            environment, or else one a core, in a container as many as its quota allows.
+        threads: of Paddle's operators, 1 or more. None takes the first that is known, in this order: that of an earlier
+            call, ``OMP_NUM_THREADS`` in the environment, the number of cores (in a container at most its quota).
         keep_memory: keep memory that is freed for the next tensors. Otherwise large blocks go back to the system, which
             zeroes them again for every layer; that takes up to a third of an image's time. The process then holds its
             peak memory until it ends, so give False where memory is short, or the CPU is shared. glibc on Linux alone.
@@ -80,7 +80,7 @@ def let_mkl_use_avx2() -> None:
     """
     cpu_info = read_cpu_info()
     if "AuthenticAMD" in cpu_info and " avx2" in cpu_info:
-        os.environ.setdefault(_MKL_VARIABLE, _AVX2)
+        os.environ.setdefault(_MKL_VARIABLE, _MKL_AVX2)
 
 
 def _keep_freed_memory() -> None:
@@ -97,7 +97,7 @@ def _keep_freed_memory() -> None:
 def _let_threads_sleep() -> None:
     if _BLOCKTIME_VARIABLE in os.environ:
         return
-    # They spin for 200 ms, on the cores that OpenVINO's threads need next.
+    # They spin for 200 ms, on cores that other threads need, such as OpenVINO's.
     os.environ[_BLOCKTIME_VARIABLE] = "1"
     with suppress(OSError, AttributeError):  # Paddle is not loaded yet and will read it, or has another OpenMP
         ctypes.CDLL("libiomp5.so", mode=os.RTLD_NOLOAD).kmp_set_blocktime(1)

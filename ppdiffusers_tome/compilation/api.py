@@ -27,8 +27,9 @@ def compile_cpu(model_or_pipe: T, precision: str = AUTO) -> T:
     met. The first result of each in a user's processes is compared with Paddle's own: beyond 0.1% in float32, 10% in
     bfloat16 or 25% in 8 bits (root mean square; 10% of what a cache keeps in float32) it is not used. The process is
     set up as ``prepare_cpu`` does. A model keeps programs of up to 12 GiB, and at least two; the least recently used go
-    first. Weights of 64 MiB or more move into a mapped file, whose pages the system may drop and read again; writing
-    that of Stable Diffusion 1.5 takes 4 s, finding it later a second.
+    first. Weights of 64 MiB or more move into a mapped file, which the system may drop from memory. Each image reads
+    all weights once, to find changes, so what was dropped comes back from the disk. Writing the file of Stable
+    Diffusion 1.5 takes 4 s, finding it later a second.
 
     A program is made of code of Paddle and ppdiffusers alone. A model with anything else in it (a processor or hook of
     one's own, another package's cache) is computed by Paddle, and so are gradients, training and what OpenVINO cannot

@@ -14,8 +14,7 @@ def share_memory(*tensors: paddle.Tensor) -> list[np.ndarray]:
     arrays = []
     for x in tensors:
         x = x.detach().contiguous()
-        # Not ``to_tensor`` and ``numpy()``, which copy, and of which the first loses a hundred bytes a call on Paddle
-        # 3.3.
+        # Not ``numpy()``, which copies.
         memory = {
             "data": (x.data_ptr(), False), "shape": tuple(x.shape), "version": 3,
             "typestr": np.dtype(str(x.dtype).rsplit(".", 1)[-1]).str,

@@ -34,9 +34,18 @@ BOUNDS = {"float32": 0.001, "bfloat16": 0.1, "int8": 0.25}
 _STORED_BOUND = 0.1
 
 
-def compute_by_paddle(model_call: ModelCall, layouts: Sequence[Layout]) -> CallOutputs | None:
-    """Compute a call by Paddle; None where a comparison is noted."""
-    note = _find_note(model_call, layouts)
+def find_note(model_call: ModelCall, layouts: Sequence[Layout]) -> Path | None:
+    """Return the file that notes a call's comparison; None without a home."""
+    modules = (sys.modules.get(name) for name in ("openvino", "paddle", "ppdiffusers"))
+    computed_by = [getattr(module, "__version__", "") for module in modules], find_processor_name()
+    key = repr((__version__, model_call.kind, model_call.count_merged(layouts), *computed_by, platform.machine()))
+    with suppress(RuntimeError):
+        return find_cache_folder() / hashlib.sha256(key.encode()).hexdigest()
+    return None  # each process compares
+
+
+def compute_unless_noted(model_call: ModelCall, note: Path | None) -> CallOutputs | None:
+    """Compute a call by Paddle; None where its comparison is noted."""
     if note is not None and os.path.isfile(note):  # False too where Path raises, as in a folder without permission
         return None
     twin_call = TwinCall(model_call, model_call.contents.tensors, model_call.tensors)
@@ -44,22 +53,18 @@ def compute_by_paddle(model_call: ModelCall, layouts: Sequence[Layout]) -> CallO
     return twin_call.run()
 
 
-def compare_outputs(
-    outputs: CallOutputs, expected: CallOutputs, model_call: ModelCall, layouts: Sequence[Layout]
-) -> None:
+def compare_outputs(outputs: CallOutputs, expected: CallOutputs, precision: str, note: Path | None) -> None:
     """Refuse a program whose outputs differ from Paddle's; else note it."""
-    bound = BOUNDS[model_call.precision]
+    bound = BOUNDS[precision]
     for difference, most in (
         (measure_difference(outputs.returned, expected.returned), bound),
         (measure_difference(outputs.stored, expected.stored, pooled=True), max(bound, _STORED_BOUND)),
     ):
         if not difference <= most:  # NaN is not
-            precision = model_call.precision
             raise UncompilableError(
                 f"its result in {precision} differs from Paddle's by {difference:.2g}, more than {most:g}"
                 + ("" if precision == "float32" else "; give float32")
             )
-    note = _find_note(model_call, layouts)
     with suppress(OSError):  # else the next process compares again
         if note is not None:
             note.parent.mkdir(parents=True, exist_ok=True)
@@ -83,14 +88,3 @@ def measure_difference(result: Any, expected: Any, *, pooled: bool = False) -> f
         arrays = [[np.concatenate(each)] for each in arrays]
     differences = [np.sqrt(np.mean((a - b) ** 2) / max(np.mean(b**2), 1e-24)) for a, b in zip(*arrays, strict=True)]
     return float(np.max(differences, initial=0))
-
-
-def _find_note(model_call: ModelCall, layouts: Sequence[Layout]) -> Path | None:
-    """Return the file that notes a comparison, or None without a home."""
-    compared = model_call.kind, model_call.count_merged(layouts)
-    modules = (sys.modules.get(name) for name in ("openvino", "paddle", "ppdiffusers"))
-    computed_by = [getattr(module, "__version__", "") for module in modules], find_processor_name()
-    key = repr((__version__, *compared, *computed_by, platform.machine()))
-    with suppress(RuntimeError):
-        return find_cache_folder() / hashlib.sha256(key.encode()).hexdigest()
-    return None  # each process compares

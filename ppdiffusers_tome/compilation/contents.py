@@ -41,14 +41,39 @@ _FEW_BYTES, _READING_SHARE = 16 * 2**20, 0.03
 _ORIGINS = ("_name_or_path", "_use_default_values")
 
 
+class WeightReader:
+    """Reads weights once in a pipeline's call, elsewhere in little of the time."""
+
+    def __init__(self, tensors: Sequence[paddle.Tensor]) -> None:
+        self.hash = ""  # of all numbers at the last reading
+        self._tensors = tensors
+        self._next_reading = 0.0  # the time from which they are read again outside of a pipeline
+        self._read_in = WeakSet[Any]()  # the calls of pipelines in which they were read
+
+    def read(self, pipeline_call: Any) -> None:
+        """Read the weights, if due; outside of a pipeline the call is None."""
+        begin = time.perf_counter()
+        if pipeline_call in self._read_in or (pipeline_call is None and begin < self._next_reading):
+            return
+        arrays = share_memory(*self._tensors)
+        self.hash = hash_arrays(arrays)
+        end, num_bytes = time.perf_counter(), sum(array.nbytes for array in arrays)
+        self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
+        if pipeline_call is not None:
+            self._read_in.add(pipeline_call)
+
+    def request(self) -> None:
+        """Have the weights read before the next call outside of a pipeline."""
+        self._next_reading = 0.0
+
+
 class Contents:
     """A model's code, state and weights at one moment.
 
     Attributes:
         obstacle: why no call of the model becomes a program: a fault, or code in it that is not known; None without.
         tensors: parameters, buffers and other tensors, each once.
-        digest: a hash of everything, equal where another process has equal contents; after ``read_weights``.
-        weights: a hash of the tensors alone.
+        weights: the reader of their numbers; of none where there is an obstacle.
         addresses: of the tensors.
         ip_adapters: the processors, whose ``scale`` is an input of a program.
         snapshot: of all state but the numbers in tensors.
@@ -62,40 +87,23 @@ class Contents:
         self._text: list[str] = []
         self._numbers: dict[int, int] = {}  # of the objects read so far, by identity
         self.snapshot = Snapshot()
-        self.digest = self.weights = ""
-        self._next_reading = 0.0  # the time from which weights are read again outside of a pipeline
-        self._read_in = WeakSet[Any]()  # the calls of pipelines in which they were read
         try:
             self._read(model)
         except RecursionError:
             self._refuse("values that are nested too deeply")
         self.obstacle = find_fault(model, self.tensors) or self.obstacle
+        self.weights = WeightReader([] if self.obstacle else self.tensors)
         self.addresses, self._versions = self._locate()
+        self._description = xxhash.xxh3_128_hexdigest("\n".join(self._text).encode())
+
+    @property
+    def digest(self) -> tuple[str, str]:
+        """A hash of everything, equal where another process has equal contents."""
+        return self._description, self.weights.hash
 
     def is_current(self) -> bool:
         """Return whether nothing has changed but maybe numbers in weights."""
         return self.snapshot.is_unchanged() and self._locate() == (self.addresses, self._versions)
-
-    def read_weights(self, pipeline_call: Any) -> None:
-        """Read all numbers of all weights for ``digest``, if that is due.
-
-        It is once in a call of a pipeline; without one (None) as often as takes a small share of the time.
-        """
-        begin = time.perf_counter()
-        is_due = begin >= self._next_reading if pipeline_call is None else pipeline_call not in self._read_in
-        if not is_due:
-            return
-        if self.obstacle is None:
-            self.weights = hash_arrays(share_memory(*self.tensors))
-            self.digest = xxhash.xxh3_128_hexdigest("\n".join([*self._text, self.weights]).encode())
-        end, num_bytes = time.perf_counter(), sum(x.size * x.element_size() for x in self.tensors)
-        self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
-        if pipeline_call is not None:
-            self._read_in.add(pipeline_call)
-
-    def request_reading(self) -> None:
-        """Have the weights read before the next call outside of a pipeline."""
-        self._next_reading = 0.0
 
     def _locate(self) -> tuple[list[int], list[int]]:
         """Return the address and the version of each tensor."""

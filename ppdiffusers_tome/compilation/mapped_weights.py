@@ -1,8 +1,9 @@
 """Weights in a mapped file, so that a compiled model is held once.
 
-OpenVINO packs weights anew, so a compiled model is in memory twice. Paddle's copy is hardly read any more: from a
-mapped file the system can drop it where memory is short, and reads it again on demand. Not from the file that a model
-was loaded from: saving over that one would change the weights of another model, or end the process.
+OpenVINO packs weights anew, so a compiled model is in memory twice. Paddle's copy is read once an image, to find
+changes (``contents.py``). From a mapped file the system can drop it between where memory is short, and reads it from
+the disk for the next image. Not from the file that a model was loaded from: saving over that one would change the
+weights of another model, or end the process.
 """
 
 import contextlib

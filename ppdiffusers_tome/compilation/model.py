@@ -19,7 +19,7 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.contents import COMPILED, Contents
-from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall, StepInputs, make_call, replace_numbers
+from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall, StepValues, make_call, replace_numbers
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError, UserError
 from ppdiffusers_tome.machine import choose_float_precision
 from ppdiffusers_tome.messages import show_progress, warn_user
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Up to this timestep (of 1000) no layer is in 8 bits, as no step comes after that would remove the noise of rounding.
 _LAST_TIMESTEP = 100
 _MOST_BYTES = 12 * 2**30  # that programs of a model hold; two are kept at least
-_processes: list[int] = []  # the one in which OpenVINO has threads
+_openvino_process: int | None = None  # in which OpenVINO has threads
 
 
 class CompiledModel:
@@ -97,14 +97,14 @@ class CompiledModel:
         contents, precision = self._update_contents(layer), self._choose_precision(layer, args, kwargs)
         call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
         parts = layer, contents, precision, *replace_numbers(layer, args, kwargs)
-        model_call = make_call(*parts, StepInputs(call))
+        model_call = make_call(*parts, StepValues(call))
         model_call.require_compilable()
-        if _processes and os.getpid() not in _processes:
+        if _openvino_process not in (None, os.getpid()):
             raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
         if call is not None and call.state.config.differs_by_step:
             self._require_timestep(model_call)
             # Known only now: reading what earlier steps left begins a step of the cache.
-            model_call = make_call(*parts, StepInputs.read(call))
+            model_call = make_call(*parts, StepValues.read(call))
         key = self._find_key(model_call)
         program = self._programs.get(key)
         if isinstance(program, str):
@@ -121,7 +121,7 @@ class CompiledModel:
         """Refuse a model that embeds another timestep than it gets."""
         from ppdiffusers_tome.compilation.trace import embeds_input
 
-        # Of numbers, too: one with a fraction is cut off, and a tensor is not.
+        # As FLUX, which multiplies it by 1000. Of a number models cut off a fraction, and not that of a tensor.
         key = model_call.contents.digest, model_call.arguments
         if key not in self._keeps_timestep:
             self._keeps_timestep[key] = embeds_input(model_call)
@@ -138,9 +138,9 @@ class CompiledModel:
             if self._contents is not None and self._contents.addresses != contents.addresses:
                 self._programs.clear()
             self._contents = contents
-        contents.read_weights(CALL_STACK.pipeline_call)
-        if contents.weights not in self._weights:
-            self._weights = contents.weights, self._weights[0]  # those of a LoRA in turns with those without it
+        contents.weights.read(CALL_STACK.pipeline_call)
+        if contents.weights.hash not in self._weights:
+            self._weights = contents.weights.hash, self._weights[0]  # those of a LoRA in turns with those without it
             for key, program in list(self._programs.items()):
                 if not isinstance(program, str) and program.weights not in self._weights:
                     del self._programs[key]
@@ -161,8 +161,9 @@ class CompiledModel:
 
     def _make_program(self, model_call: ModelCall) -> CallOutputs:
         """Make a call's program; return its first outputs, compared with Paddle's."""
+        global _openvino_process
         # Which need OpenVINO.
-        from ppdiffusers_tome.compilation.comparison import compare_outputs, compute_by_paddle
+        from ppdiffusers_tome.compilation.comparison import compare_outputs, compute_unless_noted, find_note
         from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
 
@@ -171,20 +172,21 @@ class CompiledModel:
             trace = trace_call(model_call)
             shape = " ".join(str(list(x.shape)) for x in model_call.tensors[:1])
             show_progress(f"{name} for {shape} is being compiled in {model_call.precision} ...")
+            note = find_note(model_call, trace.layouts)
             # Before there is a program, which holds memory, too.
-            expected = compute_by_paddle(model_call, trace.layouts)
-            _processes[:] = [os.getpid()]
-            program = Program(trace, model_call.contents.weights, model_call.precision, self.threads)
+            expected = compute_unless_noted(model_call, note)
+            _openvino_process = os.getpid()
+            program = Program(trace, model_call.contents.weights.hash, model_call.precision, self.threads)
             outputs = program.run(model_call.tensors)
             if expected is not None:
-                compare_outputs(outputs, expected, model_call, trace.layouts)
+                compare_outputs(outputs, expected, model_call.precision, note)
         except Exception as error:  # of code of the model, of Paddle or OpenVINO
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
             reason = f"{kind}{' '.join(str(error).split())[-300:]}"
             self._programs[self._find_key(model_call)] = reason
             raise UncompilableError(reason) from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
-        self._layouts[model_call.kind] = program.layouts
+        self._layouts[model_call.kind] = trace.layouts
         self._programs[self._find_key(model_call)] = program
         self._drop_oldest()
         return outputs

@@ -31,10 +31,10 @@ class CallOutputs(NamedTuple):
     has_skipped: bool  # a layer
 
 
-class StepInputs(NamedTuple):
-    """The values that a call takes of earlier steps; none without ToMe."""
+class StepValues(NamedTuple):
+    """Values that a call takes of earlier steps and keeps for later."""
 
-    call: DenoiserCall | None = None
+    call: DenoiserCall | None = None  # None without ToMe
     predicted: Mapping[str, Any] = {}  # values of the layers that are skipped
     reductions: Mapping[Any, Any] = {}  # that are used again
 
@@ -47,7 +47,7 @@ class StepInputs(NamedTuple):
         return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
 
     @classmethod
-    def read(cls, call: DenoiserCall) -> "StepInputs":
+    def read(cls, call: DenoiserCall) -> "StepValues":
         """Read what a call takes of earlier steps; its settings differ by step."""
         call.read_timestep()
         cached = open_cached_call(call) if call.state.config.cache else None
@@ -77,7 +77,7 @@ class ModelCall:
         precision: in which it is computed.
         arguments, tensors: ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as
             ``take_tensors`` separates them.
-        step: what it takes of earlier steps.
+        step: what it takes of earlier steps and keeps for later ones.
     """
 
     layer: Layer
@@ -85,7 +85,7 @@ class ModelCall:
     precision: str
     arguments: Structure
     tensors: Sequence[paddle.Tensor]
-    step: StepInputs
+    step: StepValues
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -103,17 +103,16 @@ class ModelCall:
         contents, tensors = self.contents, self.tensors
         if contents.obstacle is not None:
             raise UncompilableError(contents.obstacle)
-        types = {str(x.dtype).removeprefix("paddle.") for x in tensors}
         if WATCHERS:
             raise UncompilableError("merging is being recorded")
         if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
-            contents.request_reading()  # as whoever trains changes weights
+            contents.weights.request()  # as whoever trains changes weights
             raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
         if paddle.is_autocast_enabled():
             raise UncompilableError("paddle.amp.auto_cast is on")
         if not all(x.place.is_cpu_place() for x in tensors):
             raise UncompilableError("it gets tensors on a GPU; give them on the CPU")
-        if others := types - _INPUT_TYPES:
+        if others := {str(x.dtype).removeprefix("paddle.") for x in tensors} - _INPUT_TYPES:
             raise UncompilableError(f"it gets tensors in {', '.join(sorted(others))}; give float32")
         # Masks have -inf.
         if self.precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
@@ -121,7 +120,7 @@ class ModelCall:
 
 
 def make_call(
-    layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: StepInputs
+    layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: StepValues
 ) -> ModelCall:
     """Separate a call's tensors from what is constant in its program."""
     tensors: list[paddle.Tensor] = []

@@ -20,14 +20,13 @@ class Program:
 
     Attributes:
         weights: a hash of those of which it was made.
-        layouts: of the trace.
         num_bytes: of the memory that it holds, known after its first call; weights, repacked, and tensors inside.
     """
 
     def __init__(self, trace: Trace, weights: str, precision: str, threads: int) -> None:
         self.weights = weights
         self._before = measure_used_memory()
-        self._inputs, self._outputs, self.layouts = trace.inputs, trace.outputs, trace.layouts
+        self._inputs, self._outputs = trace.inputs, trace.outputs
         self._num_outputs = len(trace.model.outputs)
         # What a model in 8 bits leaves in float is in bfloat16, too.
         is_rounded = precision != "float32" and choose_float_precision() == "bfloat16"

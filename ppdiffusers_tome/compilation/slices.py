@@ -29,7 +29,7 @@ def compute_in_slices(model: Layer) -> None:
     """
     for layer in model.sublayers(include_self=True):
         if is_plain(getattr(layer, "processor", None)):
-            layer.set_processor(AttnProcessor())
+            layer.set_processor(SlicedProcessor())
         if type(layer).forward in CONVOLUTIONS:
             replace_inner_forward(layer, None, MethodType(_convolve, layer))
 
@@ -42,11 +42,8 @@ def is_plain(processor: Any) -> bool:
     return type(processor) is attention_processor.AttnProcessor
 
 
-class AttnProcessor(attention_processor.AttnProcessor):
-    """Compute plain attention, of some queries at a time.
-
-    By its name ToMe knows that a mask is for the keys of its tokens.
-    """
+class SlicedProcessor(attention_processor.AttnProcessor):
+    """Compute plain attention, of some queries at a time."""
 
     def __call__(
         self, attn: Any, hidden_states: paddle.Tensor, encoder_hidden_states: paddle.Tensor | None = None,

@@ -70,15 +70,15 @@ def trace_call(model_call: ModelCall) -> Trace:
 
 def embeds_input(model_call: ModelCall) -> bool:
     """Return whether a model embeds the timestep that it gets."""
-    with _LOCK, _static_mode():
-        twin_call: TwinCall | None = None
-        with suppress(Exception):  # whatever fails will again, where the call is traced
-            twin_call = _make_symbolic_call(model_call)
-            for override in walk_overrides(twin_call.twin):
-                if isinstance(override, TimestepOverride):  # what comes after it is not needed
-                    replace_inner_forward(override.layer, None, MethodType(_stop, override.layer))
+    with _LOCK, _static_mode(), suppress(Exception):  # Paddle computes what cannot be copied
+        twin_call = _make_symbolic_call(model_call)
+        for override in walk_overrides(twin_call.twin):
+            if isinstance(override, TimestepOverride):  # what comes after it is not needed
+                replace_inner_forward(override.layer, None, MethodType(_stop, override.layer))
+        with suppress(Exception):  # whatever else fails will again, where the call is traced
             twin_call.run()
-        return twin_call is not None and _is_input(twin_call.timestep)
+        return _is_input(twin_call.timestep)
+    return False
 
 
 def _stop(*_: Any, **__: Any) -> None:
@@ -97,7 +97,8 @@ def _static_mode() -> Iterator[Any]:
     """Yield the program that Paddle writes in static mode on this thread."""
     tracer, program = framework._dygraph_tracer(), paddle.static.Program()
     with framework._dygraph_guard(None), paddle.static.program_guard(program, paddle.static.Program()):
-        framework._dygraph_tracer_ = tracer  # of threads that begin meanwhile
+        # The guard sets the mode of threads that begin meanwhile, too, and those have to compute.
+        framework._dygraph_tracer_ = tracer
         yield program
 
 

@@ -23,33 +23,15 @@ from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedValues
 
 
-class TwinCall:
-    """A model's call by a twin, with other weights and tensors.
+class TracedCache:
+    """Stands for a ``CachedCall`` in a twin, without histories."""
 
-    They may be symbols. To the overrides of the cache over steps it is a ``CachedCall``.
-
-    Attributes:
-        twin: a copy of the model's layers and ToMe, without its programs.
-        tensors: in place of the call's own.
-        arguments: of ``ModelCall``, with these tensors.
-        stores_values: True where layers that run are kept for later steps.
-        timestep: that the model embedded.
-        layouts: of the tokens of blocks that are on a grid.
-    """
-
-    def __init__(self, model_call: ModelCall, weights: Sequence[Any], tensors: Sequence[Any]) -> None:
-        self.twin = _copy_model(model_call.layer, dict(zip(map(id, model_call.contents.tensors), weights, strict=True)))
-        self.tensors = tensors
-        self.arguments = put_tensors(model_call.arguments, tensors)
-        self._args, self._kwargs, self._predicted, self._reductions, scales = self.arguments
-        for adapter, scale in zip(list_ip_adapters(self.twin), scales, strict=True):
-            vars(adapter)["scale"] = scale
-        self._call, self.stores_values = model_call.step.call, model_call.step.stores_values
-        self.timestep: Any = None
-        self.layouts: tuple[Layout, ...] = ()
-        self.chains: dict[str, Any] = {}  # inputs of the chains of blocks that run now, as of ``CachedCall``
+    def __init__(self, predicted: Mapping[str, Any], *, stores_values: bool) -> None:
+        self.stores_values = stores_values
         self.has_skipped = False
-        self._stored: list[tuple[str, Any, bool]] = []
+        self.chains: dict[str, Any] = {}
+        self.stored: list[tuple[str, Any, bool]] = []  # as of ``CallOutputs``
+        self._predicted = predicted
 
     def skips(self, path: str) -> bool:
         """Return whether a layer is skipped."""
@@ -61,7 +43,31 @@ class TwinCall:
 
     def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
         """Keep the value of a layer that ran."""
-        self._stored.append((path, value, has_slope))
+        self.stored.append((path, value, has_slope))
+
+
+class TwinCall:
+    """A call by a twin, with other weights and tensors, maybe symbols.
+
+    Attributes:
+        twin: a copy of the model's layers and ToMe, without its programs.
+        tensors: in place of the call's own.
+        arguments: of ``ModelCall``, with these tensors.
+        timestep: that the model embedded.
+        layouts: of the tokens of blocks that are on a grid.
+    """
+
+    def __init__(self, model_call: ModelCall, weights: Sequence[Any], tensors: Sequence[Any]) -> None:
+        self.twin = _copy_model(model_call.layer, dict(zip(map(id, model_call.contents.tensors), weights, strict=True)))
+        self.tensors = tensors
+        self.arguments = put_tensors(model_call.arguments, tensors)
+        self._args, self._kwargs, predicted, self._reductions, scales = self.arguments
+        self._call = model_call.step.call
+        self._cached = TracedCache(predicted, stores_values=model_call.step.stores_values)
+        for adapter, scale in zip(list_ip_adapters(self.twin), scales, strict=True):
+            vars(adapter)["scale"] = scale
+        self.timestep: Any = None
+        self.layouts: tuple[Layout, ...] = ()
 
     def run(self) -> CallOutputs:
         """Compute the call once, or trace it in static mode."""
@@ -78,7 +84,7 @@ class TwinCall:
             CALL_STACK.frames, CALL_STACK.pipeline_call = (), None
             if self._call is not None and denoiser is not None:
                 call = DenoiserCall(
-                    self._call.state, self.twin, progress=self._call.progress, shared=shared, cached=self,
+                    self._call.state, self.twin, progress=self._call.progress, shared=shared, cached=self._cached,
                     given_timestep=find_timestep(denoiser.parameters, self._args, self._kwargs),
                 )  # fmt: skip
                 if denoiser.reads_timestep:
@@ -90,7 +96,7 @@ class TwinCall:
             self.timestep = None if call is None else call.timestep
         self.layouts = () if call is None else tuple(call.layouts.values())
         made = {key: value for key, value in shared.reductions.items() if key not in self._reductions}
-        return CallOutputs(returned, self._stored, made, self.has_skipped)
+        return CallOutputs(returned, self._cached.stored, made, self._cached.has_skipped)
 
 
 def _copy_model(model: Layer, tensors: Mapping[int, Any]) -> Layer:

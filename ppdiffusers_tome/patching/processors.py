@@ -8,7 +8,7 @@ from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES
 # Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
 _SELF_CONTAINED = {
     "AttnProcessor", "AttnProcessor2_5", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor", "SlicedAttnProcessor",
-    "XFormersAttnProcessor",
+    "XFormersAttnProcessor", "SlicedProcessor",  # the last is of compilation/slices.py
 }  # fmt: skip
 # Processors that store attention maps, which their pipelines read as images, and the roles of that attention:
 # Self-Attention Guidance, Attend-and-Excite (which drops those of self-attention), Pix2Pix Zero. Maps of merged tokens

@@ -34,7 +34,7 @@ def use_kernels(model: Layer) -> None:
             replace_inner_forward(layer, None, MethodType(_convolve, layer))
 
 
-class AttnProcessor(slices.AttnProcessor):
+class AttnProcessor(slices.SlicedProcessor):
     """Compute plain attention by a kernel.
 
     By its name ToMe knows that a mask is for the keys of its tokens.

@@ -15,7 +15,7 @@ from compilation.comparison import Counted, check_same, compile_small_unet, diff
 from patching.contract import contract_of
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.contents import COMPILED, Contents
-from ppdiffusers_tome.compilation.model_call import StepInputs, make_call
+from ppdiffusers_tome.compilation.model_call import StepValues, make_call
 from ppdiffusers_tome.compilation.precision import keep_precise
 from ppdiffusers_tome.compilation.trace import trace_call
 from ppdiffusers_tome.machine import has_precision
@@ -108,7 +108,7 @@ def test_bfloat16_keeps_angles_indices_and_similarities_in_float32() -> None:
     given = (tiny.latent(), paddle.to_tensor([500.5] * 2), tiny.text())
     unet = apply_tome(tiny.small_unet(), 0.5)
     call = DenoiserCall(list_attached_blocks(unet)[0][2].state, unet)
-    program = trace_call(make_call(unet, Contents(unet), "bfloat16", given, {}, StepInputs(call))).model
+    program = trace_call(make_call(unet, Contents(unet), "bfloat16", given, {}, StepValues(call))).model
     keep_precise(program)
     [_, *kept] = [each.input_value(0).get_node() for each in program.get_results()]
     assert {node.get_type_name() for node in kept} == {"Sin", "Cos", "Convert"}

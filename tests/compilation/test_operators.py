@@ -12,7 +12,7 @@ import pytest
 
 from compilation.comparison import needs_openvino
 from ppdiffusers_tome.compilation.contents import Contents
-from ppdiffusers_tome.compilation.model_call import StepInputs, make_call
+from ppdiffusers_tome.compilation.model_call import StepValues, make_call
 from ppdiffusers_tome.compilation.operators import OPERATORS
 from ppdiffusers_tome.compilation.trace import trace_call
 from ppdiffusers_tome.errors import UncompilableError
@@ -51,7 +51,7 @@ def compute(function: Callable[..., Any], inputs: Sequence[Array], *, held: bool
 
     layer, given = _Function(record, inputs if held else ()), () if held else inputs
     trace = trace_call(
-        make_call(layer, Contents(layer), "float32", tuple(map(paddle.to_tensor, given)), {}, StepInputs())
+        make_call(layer, Contents(layer), "float32", tuple(map(paddle.to_tensor, given)), {}, StepValues())
     )
     results = openvino.compile_model(trace.model, "CPU", SETTINGS)([given[number] for number in trace.inputs])
     return [results[number] for number in range(len(results))], names

@@ -147,7 +147,7 @@ def test_other_processors_stay(prepare: Any, tmp_path: Path) -> None:
     compute_in_slices(unet)
     for layer in layers:
         assert layer.processor is kept.get(id(layer), layer.processor)
-        assert (type(layer.processor) is slices.AttnProcessor) == (id(layer) not in kept)
+        assert (type(layer.processor) is slices.SlicedProcessor) == (id(layer) not in kept)
 
 
 def test_the_default_of_newer_versions_is_plain(op_counts: Counter[str]) -> None:
@@ -226,6 +226,6 @@ def test_a_program_is_compared_in_slices_and_the_model_stays(monkeypatch: pytest
     with programs_alone():
         tiny.run_unet(model)
     [twin] = twins
-    assert {type(each) for each in twin.attn_processors.values()} == {slices.AttnProcessor}
+    assert {type(each) for each in twin.attn_processors.values()} == {slices.SlicedProcessor}
     assert tiny.snapshot(model) == before
     assert {type(each) for each in model.attn_processors.values()} == {AttnProcessor}

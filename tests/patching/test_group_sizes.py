@@ -15,7 +15,7 @@ from ppdiffusers_tome.compilation import slices
 from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo.specimen import TEXT_DIM, normal
 
-PROCESSORS = [AttnProcessor, slices.AttnProcessor, lambda: SlicedAttnProcessor(1)]
+PROCESSORS = [AttnProcessor, slices.SlicedProcessor, lambda: SlicedAttnProcessor(1)]
 
 
 def equal_in_cells() -> paddle.Tensor:
