@@ -17,7 +17,7 @@ from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import
 
 import tiny
 from compilation.comparison import Counted, check_by_paddle, check_same, compile_small_unet, difference, needs_openvino
-from patching.contract import EverySecond
+from patching.helpers import EverySecond
 from patching.test_processors import CASES, Counting
 from ppdiffusers_tome import ToMeTypeError, apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu, use_tome
 from ppdiffusers_tome.compilation import contents, trace

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from patching.contract import groups
+from patching.helpers import groups
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching, match_tokens

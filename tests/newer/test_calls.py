@@ -14,7 +14,7 @@ import pytest
 import tiny
 from newer.families import FAMILIES, FLUX, ROTARY, STAND_IN, arguments, attentions, change, numbers
 from newer.stand_in import Processor
-from patching.contract import EverySecond
+from patching.helpers import EverySecond
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.override import list_overrides
 from ppdiffusers_tome.tools.recorder import record_merging

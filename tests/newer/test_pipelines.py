@@ -14,7 +14,7 @@ from ppdiffusers import transformers
 
 import tiny
 from newer.families import NEWEST, THERE, lacking, parametrize_specimens
-from patching.contract import count_matchings
+from patching.helpers import count_matchings
 from pipelines.whole import build_pipeline, count_merged, image_encoder, load_tokenizer
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen, flux, sd3, wan_image

@@ -12,7 +12,7 @@ import pytest
 from ppdiffusers.accelerate import Accelerator
 
 import tiny
-from patching.contract import EverySecond, needs_recompute
+from patching.helpers import EverySecond, needs_recompute
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer

@@ -13,7 +13,7 @@ from ppdiffusers.pipelines.unidiffuser import UniDiffuserTextDecoder
 from studio import drop_controlnet
 
 import tiny
-from patching.contract import count_queries
+from patching.helpers import count_queries
 from patching.test_processors import load_ip_adapter
 from pipelines.whole import (
     Made,

@@ -8,7 +8,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from patching.contract import count_queries
+from patching.helpers import count_queries
 from pipelines import test_images as images
 from pipelines import test_video_audio as videos
 from pipelines.whole import calls_that_merge, draw, start

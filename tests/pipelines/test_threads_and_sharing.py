@@ -10,7 +10,7 @@ import pytest
 from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
-from patching.contract import count_queries
+from patching.helpers import count_queries
 from ppdiffusers_tome import apply_tome, remove_tome, shared_copy
 
 SETTINGS = {
