@@ -69,8 +69,7 @@ def make_form(studio: Studio, **fields: Any) -> dict[str, Any]:
     loaded = studio.plain
     return {
         "prompt": studio.prompt, "preset": "own", "method": "tome", "ratio": 0.5, "cache": 0,
-        "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "height": loaded.size[0],
-        "width": loaded.size[1],
+        "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "height": loaded.size[0], "width": loaded.size[1],
         "negative_prompt": "", "photo": None, "low": 100, "high": 200, "strength": 1, **fields,
     }  # fmt: skip
 

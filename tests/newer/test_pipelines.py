@@ -268,8 +268,9 @@ def test_pyramid_attention_broadcast_hands_out_all_tokens(specimen: Specimen, se
 
     def run() -> list[np.ndarray]:
         outputs = []
-        for now[0] in TIMESTEPS:
-            outputs.append(specimen.run(model, timestep=now[0]).numpy())
+        for timestep in TIMESTEPS:
+            now[0] = timestep
+            outputs.append(specimen.run(model, timestep=timestep).numpy())
         return outputs
 
     with paddle.no_grad():
