@@ -14,7 +14,7 @@ import tiny
 from compilation.comparison import BY_PADDLE, check_same, difference, needs_openvino, programs_alone
 from compilation.programs import get_compiled, list_openvino_models, list_programs
 from pipelines.test_images import CASES
-from pipelines.whole import Draw, start
+from pipelines.whole import Draw, Made, start
 from ppdiffusers_tome import apply_tome, compile_cpu, get_tome
 from ppdiffusers_tome.compilation import contents
 
@@ -43,21 +43,21 @@ STEPS = 12
 
 def draw_pair(name: str, settings: dict[str, Any]) -> tuple[Any, np.ndarray, Any, Draw]:
     """Return a pipeline and its image, and the same compiled with its function to draw."""
-    make = small if name == "small" else CASES[name]
-    (plain, draw_plain), (pipe, draw) = (start(lambda: set_steps(*make())) for _ in range(2))
+
+    def make() -> Made:
+        pipe, call = small() if name == "small" else CASES[name]()
+        return pipe, {**call, "num_inference_steps": STEPS}
+
+    (plain, draw_plain), (pipe, draw) = (start(make) for _ in range(2))
     for each in (plain, pipe):
         each.apply_tome(**settings)
     return plain, draw_plain(), compile_cpu(pipe, "float32"), draw
 
 
-def small() -> tuple[Any, Any]:
+def small() -> Made:
     """Text to image by a UNet of one level, of which a program is made in a second."""
-    given = dict(latents=tiny.latent(1), output_type="np", height=32, width=32, num_inference_steps=STEPS)
+    given = dict(latents=tiny.latent(1), output_type="np", height=32, width=32)
     return tiny.pipeline(unet=tiny.small_unet()), dict(given, **tiny.PROMPT)
-
-
-def set_steps(pipe: Any, call: Any) -> tuple[Any, Any]:
-    return pipe, dict(call, num_inference_steps=STEPS) if isinstance(call, dict) else call
 
 
 @pytest.mark.parametrize(
