@@ -1,10 +1,7 @@
 """Importing the package gives ppdiffusers' classes their methods; uninstalling gives the port back."""
 
 import inspect
-import os
 import pydoc
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 
 import ppdiffusers_tome
 import tiny
+from environment import run_python
 from ppdiffusers_tome import apply_tome, install, remove_tome, uninstall
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 
@@ -42,9 +40,8 @@ EXPECTED = {
 def test_a_script_beside_a_clone_gets_the_package_and_not_the_clones_folder(tmp_path: Path) -> None:
     """As README clones it: a folder of the package's name, without ``__init__.py``."""
     (tmp_path / "ppdiffusers_tome").mkdir()
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = "import ppdiffusers_tome; print(ppdiffusers_tome.__file__)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_python("-c", code, cwd=tmp_path, PYTHONPATH="")
     assert Path(done.stdout.strip()).name == "__init__.py"
 
 

@@ -12,7 +12,6 @@ import pytest
 from ppdiffusers.models import embeddings
 
 import tiny
-from ppdiffusers_tome import compile_cpu
 
 BY_PADDLE = "computed by Paddle, not by a compiled program"
 # Of whole modules, as no program is made without them.
@@ -20,11 +19,6 @@ needs_openvino = [
     pytest.mark.skipif(paddle.__version__.startswith("2."), reason="needs Paddle 3"),
     pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="needs openvino"),
 ]
-
-
-def compile_small_unet() -> Any:
-    """Return the smallest UNet, compiled."""
-    return compile_cpu(tiny.small_unet(), "float32")
 
 
 @contextlib.contextmanager

@@ -16,13 +16,13 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
-from compilation.comparison import Counted, check_by_paddle, check_same, compile_small_unet, difference, needs_openvino
-from patching.contract import EverySecond
+from compilation.comparison import Counted, check_by_paddle, check_same, difference, needs_openvino
+from compilation.programs import compile_small_unet, get_compiled, list_programs
+from patching.helpers import EverySecond
 from patching.test_processors import CASES, Counting
 from ppdiffusers_tome import ToMeTypeError, apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu, use_tome
 from ppdiffusers_tome.compilation import contents, trace
 from ppdiffusers_tome.compilation.arrays import share_memory
-from ppdiffusers_tome.compilation.contents import COMPILED
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import attention_anywhere
 
@@ -161,7 +161,6 @@ def _put_mask_function(model: Any) -> None:
     attention.prepare_attention_mask = add_mask
 
 
-ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"  # the layer that merges
 def _put_partial(model: Any) -> None:
     """As accelerate's hooks do."""
     layer = _first_block(model).attn1
@@ -170,6 +169,7 @@ def _put_partial(model: Any) -> None:
     layer.forward = functools.update_wrapper(halve, replaced)
 
 
+ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"  # the layer that merges
 FOREIGN: dict[str, Callable[[Any], None]] = {
     "processor": _set_processor,
     "processor made by exec": _set_made_processor,
@@ -241,7 +241,7 @@ def test_programs_of_weights_that_are_gone_go_too() -> None:
     for factor in (1.0, 2.0, 3.0, 4.0):
         model.conv_out.weight.set_value(model.conv_out.weight * factor)
         tiny.run_unet(model)
-    assert len(vars(model)[COMPILED]._programs) == 2, "the present ones and those before"
+    assert len(list_programs(model)) == 2, "the present ones and those before"
 
 
 def test_a_cache_around_the_model_runs_as_often_as_without_compiling() -> None:
@@ -281,7 +281,7 @@ def test_ip_adapter_and_its_scale(tmp_path: Path) -> None:
             if hasattr(processor, "to_k_ip"):
                 processor.scale = [0.0] if isinstance(processor.scale, list) else 0.0
     assert np.abs(check_same(model, plain, **CASES["ip-adapter"].call) - with_image).max() > 1e-3
-    assert len(vars(model)[COMPILED]._programs) == 1, "the scale is an input"
+    assert len(list_programs(model)) == 1, "the scale is an input"
 
 
 def test_a_lora_that_is_scaled_fused_and_unfused(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_lora_that_is_scaled_fused_and_unfused(tmp_path: Path) -> None:
         CASES["lora"].prepare(each, tmp_path)
     found = [check_same(model, plain, cross_attention_kwargs={"scale": scale}) for scale in (1.0, 0.3, 0.0)]
     assert difference(found[1], found[0]) > 1e-3
-    assert len(vars(model)[COMPILED]._programs) == 1, "the scale is an input"
+    assert len(list_programs(model)) == 1, "the scale is an input"
     for each in (model, plain):
         each.fuse_lora()
     assert np.abs(check_same(model, plain) - found[0]).max() <= 1e-3
@@ -421,7 +421,7 @@ def test_hooks_on_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(watching.seen) == 7
     assert all(isinstance(getattr(each, "sample", each), paddle.Tensor) for each in watching.seen[-2:])
     hook.remove()
-    vars(model)[COMPILED]._warned.clear()  # so that it would be said if Paddle computed it
+    get_compiled(model)._warned.clear()  # so that it would be said if Paddle computed it
     check_same(model, plain)
 
 

@@ -62,14 +62,14 @@ def check_values(model: paddle.nn.Layer, expected: dict[str, np.ndarray]) -> Non
         np.testing.assert_array_equal(value, expected[name], name)
 
 
-def find_files(*tensors: paddle.Tensor) -> list[str | None]:
-    """Return the number (inode) and name of the file of weights that each tensor's memory is mapped to."""
+def find_files(*tensors: paddle.Tensor) -> list[tuple[str, Path] | None]:
+    """Return the number (inode) and path of the file of weights that each tensor's memory is mapped to."""
     lines = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines() if ".weights" in line)
-    files = {tuple(int(each, 16) for each in line[0].split("-")): f"{line[4]} {line[5]}" for line in lines}
+    files = {tuple(int(each, 16) for each in line[0].split("-")): (line[4], Path(line[5])) for line in lines}
     return [next((file for (begin, end), file in files.items() if begin <= x.data_ptr() < end), None) for x in tensors]
 
 
-def list_files_of(model: paddle.nn.Layer) -> list[str | None]:
+def list_files_of(model: paddle.nn.Layer) -> list[tuple[str, Path] | None]:
     return sorted(set(find_files(*model.parameters())), key=str)
 
 
@@ -236,7 +236,7 @@ def test_two_processes_at_once(folder: Path) -> None:
     for each in (model, map_quietly(build())):
         check_values(each, values(build()))
     (path,) = folder.iterdir()
-    assert [str(each).split()[1] for each in list_files_of(model)] == [str(path)]
+    assert [mapped for _, mapped in list_files_of(model)] == [path]
 
 
 def test_threads_at_once(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +275,7 @@ def test_files_that_were_not_used_for_longest_are_deleted(folder: Path, monkeypa
     models, files = [], []
     for number in (1, 2, 3):
         models.append(map_quietly(build(number)))
-        files.append(Path(str(list_files_of(models[-1])[0]).split(maxsplit=1)[1]))
+        files.extend(path for _, path in list_files_of(models[-1]))
         os.utime(files[-1], (number, number))
     half = folder / "0123.weights.tmp"  # of a process that was killed
     half.write_bytes(bytes(100))

@@ -98,8 +98,8 @@ IMAGE, VIDEO = real(2, 4, 7, 6), real(2, 4, 5, 7, 6)
 ONES = real(1, 3, 1, 2, 1)  # of which three axes can be squeezed
 
 
-def each(function: Callable[..., Any], *inputs: Array) -> list[tuple[Any, ...]]:
-    """A case for each of some inputs."""
+def singles(function: Callable[..., Any], *inputs: Array) -> list[tuple[Any, ...]]:
+    """Cases of one input."""
     return [(function, x) for x in inputs]
 
 
@@ -167,7 +167,7 @@ def norms(function: Callable[..., Any], channels: int, *inputs: Array) -> list[t
     """Cases with and without scale and bias."""
     scale, bias = real(channels), real(channels)
     return [
-        *each(function, *inputs), *[(function, x, scale, bias) for x in inputs],
+        *singles(function, *inputs), *[(function, x, scale, bias) for x in inputs],
         *[(lambda x, w: function(x, w, None), x, scale) for x in inputs],
         *[(lambda x, b: function(x, None, b), x, bias) for x in inputs],
     ]  # fmt: skip
@@ -182,29 +182,29 @@ def resizes(mode: str) -> list[tuple[Any, ...]]:
     return [(lambda x, form=form: F.interpolate(x, mode=mode, **form), IMAGE) for form in forms]
 
 
-_ = slice(None)
+ALL = slice(None)
 ROWS = index(1, 0, 1)
 # By operator, functions and their inputs.
 CASES: dict[str, list[tuple[Any, ...]]] = {
-    **{name: each(getattr(paddle, name), *REALS) for name in ("cos", "sin", "floor", "ceil", "erf", "reciprocal")},
-    **{name: each(getattr(F, name), *REALS) for name in ("relu", "sigmoid", "tanh")},
-    **{name: each(getattr(paddle, name), *REALS, *WHOLES) for name in ("abs", "square")},
-    **{name: each(getattr(paddle, name), positive(2, 3), positive(4).astype(np.float64)) for name in ("sqrt", "rsqrt")},
+    **{name: singles(getattr(paddle, name), *REALS) for name in ("cos", "sin", "floor", "ceil", "erf", "reciprocal")},
+    **{name: singles(getattr(F, name), *REALS) for name in ("relu", "sigmoid", "tanh")},
+    **{name: singles(getattr(paddle, name), *REALS, *WHOLES) for name in ("abs", "square")},
+    **{name: singles(getattr(paddle, name), positive(2, 3), positive(4).astype(float)) for name in ("sqrt", "rsqrt")},
     **{name: [(getattr(paddle, name), truth(9, 8), truth(8))] for name in ("logical_and", "logical_or")},
-    **{name: each(getattr(F, name), X, real(5)) for name in ("silu", "swish")},
+    **{name: singles(getattr(F, name), X, real(5)) for name in ("silu", "swish")},
     **{
-        name: [*ways(getattr(F, name), (X,), (0, 1, -1, -2)), *each(getattr(F, name), real(3), REALS[3])]
+        name: [*ways(getattr(F, name), (X,), (0, 1, -1, -2)), *singles(getattr(F, name), real(3), REALS[3])]
         for name in ("softmax", "log_softmax")
     },
     **{name: reductions(getattr(paddle, name), *WHOLES, REALS[3]) for name in ("max", "min")},
-    "exp": each(paddle.exp, *REALS[:3]),
+    "exp": singles(paddle.exp, *REALS[:3]),
     **{name: signs(getattr(paddle, name)) for name in ("add", "subtract", "divide", "maximum", "minimum")},
     "multiply": [*signs(paddle.multiply), (lambda x, y: F.group_norm(x, 2, 0.01) * y, IMAGE, real(2, 4, 1, 1))],
     **{
         name: comparisons(getattr(paddle, name))
         for name in ("equal", "not_equal", "less_than", "less_equal", "greater_than", "greater_equal")
     },
-    "log": each(paddle.log, positive(2, 3), positive(4)),
+    "log": singles(paddle.log, positive(2, 3), positive(4)),
     "logical_not": [(paddle.logical_not, truth(2, 3))],
     "elementwise_pow": [*pairs(paddle.pow), (lambda x: x**2, whole(2, 3)), (lambda x: 2.5**x, X)],
     "remainder": [*signs(paddle.remainder), (lambda x: x % 3, whole(2, 5))],
@@ -225,8 +225,8 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         (lambda x, kind=kind: x.cast(kind), x)
         for kind in KINDS for x in (3 * X, 0.4 * X, *WHOLES, truth(3, 2)) if kind != x.dtype
     ],
-    "assign": each(paddle.assign, X, WHOLES[0], truth(3)),
-    "share_data": each(lambda x: x.detach() + x.detach(), X, WHOLES[0]),
+    "assign": singles(paddle.assign, X, WHOLES[0], truth(3)),
+    "share_data": singles(lambda x: x.detach() + x.detach(), X, WHOLES[0]),
     "dropout": ways(lambda x, p: F.dropout(x, p, training=False), (X,), (0.3, 1.0)),
     "where": [
         (paddle.where, truth(2, 3, 4), X, Y), (paddle.where, truth(2, 3, 4), whole(2, 3, 4), whole(2, 3, 4)),
@@ -255,7 +255,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "flatten": [
         (lambda x, a=a, b=b: paddle.flatten(x, a, b), real(2, 3, 4, 5))
         for a, b in ((0, -1), (1, 2), (0, 1), (-2, -1), (1, 1), (-4, 1))
-    ] + [*each(paddle.flatten, REALS[2], real(3)), (lambda x: paddle._C_ops.flatten(x, -2, -1), X)],
+    ] + [*singles(paddle.flatten, REALS[2], real(3)), (lambda x: paddle._C_ops.flatten(x, -2, -1), X)],
     "squeeze": [*ways(paddle.squeeze, (ONES,), (None, 0, 2, -1, 1, [0, 2], [-1, 0], [0, 1, -1])), (paddle.squeeze, X)],
     "unsqueeze": [
         *ways(paddle.unsqueeze, (X,), (0, 1, -1, -2, [0, 1], [0, 2], [2, 0], [-1, 0], [3, 1], [1, 1], [-1, -1])),
@@ -272,7 +272,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "transpose": [
         *ways(paddle.transpose, (X,), ([2, 0, 1], [1, 2, 0], [0, -1, 1])),
-        *each(lambda x: x.t(), real(2, 3), truth(3, 2), whole(2, 3)),
+        *singles(lambda x: x.t(), real(2, 3), truth(3, 2), whole(2, 3)),
     ],
     "concat": [
         *ways(lambda x, y, a: paddle.concat([x, y, x], a), (X, Y), (0, 1, -1, -3)), (lambda x: paddle.concat([x]), X),
@@ -295,8 +295,8 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "unbind": [*ways(paddle.unbind, (X,), (0, 1, -1, -3)), (lambda x: paddle.unbind(x, 1)[1], whole(2, 3))],
     "slice": [
         *ways(lambda x, item: x[item], (X,), (
-            0, -1, (_, 1), slice(1, None), (_, slice(None, -1)), (..., slice(1, 3)), (0, 1, 2), (-1, _, -1),
-            (_, None, 1), (slice(1, 2), slice(0, 2), slice(-3, -1)), slice(-100, 100), (_, slice(-100, 2)),
+            0, -1, (ALL, 1), slice(1, None), (ALL, slice(None, -1)), (..., slice(1, 3)), (0, 1, 2), (-1, ALL, -1),
+            (ALL, None, 1), (slice(1, 2), slice(0, 2), slice(-3, -1)), slice(-100, 100), (ALL, slice(-100, 2)),
         )),
         (lambda x: x[1], truth(3, 2)),
         (lambda x: paddle.slice(x, [0, 2], [-1, -3], [2, -1]), X), (lambda x: paddle.slice(x, [-1], [1], [3]), X),
@@ -330,13 +330,13 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         (paddle.scatter, real(5, 3), index(3, 1), real(2, 3)), (paddle.scatter, real(5), index(3, 1), real(2)),
         (paddle.scatter, whole(5, 2), index(3, 1), whole(2, 2)),
         (lambda i, u: paddle.scatter(paddle.zeros([5, 3]), i, u, overwrite=False), index(3, 1, 3), real(3, 3)),
-        (lambda i, u: paddle.scatter(paddle.zeros([5, 2], "int64"), i, u, overwrite=False), index(3, 1, 3),
-            whole(3, 2)),
+        (lambda i, u: paddle.scatter(paddle.zeros([5, 2], "int64"), i, u, overwrite=False),
+         index(3, 1, 3), whole(3, 2)),
     ],
     "argsort": [
         *[(lambda x, a=a, d=d: paddle.argsort(x, a, d), X) for a in (0, 1, -1) for d in (False, True)],
-        *[(lambda x, a=a, d=d: paddle.argsort(x, a, d, stable=True), whole(40, 50)) for a in (0,
-            -1) for d in (False, True)],
+        *[(lambda x, a=a, d=d: paddle.argsort(x, a, d, stable=True), whole(40, 50))
+          for a in (0, -1) for d in (False, True)],
         *ways(lambda x, d: paddle.sort(x, 1, d), (X,), (False, True)),
     ],
     "argmax": [
@@ -369,8 +369,8 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         (lambda x: F.pad(x, [1, 2, 0, 1], value=2), whole(2, 3, 4, 5)),
         (lambda x: F.pad(x, [-1, 2, 0, 1]), real(2, 3, 4, 5)),
     ],
-    "group_norm": norms(lambda x, w=None, b=None: F.group_norm(x, 2, 0.01, w, b), 6, real(2, 6, 4, 5), real(2,
-        6, 4), real(2, 6, 2, 3, 4)),
+    "group_norm": norms(lambda x, w=None, b=None: F.group_norm(x, 2, 0.01, w, b), 6,
+                        real(2, 6, 4, 5), real(2, 6, 4), real(2, 6, 2, 3, 4)),
     "layer_norm": [
         *norms(lambda x, w=None, b=None: F.layer_norm(x, [4], w, b, 0.001), 4, X, real(3, 4)),
         *norms(lambda x, w=None, b=None: F.layer_norm(x, [3, 4], w, b), 12, X),
@@ -393,12 +393,12 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ] + [(lambda x: paddle.arange(paddle.shape(x)[2]), X)],
     "logspace": [(lambda x: x[0, 0, :1] * paddle.logspace(-1, 2, 5, base=3.0), X)],
     "shape": [(lambda x: paddle._C_ops.shape(x), X)],
-    "shape64": each(paddle.shape, X, real(3)),
+    "shape64": singles(paddle.shape, X, real(3)),
 }  # fmt: skip
 # By operator, forms that none computes, for each reason.
 REFUSED: dict[str, list[tuple[Any, ...]]] = {
     # OpenVINO's result has another type or shape, or it raises.
-    "exp": each(paddle.exp, np.abs(nonzero(3)), positive(3).astype(float)),
+    "exp": singles(paddle.exp, np.abs(nonzero(3)), positive(3).astype(float)),
     "matmul": [(paddle.matmul, real(2, 1, 3, 4), real(5, 4, 6))],
     "add": [(paddle.add, truth(3), truth(3))],
     "logical_or": [(paddle.logical_or, X, Y)],

@@ -18,17 +18,10 @@ import ppdiffusers
 import pytest
 
 import tiny
-from compilation.comparison import (
-    check_by_paddle,
-    check_same,
-    compile_small_unet,
-    difference,
-    needs_openvino,
-    programs_alone,
-)
+from compilation.comparison import check_by_paddle, check_same, difference, needs_openvino, programs_alone
+from compilation.programs import compile_small_unet, get_compiled, list_openvino_models, list_programs, list_widths
 from ppdiffusers_tome import apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu
 from ppdiffusers_tome.compilation import api, mapped_weights, trace
-from ppdiffusers_tome.compilation.contents import COMPILED
 from ppdiffusers_tome.compilation.twin import TwinCall
 from ppdiffusers_tome.machine import count_usable_cores
 from ppdiffusers_tome.patching.call_stack import CHANGE_LOCK
@@ -76,8 +69,8 @@ def test_fewer_threads_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(api, "prepare_cpu", lambda **_: 1)
     model = compile_small_unet()
     tiny.run_unet(model)
-    (program,) = vars(model)[COMPILED]._programs.values()
-    assert program._request.get_compiled_model().get_property("ENABLE_CPU_PINNING") is False
+    (compiled,) = list_openvino_models(model)
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False
 
 
 def test_two_threads_on_one_pipeline() -> None:
@@ -135,7 +128,7 @@ def test_a_forked_process_is_computed_by_paddle() -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with vars(model)[COMPILED]._lock, CHANGE_LOCK, trace._LOCK, mapped_weights._LOCK:
+        with get_compiled(model)._lock, CHANGE_LOCK, trace._LOCK, mapped_weights._LOCK:
             held.set()
             release.wait(60)
 
@@ -212,7 +205,7 @@ def test_uncompiling_while_another_thread_traces(monkeypatch: pytest.MonkeyPatch
 def test_nothing_is_left_of_a_model() -> None:
     model: Any = compile_small_unet()
     tiny.run_unet(model)
-    (program,) = map(weakref.ref, vars(model)[COMPILED]._programs.values())
+    (program,) = map(weakref.ref, list_programs(model))
     gc.collect()
     gc.disable()
     try:
@@ -236,7 +229,7 @@ def test_the_bound_counts_what_programs_hold(monkeypatch: pytest.MonkeyPatch) ->
     for size in (36, 40, 44, 48):
         with paddle.no_grad():
             vae.decode(tiny.array((1, 4, size, 64)))
-    programs = vars(vae.decoder)[COMPILED]._programs.values()
+    programs = list_programs(vae.decoder)
     assert len(programs) == 2
     assert all(program.num_bytes > 2 * weights for program in programs)
 
@@ -246,5 +239,5 @@ def test_the_programs_that_were_used_longest_ago_go_first(monkeypatch: pytest.Mo
     model, plain = compile_small_unet(), tiny.small_unet()
     for width in (8, 12, 8, 16):
         check_same(model, plain, width=width)
-    assert [kind[4][0][-1] for kind, _ in vars(model)[COMPILED]._programs] == [8, 16]
+    assert list_widths(model) == [8, 16]
     check_same(model, plain, width=12)  # made anew

@@ -11,9 +11,9 @@ import pytest
 
 import tiny
 from compilation.comparison import check_by_paddle, difference, needs_openvino, programs_alone
+from compilation.programs import get_compiled, list_openvino_models, list_programs
 from compilation.test_equality import build_pair, list_families
 from ppdiffusers_tome import apply_tome, compile_cpu
-from ppdiffusers_tome.compilation.contents import COMPILED
 from ppdiffusers_tome.machine import PRECISIONS, has_precision
 from ppdiffusers_tome.tuning.trials import compute_psnr
 from zoo import Specimen
@@ -114,7 +114,7 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
     for factor in (float("nan"), float("inf")):
         with pytest.warns(UserWarning, match="NaN or infinity, which 8 bits would hide"):
             assert np.isnan(model(tiny.latent() * factor, 500, tiny.text())[0].numpy()).all()
-        vars(model)[COMPILED]._warned.clear()
+        get_compiled(model)._warned.clear()
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
@@ -130,8 +130,7 @@ def test_the_last_timesteps_are_in_float(has_bfloat16: bool, monkeypatch: pytest
         for timestep in (101, paddle.to_tensor([1, 101])):
             found, expected = (tiny.run_unet(each, timestep=timestep) for each in (model, plain))
             assert 1e-3 < difference(found, expected) < 0.25
-    requests = [each._request for each in vars(model)[COMPILED]._programs.values()]
-    hints = {each.get_compiled_model().get_property("INFERENCE_PRECISION_HINT").to_string() for each in requests}
+    hints = {each.get_property("INFERENCE_PRECISION_HINT").to_string() for each in list_openvino_models(model)}
     assert hints == {"bf16" if has_precision("bfloat16") else "f32"}
 
 
@@ -176,4 +175,4 @@ def test_a_step_without_such_layers_is_a_program() -> None:
 
     with programs_alone():
         sampler(call, 12)
-    assert len(vars(model)[COMPILED]._programs) == 4, "computed and skipped, in 8 bits and at the last timesteps"
+    assert len(list_programs(model)) == 4, "computed and skipped, in 8 bits and at the last timesteps"

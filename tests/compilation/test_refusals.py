@@ -11,10 +11,10 @@ import paddle
 import pytest
 
 import tiny
-from compilation.comparison import BY_PADDLE, check_by_paddle, check_same, compile_small_unet, needs_openvino
+from compilation.comparison import BY_PADDLE, check_by_paddle, check_same, needs_openvino
+from compilation.programs import compile_small_unet, get_compiled
 from ppdiffusers_tome import ToMeError, ToMeTypeError, ToMeValueError, apply_tome, compile_cpu, machine, uncompile_cpu
 from ppdiffusers_tome.compilation import api, comparison, contents
-from ppdiffusers_tome.compilation.contents import COMPILED
 
 needs_3 = needs_openvino[0]
 
@@ -107,7 +107,7 @@ class TestWithPrograms:
         self, instructions: str, expected: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(machine, "read_cpu_info", lambda: f"flags : {instructions} fma")
-        assert vars(compile_cpu(tiny.small_unet()))[COMPILED].precision == expected
+        assert get_compiled(compile_cpu(tiny.small_unet())).precision == expected
 
     @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
     def test_a_precision_needs_a_processor(self, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,8 +219,7 @@ def test_a_subclass_keeps_its_forward_and_a_convolution_its_lora(op_counts: Coun
 @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
 def test_a_program_is_compared_in_slices_and_the_model_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     twins: list[Any] = []
-    note = lambda twin: (twins.append(twin), compute_in_slices(twin))  # noqa: E731
-    monkeypatch.setattr(comparison, "compute_in_slices", note)
+    monkeypatch.setattr(comparison, "compute_in_slices", lambda twin: (twins.append(twin), compute_in_slices(twin)))
     model = compile_cpu(plain(tiny.small_unet()), "float32")
     before = tiny.snapshot(model)
     with programs_alone():

@@ -12,11 +12,11 @@ import pytest
 
 import tiny
 from compilation.comparison import BY_PADDLE, check_same, difference, needs_openvino, programs_alone
+from compilation.programs import get_compiled, list_openvino_models, list_programs
 from pipelines.test_images import CASES
-from pipelines.whole import Draw, start
+from pipelines.whole import Draw, Made, start
 from ppdiffusers_tome import apply_tome, compile_cpu, get_tome
 from ppdiffusers_tome.compilation import contents
-from ppdiffusers_tome.compilation.contents import COMPILED
 
 pytestmark = needs_openvino
 
@@ -43,21 +43,21 @@ STEPS = 12
 
 def draw_pair(name: str, settings: dict[str, Any]) -> tuple[Any, np.ndarray, Any, Draw]:
     """Return a pipeline and its image, and the same compiled with its function to draw."""
-    make = small if name == "small" else CASES[name]
-    (plain, draw_plain), (pipe, draw) = (start(lambda: set_steps(*make())) for _ in range(2))
+
+    def make() -> Made:
+        pipe, call = small() if name == "small" else CASES[name]()
+        return pipe, {**call, "num_inference_steps": STEPS}
+
+    (plain, draw_plain), (pipe, draw) = (start(make) for _ in range(2))
     for each in (plain, pipe):
         each.apply_tome(**settings)
     return plain, draw_plain(), compile_cpu(pipe, "float32"), draw
 
 
-def small() -> tuple[Any, Any]:
+def small() -> Made:
     """Text to image by a UNet of one level, of which a program is made in a second."""
-    given = dict(latents=tiny.latent(1), output_type="np", height=32, width=32, num_inference_steps=STEPS)
+    given = dict(latents=tiny.latent(1), output_type="np", height=32, width=32)
     return tiny.pipeline(unet=tiny.small_unet()), dict(given, **tiny.PROMPT)
-
-
-def set_steps(pipe: Any, call: Any) -> tuple[Any, Any]:
-    return pipe, dict(call, num_inference_steps=STEPS) if isinstance(call, dict) else call
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_images_are_those_of_paddle(name: str, settings: str) -> None:
         for _ in range(2):
             assert difference(draw(), expected) <= 1e-4
     if settings in PROGRAMS and name in ("small", "text_to_image"):
-        assert len(vars(pipe.unet)[COMPILED]._programs) == PROGRAMS[settings]
+        assert len(list_programs(pipe.unet)) == PROGRAMS[settings]
 
 
 def test_what_a_cache_reports_is_that_of_paddle() -> None:
@@ -91,8 +91,7 @@ def test_what_a_cache_reports_is_that_of_paddle() -> None:
 def test_a_skipped_step_runs_a_program_of_few_layers() -> None:
     _, _, pipe, draw = draw_pair("text_to_image", dict(ratio=0, cache=0.2))
     draw()
-    programs = vars(pipe.unet)[COMPILED]._programs.values()
-    numbers = [len(each._request.get_compiled_model().get_runtime_model().get_ops()) for each in programs]
+    numbers = [len(each.get_runtime_model().get_ops()) for each in list_openvino_models(pipe.unet)]
     assert min(numbers) < 0.3 * max(numbers)
 
 
@@ -100,7 +99,7 @@ def test_a_ramp_has_a_program_for_each_number_of_tokens() -> None:
     """Two ratios that merge as many tokens are one."""
     _, expected, pipe, draw = draw_pair("small", dict(ratio=(0.5, 0.49)))
     assert difference(draw(), expected) <= 1e-4
-    assert 1 < len(vars(pipe.unet)[COMPILED]._programs) < STEPS
+    assert 1 < len(list_programs(pipe.unet)) < STEPS
 
 
 def test_settings_without_a_pipeline() -> None:
@@ -153,7 +152,7 @@ def test_a_number_with_a_fraction_between_tensors() -> None:
             warnings.filterwarnings("ignore", message=f"(?s).*{BY_PADDLE}")
             found = tiny.run_unet(model, timestep=timestep)
         assert difference(found, tiny.run_unet(plain, timestep=timestep)) <= 1e-4
-    assert set(vars(model)[COMPILED]._keeps_timestep.values()) == {True, False}
+    assert set(get_compiled(model)._keeps_timestep.values()) == {True, False}
 
 
 def test_several_calls_a_step() -> None:

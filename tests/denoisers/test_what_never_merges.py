@@ -7,7 +7,7 @@ import paddle
 import pytest
 
 import tiny
-from patching.contract import first_arguments, groups, watch_blocks
+from patching.helpers import first_arguments, groups, watch_blocks
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
@@ -92,8 +92,7 @@ def test_groups_never_hold_tokens_of_two_frames(name: str) -> None:
     assert len(called) == len(levels) > 0
     for block in called:
         level, matching = levels[block.layer], block.reduction
-        # ModelScope's video to video pads the height by a row when it halves it.
-        rows = 16 // level + (name == "vid2vid_st_unet" and level > 1)
+        rows = 16 // level + (ZOO[name].pads_grid and level > 1)
         assert (matching.batch, matching.num_tokens) == (2 * FRAMES, rows * (8 // level))
         assert matching.num_left == matching.num_tokens - matching.num_tokens // 2
         assert all(len(set(group // matching.num_tokens)) == 1 for group in groups(matching))

@@ -3,8 +3,6 @@
 import base64
 import importlib.util
 import io
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from server import PageServer
 from studio import Studio
 
 import tiny
-from environment import python_path
+from environment import python_path, run_python
 from tools.cli.conftest import SMALL
 from tools.cli.conftest import photo as photo
 
@@ -28,10 +26,8 @@ EXAMPLES = tiny.ROOT / "examples"
 
 def run_example(name: str, *arguments: object) -> str:
     """Return what a file of ``examples`` prints in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": python_path(tiny.ROOT)},
-    )  # fmt: skip
+    environment = dict(PYTHONPATH=python_path(tiny.ROOT), OMP_NUM_THREADS="1")
+    done = run_python(str(EXAMPLES / f"{name}.py"), *map(str, arguments), **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -69,8 +65,7 @@ def make_form(studio: Studio, **fields: Any) -> dict[str, Any]:
     loaded = studio.plain
     return {
         "prompt": studio.prompt, "preset": "own", "method": "tome", "ratio": 0.5, "cache": 0,
-        "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "height": loaded.size[0],
-        "width": loaded.size[1],
+        "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "height": loaded.size[0], "width": loaded.size[1],
         "negative_prompt": "", "photo": None, "low": 100, "high": 200, "strength": 1, **fields,
     }  # fmt: skip
 

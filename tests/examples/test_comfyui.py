@@ -18,6 +18,7 @@ FOLDER = EXAMPLES / "comfyui"
 NODE, LOADER = "PaddleTokenMerging", "PaddlePhotographsLoader"
 FILES = ["workflow", "workflow_photographs"]  # .json for ComfyUI's page, _api.json for its /prompt
 OWN = "ratio and method"
+USUAL = dict(settings="balanced", ratio=0.5, method="tome", start=0.0, end=1.0)
 
 
 def load_nodes() -> dict[str, Any]:
@@ -34,10 +35,9 @@ def read_workflow(file: str) -> dict[str, Any]:
 
 
 def test_the_node_says_what_is_wrong_before_anything_is_loaded():
-    usual = dict(settings="balanced", ratio=0.5, method="tome", start=0.0, end=1.0)
-    assert OURS.VALIDATE_INPUTS(**usual) is True
-    assert OURS.VALIDATE_INPUTS(**{**usual, "settings": "off"}) is True
-    assert OURS.VALIDATE_INPUTS(**{**usual, "ratio": None, "start": 5.0}) is True  # another node gives the ratio
+    assert OURS.VALIDATE_INPUTS(**USUAL) is True
+    assert OURS.VALIDATE_INPUTS(**{**USUAL, "settings": "off"}) is True
+    assert OURS.VALIDATE_INPUTS(**{**USUAL, "ratio": None, "start": 5.0}) is True  # another node gives the ratio
     for given, words in [
         (dict(start=0.8, end=0.2), "start=0.8 must be below end=0.2"),
         (dict(settings=OWN, ratio=0.75), "below 0.75"),
@@ -45,11 +45,11 @@ def test_the_node_says_what_is_wrong_before_anything_is_loaded():
         (dict(settings="quick"), "there is no preset 'quick'"),
         (dict(cache=1.0), "cache=1.0"),
     ]:
-        assert words in OURS.VALIDATE_INPUTS(**{**usual, **given})
+        assert words in OURS.VALIDATE_INPUTS(**{**USUAL, **given})
 
 
 def test_a_cache_over_steps_is_optional():
-    usual = dict(settings=OWN, ratio=0.5, method="tome", start=0.0, end=1.0)
+    usual = {**USUAL, "settings": OWN}
     for given, cache in ((usual, 0.0), ({**usual, "cache": 0.5}, 0.5)):
         pipe, summary = OURS().merge(tiny.pipeline(), **given)
         assert pipe.tome.config == ToMeConfig(0.5, cache=cache)
@@ -99,18 +99,18 @@ def test_other_branches_stay_unmerged_and_settings_do_not_add_up():
     pipe = tiny.pipeline(**text_parts())
     plain = sample(pipe, **inputs)
     for widgets, settings in [
-        (("balanced", 0.5, "tome", 0.0, 1.0), dict(ratio="balanced")),
-        ((OWN, 0.3, "tome", 0.0, 0.5), dict(ratio=0.3, end=0.5)),
-        (("off", 0.5, "tome", 0.0, 1.0), None),
+        ({}, dict(ratio="balanced")),
+        (dict(settings=OWN, ratio=0.3, end=0.5), dict(ratio=0.3, end=0.5)),
+        (dict(settings="off"), None),
     ]:
-        merged = sample(OURS().merge(pipe, *widgets)[0], **inputs)
+        merged = sample(OURS().merge(pipe, **{**USUAL, **widgets})[0], **inputs)
         other = tiny.pipeline(**text_parts())
         expected = plain if settings is None else sample(other.apply_tome(**settings), **inputs)
         assert np.array_equal(merged, expected), widgets
         assert settings is None or np.abs(merged - plain).max() > 1e-3
         assert np.array_equal(sample(pipe, **inputs), plain)
-    first = OURS().merge(pipe, OWN, 0.5, "tome", 0.0, 1.0)[0]
-    second, summary = OURS().merge(first, OWN, 0.25, "keys", 0.0, 1.0)
+    first, _ = OURS().merge(pipe, **{**USUAL, "settings": OWN})
+    second, summary = OURS().merge(first, **{**USUAL, "settings": OWN, "ratio": 0.25, "method": "keys"})
     assert second.tome.config == ToMeConfig(0.25, method="keys")
     assert summary == f"ratio 0.25, method keys: {sum(second.tome.blocks.values())} blocks of unet"
 
@@ -123,6 +123,6 @@ def test_the_photographs_models_unet_generates_what_the_model_generates_by_itsel
     assert [inputs[name] for name in ("width", "height", "steps", "cfg")] == [512, 512, 10, 1.5]
     inputs = {**inputs, "width": 64, "height": 64, "steps": 4}
     expected = sample(StableDiffusionPipeline.from_pretrained(str(tiny.PHOTOGRAPHS)), **inputs)
-    merged = OURS().merge(pipe, "balanced", 0.5, "tome", 0.0, 1.0)[0]
+    merged, _ = OURS().merge(pipe, **USUAL)
     for image in (sample(pipe, **inputs), sample(merged, **inputs)):
         assert np.corrcoef(image.ravel(), expected.ravel())[0, 1] > 0.9

@@ -15,7 +15,7 @@ SMALL = "size, steps = 64, 2"
 BOTH = pytest.mark.parametrize("path", [ENGLISH, CHINESE], ids=lambda path: path.name)
 
 
-def words(path: Path) -> list[str]:
+def list_texts(path: Path) -> list[str]:
     return [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
 
 
@@ -33,7 +33,7 @@ def test_both_have_the_same_code_and_show_the_same():
 
 def test_both_say_the_same():
     """Headings, code and figures in the words; pages are named in the notebook's language."""
-    for english, chinese in zip(words(ENGLISH), words(CHINESE), strict=True):
+    for english, chinese in zip(list_texts(ENGLISH), list_texts(CHINESE), strict=True):
         assert re.search(r"[\u4e00-\u9fff]", chinese)
         assert not re.search(r"[\u4e00-\u9fff]", english)
         one, two = (

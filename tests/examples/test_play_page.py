@@ -32,6 +32,8 @@ from ppdiffusers_tome.tools.cli.program import run_command
 from tools.cli.conftest import SMALL, draw_square
 
 FOLDER = EXAMPLES / "play"
+# Attributes that hold words.
+WORDED = ("alt", "title", "placeholder", "aria-label", "data-waiting", "data-cancelled", "data-offline", "data-large")
 
 
 def request(
@@ -200,8 +202,7 @@ class _Page(HTMLParser):
         for name, value in attributes:
             if name in ("src", "href", "srcset", "action", "poster", "data", "content") and value:
                 self.addresses.append(value)
-            if name in ("alt", "title", "placeholder", "aria-label", "data-waiting", "data-cancelled", "data-offline",
-                        "data-large"):
+            if name in WORDED:
                 self.texts.append(str(value))
 
     def handle_data(self, data: str) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 
 import numpy as np
@@ -18,7 +17,7 @@ from safetensors.numpy import load_file
 from scipy.linalg import sqrtm
 
 import tiny
-from environment import python_path
+from environment import python_path, run_python
 from examples.conftest import EXAMPLES, load_module, run_example
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
@@ -68,13 +67,13 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
 
 def test_arguments_are_refused_before_paddle_loads_and_in_commands_in_one_line(tmp_path):
     (tmp_path / "paddle.py").write_text("raise SystemExit('Paddle was imported')")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{python_path(tiny.ROOT)}"}
+    path = f"{tmp_path}{os.pathsep}{python_path(tiny.ROOT)}"
     for line in (
         f"{EXAMPLES}/stable_diffusion.py --size 300", f"{EXAMPLES}/controlnet_canny.py --steps 0",
         f"{EXAMPLES}/flux.py --size 9", f"{EXAMPLES}/wan_video.py --frames -3", f"{EXAMPLES}/train_lora.py --steps 0",
         "-m ppdiffusers_tome generate --prompt x --ratio 2",
     ):  # fmt: skip
-        done = subprocess.run([sys.executable, *line.split()], capture_output=True, text=True, env=environment)
+        done = run_python(*line.split(), PYTHONPATH=path)
         assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("ppdiffusers-tome: error: --ratio 2.0 must be")
     assert len(done.stderr.splitlines()) == 1

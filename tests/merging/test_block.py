@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tiny
 from merging.test_properties import PROPERTY
-from patching.contract import first_arguments, groups
+from patching.helpers import first_arguments, groups
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matching import Matching

@@ -54,7 +54,7 @@ def list_operators(settings: dict[str, Any], dtype: str = "float32") -> dict[str
     return stages
 
 
-# Upper bounds of each stage, for both versions of Paddle. Where fewer do, lower them here.
+# Upper bounds of drawing, matching, and reducing with restoring, on any Paddle; where fewer do, lower them here.
 BOUNDS = {
     "tome": (dict(ratio=0.5), (16, 33, 4)),
     "tome in tiles": (dict(ratio=0.5, tile=8), (18, 35, 4)),

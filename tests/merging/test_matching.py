@@ -5,7 +5,7 @@ import paddle
 import pytest
 
 import tiny
-from patching.contract import groups
+from patching.helpers import groups
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys
 from ppdiffusers_tome.merging.grid import Grid, Layout
@@ -166,12 +166,12 @@ def test_a_group_is_left_out_with_any_of_its_tokens(text_first: bool, images: in
     found = match_twelve()
     seen = np.random.default_rng(0).random((images, HEADS, 1, TEXT + TOKENS)) < 0.8
     of_all = np.broadcast_to(seen, (2, *seen.shape[1:]))
-    own = of_all[..., TEXT:] if text_first else of_all[..., :TOKENS]
-    num_others = of_all[..., :TEXT] if text_first else of_all[..., TOKENS:]
+    seen_tokens = of_all[..., TEXT:] if text_first else of_all[..., :TOKENS]
+    seen_text = of_all[..., :TEXT] if text_first else of_all[..., TOKENS:]
     rows = np.arange(2 * found.num_left).reshape(2, -1, 1)
     member = found.owner.numpy().reshape(2, 1, TOKENS) == rows
-    whole = (own[:, :, :, None] | ~member[:, None, None]).all(axis=-1)
-    expected = np.concatenate([num_others, whole] if text_first else [whole, num_others], axis=3)
+    whole = (seen_tokens[:, :, :, None] | ~member[:, None, None]).all(axis=-1)
+    expected = np.concatenate([seen_text, whole] if text_first else [whole, seen_text], axis=3)
     assert not np.array_equal(expected[0], expected[1])
     assert 0 < expected.sum() < expected.size
     assert np.array_equal(reduce_key_mask(paddle.to_tensor(seen), found, text_first=text_first).numpy(), expected)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from patching.contract import groups
+from patching.helpers import groups
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching, match_tokens
@@ -105,12 +105,6 @@ def to_float(x: paddle.Tensor) -> np.ndarray:
     return wide.numpy().astype(np.float64).reshape(-1, x.shape[-1])
 
 
-def keepers(matching: Matching) -> np.ndarray:
-    """Of each group the token that goes on when one alone does, counted over the whole batch."""
-    first = np.arange(matching.batch)[:, None] * matching.num_tokens
-    return (matching.positions.numpy() + first).ravel()
-
-
 def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.ndarray]:
     """Every token is in one group, no group is empty or of two images, and the counts add up to all tokens."""
     found = groups(matching)
@@ -123,7 +117,8 @@ def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.nda
     assert np.allclose(counts, [len(group) for group in found], rtol=1e-6)
     assert np.allclose(counts.reshape(case.batch, left).sum(axis=1), case.num_tokens)
     assert np.array_equal(owner // left, np.repeat(np.arange(case.batch), case.num_tokens))
-    kept = keepers(matching)
+    # Of each group the token that goes on when one alone does.
+    kept = (matching.positions.numpy() + np.arange(case.batch)[:, None] * case.num_tokens).ravel()
     assert np.array_equal(owner[kept], np.arange(case.batch * left))
     destinations = set(case.partition.destinations.tolist())
     for group, keeper in zip(found, kept, strict=True):
@@ -140,7 +135,7 @@ class TestMatching:
     @given(cases(), st.lists(st.sampled_from(HARSH)), st.data())
     def test_groups_hold_every_token_once(self, case: Case, harsh: list[float], data: st.DataObject) -> None:
         """Latents that overflowed give a bad image; they must not name rows that do not exist."""
-        x = spoilt(case, harsh, data.draw(st.sampled_from(EXACT_TYPES)))
+        x = spoil_tokens(case, harsh, data.draw(st.sampled_from(EXACT_TYPES)))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             matching = case.match(x, data.draw(tiles(case)))
@@ -183,7 +178,7 @@ class TestMatching:
         assert np.array_equal(merged, np.broadcast_to(expected, merged.shape))
 
 
-def spoilt(case: Case, harsh: list[float], dtype: str) -> paddle.Tensor:
+def spoil_tokens(case: Case, harsh: list[float], dtype: str) -> paddle.Tensor:
     """The tokens of a case, some of them all of one number that is none or hardly one."""
     x = case.tokens("float32").numpy()
     draw = np.random.default_rng(case.seed + 1)

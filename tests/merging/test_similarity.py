@@ -12,7 +12,7 @@ import paddle
 import pytest
 
 import tiny
-from ppdiffusers_tome.merging import similarity as module
+from ppdiffusers_tome.merging import similarity
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.partition import random_partition
@@ -61,7 +61,7 @@ def test_the_nearest_is_found(grid: Grid, batch: int, channels: int, tile: int |
 def test_no_more_products_than_a_bound_are_in_memory_at_once(tile: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     x, search, sizes = tiny.array((2, 256, 8)), search_of(Grid(16, 16), tile), []
     matmul = paddle.matmul
-    monkeypatch.setattr(module, "_MOST_PRODUCTS", 3000)
+    monkeypatch.setattr(similarity, "_MOST_PRODUCTS", 3000)
 
     def multiply(*args: Any, **kwargs: Any) -> paddle.Tensor:
         products = matmul(*args, **kwargs)
@@ -85,7 +85,7 @@ def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monk
     def round_result(operator: Callable[..., paddle.Tensor]) -> Callable[..., paddle.Tensor]:
         def run(x: paddle.Tensor, *arguments: Any, **keywords: Any) -> paddle.Tensor:
             wide = [
-                each.astype("float32") if isinstance(each, paddle.Tensor) and each.dtype in module.HALF else each
+                each.astype("float32") if isinstance(each, paddle.Tensor) and each.dtype in similarity.HALF else each
                 for each in (x, *arguments)
             ]
             result = operator(*wide, **keywords)

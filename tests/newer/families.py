@@ -57,8 +57,8 @@ class PlainAttention:
         query, key, value = (x.astype("float32").transpose([0, 2, 1, 3]) for x in (query, key, value))
         scores = paddle.matmul(query, key, transpose_y=True) / math.sqrt(query.shape[-1])
         if attn_mask is not None:
-            seen = attn_mask.dtype == paddle.bool
-            scores = scores + ((attn_mask.astype("float32") - 1) * 1e9 if seen else attn_mask.astype("float32"))
+            is_bool, mask = attn_mask.dtype == paddle.bool, attn_mask.astype("float32")
+            scores = scores + ((mask - 1) * 1e9 if is_bool else mask)
         if self.seen is not None and query.shape[2] == key.shape[2] >= self.num_tokens:
             scores = scores + self._bias(key.shape[2])
         return paddle.matmul(F.softmax(scores, axis=-1), value).transpose([0, 2, 1, 3]).astype(dtype)

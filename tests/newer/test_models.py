@@ -13,7 +13,8 @@ import pytest
 
 import tiny
 from newer.families import FAMILIES, VIDEOS, PlainAttention, arguments, change, numbers, parametrize_specimens
-from patching.contract import contract_of, first_arguments, watch_blocks
+from patching.contract import contract_of
+from patching.helpers import first_arguments, watch_blocks
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.patching.blocks import find_blocks

@@ -14,7 +14,7 @@ from ppdiffusers import transformers
 
 import tiny
 from newer.families import NEWEST, THERE, lacking, parametrize_specimens
-from patching.contract import count_matchings
+from patching.helpers import count_matchings
 from pipelines.whole import build_pipeline, count_merged, image_encoder, load_tokenizer
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen, flux, sd3, wan_image
@@ -268,8 +268,9 @@ def test_pyramid_attention_broadcast_hands_out_all_tokens(specimen: Specimen, se
 
     def run() -> list[np.ndarray]:
         outputs = []
-        for now[0] in TIMESTEPS:
-            outputs.append(specimen.run(model, timestep=now[0]).numpy())
+        for timestep in TIMESTEPS:
+            now[0] = timestep
+            outputs.append(specimen.run(model, timestep=timestep).numpy())
         return outputs
 
     with paddle.no_grad():

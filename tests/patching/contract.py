@@ -1,11 +1,8 @@
-"""The contract of every model with ToMe, to be inherited, and helpers of tests."""
+"""The contract that every model with ToMe keeps."""
 
 import contextlib
 import copy
-import gc
-import weakref
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,16 +11,12 @@ import ppdiffusers
 import pytest
 
 import tiny
+from patching.helpers import Tensors, failing_in
 from ppdiffusers_tome import apply_tome, get_tome, remove_tome
-from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
-from ppdiffusers_tome.patching.layers import find_layer
-from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.slots import find_slot
-from ppdiffusers_tome.patching.state import plan
-from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
+from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
 from zoo.specimen import keep_random_state
@@ -33,16 +26,6 @@ USUAL = {
     "added_kv", "cogvideox_rotary", "controlnet", "flux", "hunyuan_video", "latent_upscaler", "lvdm", "mochi", "sd3",
     "sd35", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit", "vctrl", "wan", "wuerstchen_prior",
 }  # fmt: skip
-# Where the layer that makes an attention's queries may be in a block.
-QUERIES = ("attn1.to_q", "attn.to_q", "attention.to_q", "attn.qkv", "to_q")
-# Its downsampler pads the height by a row more, which is cut off again on the way up.
-PADDED = {"vid2vid_st_unet"}
-# Their pipelines give them levels of noise, which are on no list of a scheduler.
-OFF_LIST = {"latent_upscaler", "unet_score_sde"}
-
-needs_recompute = pytest.mark.skipif(
-    paddle.__version__.startswith("2."), reason="Paddle 2.6 has no recomputation on a CPU"
-)
 
 
 def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
@@ -50,149 +33,31 @@ def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
     return [] if specimen.name in USUAL else [pytest.mark.sweep]
 
 
-def groups(matching: Matching) -> list[np.ndarray]:
-    """Token numbers of every row of the merged sequence, counted over the batch."""
-    owner = matching.owner.numpy()
-    return [np.flatnonzero(owner == row) for row in range(matching.batch * matching.num_left)]
-
-
-class StumbledError(Exception):
-    """The error that the tests raise."""
-
-
-@contextlib.contextmanager
-def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> Iterator[None]:
-    def fail(*_: Any) -> None:
-        raise kind
-
-    hook = layer.register_forward_post_hook(fail)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-@contextlib.contextmanager
-def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
-    """Yield a list that fills with the first arguments of a layer, merged already."""
-    seen: list[np.ndarray] = []
-
-    def compute(tokens: paddle.Tensor, *others: Any, **keywords: Any) -> Any:
-        seen.append(tokens.numpy())
-        return type(layer).forward(layer, tokens, *others, **keywords)
-
-    slot = find_slot(layer)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slot, "inside", compute) if slot else patch.setitem(vars(layer), "forward", compute)
-        yield seen
-
-
-@contextlib.contextmanager
-def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
-    """Yield the queries of each attention call, by its block's path."""
-    counts: dict[str, list[int]] = {}
-    with contextlib.ExitStack() as stack:
-        for part, model in list_models(model_or_pipe):
-            for block in find_blocks(model):
-                layers = (find_layer(block.block, path) for path in QUERIES)
-                queries = next((layer for layer in layers if layer is not None), None)
-                if queries is None:
-                    continue  # a block of the latent upscaler that has cross-attention alone
-                seen = counts.setdefault(f"{part}.{block.path}", [])
-                hook = queries.register_forward_post_hook(lambda _, x, output, seen=seen: seen.append(output.shape[1]))
-                stack.callback(hook.remove)
-        yield counts
-
-
-def watch(model: tiny.Model, note: Callable[[BlockCall], None]) -> None:
-    """Have the calls of a model's blocks noted in which tokens merge."""
-    layers = {id(layer) for layer in model.sublayers(include_self=True)}
-    WATCHERS.append(lambda block: note(block) if id(block.layer) in layers else None)
-
-
-def watch_blocks(model: tiny.Model) -> list[BlockCall]:
-    """Return a list that fills with the calls of blocks in which tokens merge."""
-    called: list[BlockCall] = []
-    watch(model, called.append)
-    return called
-
-
-class EverySecond(paddle.nn.Layer):
-    """A cache such as Pyramid Attention Broadcast's on a layer.
-
-    Every second call gets what the one before got, the very object.
-    """
-
-    def __init__(self, forward: Callable[..., Any]) -> None:
-        super().__init__()
-        self.fn_ref = SimpleNamespace(original_forward=forward, forward=forward)
-        self.calls, self.state = 0, SimpleNamespace(cache=None)
-
-    @classmethod
-    def put_on(cls, layer: tiny.Model) -> None:
-        cache = cls(layer.forward)
-        layer.forward = cache.forward
-        layer._diffusers_hook = SimpleNamespace(hooks={"every second": cache}, _fn_refs=[cache.fn_ref])
-
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        self.calls += 1
-        if self.calls % 2:
-            self.state.cache = self.fn_ref.original_forward(*inputs, **keywords)
-        return self.state.cache
-
-
-@contextlib.contextmanager
-def count_matchings(layer: tiny.Model) -> Iterator[list[int]]:
-    """Yield the number of matchings that are made in each call of a layer."""
-    counts: list[int] = []
-    match = plan.match_tokens
-
-    def count(*args: Any, **given: Any) -> Any:
-        counts[-1] += 1
-        return match(*args, **given)
-
-    hook = layer.register_forward_pre_hook(lambda *_: counts.append(0))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "match_tokens", count)
-        yield counts
-    hook.remove()
-
-
-class Tensors:
-    """Weak references to every tensor that merging made or got."""
-
-    def __init__(self, model: tiny.Model) -> None:
-        self.seen: list[weakref.ref] = []
-        watch(model, self.note)
-
-    def note(self, block: BlockCall) -> None:
-        matching = block.reduction
-        self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
-        self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
-
-    def alive(self) -> int:
-        gc.collect()
-        return sum(each() is not None for each in self.seen)
-
-
 class ToMeContract:
-    """Subclasses give ``build`` and ``run``; ``plain`` is what comes before anything was done.
+    """The tests of a specimen, which subclasses give.
 
-    The tests share ``model``: each begins where the one before took ToMe off.
+    ``plain`` is its output before anything was done. The tests share ``model``: each begins where the one before took
+    ToMe off.
     """
 
-    build: ClassVar[Any]
-    run: ClassVar[Any]
-    name: ClassVar[str] = ""  # of a specimen
+    specimen: ClassVar[Specimen]
+
+    def build(self) -> tiny.Model:
+        return self.specimen.build()
+
+    @paddle.no_grad()
+    def output(self, model: tiny.Model, **given: Any) -> np.ndarray:
+        with keep_random_state():  # some models draw noise of their own
+            return self.specimen.run(model, **given).numpy()
 
     @pytest.fixture(scope="class")
     def models(self) -> tuple[tiny.Model, tiny.Model]:
-        built = type(self).build()
+        built = self.build()
         return built, copy.deepcopy(built)
 
     @pytest.fixture(scope="class")
     def plain(self, models: tuple[tiny.Model, tiny.Model]) -> np.ndarray:
-        return type(self).run(models[0])
+        return self.output(models[0])
 
     @pytest.fixture
     def model(self, models: tuple[tiny.Model, tiny.Model], plain: np.ndarray) -> Iterator[tiny.Model]:
@@ -205,9 +70,6 @@ class ToMeContract:
         yield models[1]
         remove_tome(models[1])
 
-    def output(self, model: tiny.Model, **given: Any) -> np.ndarray:
-        return type(self).run(model, **given)
-
     def test_merging_changes_the_output(self, model: tiny.Model, plain: np.ndarray) -> None:
         """Without this the rest would prove nothing."""
         merged = self.output(apply_tome(model, 0.5))
@@ -216,7 +78,7 @@ class ToMeContract:
 
     def test_levels_are_those_of_the_grids(self, model: tiny.Model) -> None:
         """Levels are counted from the layers; grids come from the latent."""
-        if self.name in PADDED:
+        if self.specimen.pads_grid:
             pytest.skip("its grids are padded")
         levels = {block.path: block.level for block in find_blocks(model)}
         latents: list[tuple[int, ...]] = []
@@ -300,7 +162,7 @@ class ToMeContract:
         settings = dict(reuse_steps=2)
         expected = self.output(apply_tome(other, 0.5, **settings), timestep=300)
         tensors = Tensors(apply_tome(model, 0.5, **settings))
-        last_block = list_attached_blocks(model)[-1][1]
+        _, last_block, _ = list_attached_blocks(model)[-1]
         # Not caught by ``except Exception``.
         with failing_in(last_block, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
             self.output(model)
@@ -324,7 +186,7 @@ class ToMeContract:
         apply_tome(model, ratio=0, cache=0.5)
         cached = self.denoise(model)
         computed = [step for step, (one, two) in enumerate(zip(plain, cached, strict=True)) if np.array_equal(one, two)]
-        if self.name in OFF_LIST:
+        if self.specimen.scheduler is None:
             assert len(computed) == 9
         else:
             assert tuple(computed) == get_tome(model).entries[0].last_image.computed_steps
@@ -334,23 +196,15 @@ class ToMeContract:
 
     def denoise(self, model: tiny.Model) -> list[np.ndarray]:
         """Run a model at nine timesteps with the same latents."""
-        # Above 100: that of a score SDE is a hundredth of it, whose logarithm is taken as a whole number. Würstchen's
-        # list has thousandths, and the finished image as its end.
-        is_ratio = self.name.startswith("wuerstchen")
-        scheduler = ppdiffusers.DDPMWuerstchenScheduler() if is_ratio else ppdiffusers.DDIMScheduler(steps_offset=100)
-        scale = 1000 if is_ratio else 1
+        if self.specimen.scheduler == "DDPMWuerstchenScheduler":  # of thousandths, and the finished image as its end
+            scheduler, scale = ppdiffusers.DDPMWuerstchenScheduler(), 1000
+        else:  # above 100: that of a score SDE is a hundredth of it, whose logarithm is taken as a whole number
+            scheduler, scale = ppdiffusers.DDIMScheduler(steps_offset=100), 1
         pipe = tiny.Sampler(model, scheduler)
         return pipe(lambda unet, number, timestep: self.output(unet, timestep=timestep * scale), steps=9)[:9]
 
 
 def contract_of(specimen: Specimen) -> type[ToMeContract]:
     """Return the tests of a specimen."""
-
-    @paddle.no_grad()
-    def run(model: tiny.Model, **given: Any) -> np.ndarray:
-        with keep_random_state():  # some models draw noise of their own
-            return specimen.run(model, **given).numpy()
-
-    given = dict(build=staticmethod(specimen.build), run=staticmethod(run), name=specimen.name)
     name = "Test" + specimen.name.title().replace("_", "")
-    return type(name, (ToMeContract,), {**given, "pytestmark": marks_of(specimen)})
+    return type(name, (ToMeContract,), dict(specimen=specimen, pytestmark=marks_of(specimen)))

@@ -10,7 +10,7 @@ from ppdiffusers.models import Transformer2DModel
 from ppdiffusers.models.attention import BasicTransformerBlock
 
 import tiny
-from patching.contract import first_arguments
+from patching.helpers import first_arguments
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens

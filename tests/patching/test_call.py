@@ -14,7 +14,7 @@ import pytest
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
-from patching.contract import StumbledError, Tensors, failing_in, watch_blocks
+from patching.helpers import StumbledError, Tensors, failing_in, watch_blocks
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens

@@ -12,7 +12,7 @@ import pytest
 from ppdiffusers.accelerate import Accelerator
 
 import tiny
-from patching.contract import EverySecond, needs_recompute
+from patching.helpers import EverySecond, needs_recompute
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
@@ -20,8 +20,6 @@ from ppdiffusers_tome.patching.layers import find_layer
 PARENT = "down_blocks.0.attentions.0"
 BLOCK = f"{PARENT}.transformer_blocks.0"
 QUERIES = f"{BLOCK}.attn1.to_q"
-
-
 CHANGES = [dict(ratio=0.5), dict(ratio=0.75, method="keys"), dict(ratio=0.5, cache=0.5)]
 
 
@@ -43,7 +41,7 @@ def generate_while(unet: Any, path: str, change: Callable[[], Any]) -> np.ndarra
         return output.result()
 
 
-def change(model: Any, settings: dict[str, Any] | None) -> None:
+def change_settings(model: Any, settings: dict[str, Any] | None) -> None:
     if settings is None:
         remove_tome(model)
     else:
@@ -61,11 +59,11 @@ def test_a_change_during_a_call_is_refused(settings: dict[str, Any], path: str, 
 
     def refuse() -> None:
         with pytest.raises(ToMeValueError, match=r"cannot change while a call of the denoiser runs.* shared_copy"):
-            change(unet, new)
+            change_settings(unet, new)
 
     assert np.array_equal(generate_while(unet, path, refuse), merged)
     assert unet.tome == attached
-    change(unet, new)
+    change_settings(unet, new)
     remove_tome(unet)
     assert tiny.snapshot(unet) == before
 
@@ -99,12 +97,12 @@ def test_settings_that_change_before_the_backward_pass_end_it_in_words(new: dict
     unet.train()
     unet.enable_gradient_checkpointing()
     output = unet(tiny.latent(), 500, tiny.text()).sample
-    change(unet, new)
+    change_settings(unet, new)
     # Paddle gives an error in a backward pass its own class, around the message.
     with pytest.raises((ToMeValueError, OSError), match="ToMe was removed or changed between a call with gradient"):
         (output**2).mean().backward()
     fresh = apply_tome(tiny.unet(levels=1), 0.5)
-    change(fresh, new)
+    change_settings(fresh, new)
     assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(fresh))
 
 

@@ -3,6 +3,7 @@
 import gc
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,9 +34,9 @@ def test_memory_stays_when_tome_comes_and_goes(removing: bool) -> None:
             remove_tome(unet)
     end = count_objects()
     assert tiny.snapshot(remove_tome(unet)) == before
-    assert end[0] <= start[0]  # states and overrides; those of earlier tests may go meanwhile
-    assert end[1] - start[1] < 2 * WARM  # not one more a round, whatever else Python holds
-    assert end[2] - start[2] <= MOST_GROWTH
+    assert end.own <= start.own  # those of earlier tests may go meanwhile
+    assert end.objects - start.objects < 2 * WARM  # not one more a round, whatever else Python holds
+    assert end.num_bytes - start.num_bytes <= MOST_GROWTH
 
 
 def test_memory_stays_over_calls_of_ever_new_sizes() -> None:
@@ -43,26 +44,26 @@ def test_memory_stays_over_calls_of_ever_new_sizes() -> None:
     unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL, reuse_steps=2, tile=4)
     sizes = [(height, width) for height in range(4, 20, 4) for width in range(4, 24, 4)] * 2
 
-    def run_all() -> tuple[int, int, int]:
+    def run_all() -> SimpleNamespace:
         for step, size in enumerate(sizes):
             tiny.run_unet(unet, 1, *size, timestep=step)
         return count_objects()
 
     start, end = run_all(), run_all()
-    assert end[0] <= start[0]
-    assert end[1] - start[1] <= len(sizes)
-    assert end[2] - start[2] <= MOST_GROWTH
+    assert end.own <= start.own
+    assert end.objects - start.objects <= len(sizes)
+    assert end.num_bytes - start.num_bytes <= MOST_GROWTH
 
 
-def count_objects() -> tuple[int, int, int]:
-    """States and overrides of ToMe that are alive; all objects that Python tracks; bytes that the process holds."""
+def count_objects() -> SimpleNamespace:
+    """Count ``own`` states and overrides, all ``objects`` that Python tracks, and what the process holds."""
     gc.collect()
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096  # before a list of all, which has megabytes
     # Paddle itself never frees the list of its keywords that it makes for every ``to_tensor`` of an array.
     objects = [each for each in gc.get_objects() if not _is_of_keywords(each)]
     # By its type: a weak proxy would answer for what it stands for, which may be gone.
-    ours = sum(issubclass(type(each), (DenoiserState, Override)) for each in objects)
-    return ours, len(objects), resident
+    own = sum(issubclass(type(each), (DenoiserState, Override)) for each in objects)
+    return SimpleNamespace(own=own, objects=len(objects), num_bytes=resident)
 
 
 def _is_of_keywords(held: Any) -> bool:

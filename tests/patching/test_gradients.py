@@ -8,7 +8,7 @@ import pytest
 from paddle.distributed.fleet.utils import recompute
 
 import tiny
-from patching.contract import Tensors, needs_recompute
+from patching.helpers import Tensors, needs_recompute
 from ppdiffusers_tome import ToMeValueError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens

@@ -51,12 +51,12 @@ def cosine_scores(self: Any, query: Any, key: Any, seen: Any = None) -> paddle.T
     return F.softmax(scores if seen is None else scores + seen, axis=-1)
 
 
-@pytest.mark.parametrize("of_class", [False, True])
-def test_anothers_scores_get_queries_and_keys_as_they_are(of_class: bool) -> None:
+@pytest.mark.parametrize("in_class", [False, True])
+def test_anothers_scores_get_queries_and_keys_as_they_are(in_class: bool) -> None:
     model, x = tiny.transformer(attention_head_dim=8, num_layers=2), equal_in_cells()
     for block in model.transformer_blocks:
         block.attn1.processor = AttnProcessor()
-        if of_class:
+        if in_class:
             block.attn1.__class__ = type("OwnAttention", (Attention,), {"get_attention_scores": cosine_scores})
         else:
             block.attn1.get_attention_scores = MethodType(cosine_scores, block.attn1)

@@ -47,11 +47,11 @@ def test_tokens_that_are_equal_lose_nothing(method: str) -> None:
 def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, method: str) -> None:
     """In every kind of block that has layers for them; elsewhere it is refused in plain words."""
     model = specimen.build()
-    ratio: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method=method)
-    blocks = [block for block in find_blocks(model) if block.list_points(ToMeConfig(**ratio))]
+    settings: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method=method)
+    blocks = [block for block in find_blocks(model) if block.list_points(ToMeConfig(**settings))]
     if not blocks:
         with pytest.raises(NothingToMergeError, match=rf"nothing to merge with method='{method}'.*try .*method='tome'"):
-            apply_tome(model, **ratio)
+            apply_tome(model, **settings)
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
     for block in blocks:
@@ -68,7 +68,7 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
         return specimen.run(model).numpy(), copy.deepcopy([*counts.values()])
 
     plain, whole = run()
-    apply_tome(model, **ratio)
+    apply_tome(model, **settings)
     merged, fewer = run()
     assert np.isfinite(merged).all()
     assert np.abs(merged - plain).max() > 1e-5

@@ -11,7 +11,7 @@ import ppdiffusers
 import pytest
 
 import tiny
-from patching.contract import count_matchings
+from patching.helpers import count_matchings
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.patching.state import plan
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState

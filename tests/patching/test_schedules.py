@@ -16,7 +16,7 @@ import pytest
 from paddle.static import InputSpec
 
 import tiny
-from patching.contract import count_queries
+from patching.helpers import count_queries
 from ppdiffusers_tome import ToMeConfig, ToMeError, ToMeTypeError, ToMeValueError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.presets import PRESETS

@@ -188,12 +188,12 @@ class TestSteps:
         prompts = [tiny.text(2), tiny.array((2, 5, 12), seed=9)]
 
         @paddle.no_grad()
-        def one(prompt: int) -> Any:
+        def call_with(prompt: int) -> Any:
             return lambda unet, _, timestep: unet(tiny.latent(), timestep, prompts[prompt]).sample.numpy()
 
         pipe = build_cached()
-        alone = [pipe(one(prompt)) for prompt in (0, 1)]
-        both = pipe(lambda *given: np.stack([one(prompt)(*given) for prompt in (0, 1)]))
+        alone = [pipe(call_with(prompt)) for prompt in (0, 1)]
+        both = pipe(lambda *given: np.stack([call_with(prompt)(*given) for prompt in (0, 1)]))
         assert equal_steps([np.stack(pair) for pair in zip(*alone, strict=True)], both) == list(range(STEPS))
 
     def test_a_call_with_gradients_in_each_step_leaves_the_other_one_its_history(self) -> None:

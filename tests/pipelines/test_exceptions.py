@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tiny
-from patching.contract import StumbledError
+from patching.helpers import StumbledError
 from pipelines.test_threads_and_sharing import SETTINGS, draw
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state import plan

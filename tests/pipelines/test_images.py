@@ -13,7 +13,7 @@ from ppdiffusers.pipelines.unidiffuser import UniDiffuserTextDecoder
 from studio import drop_controlnet
 
 import tiny
-from patching.contract import count_queries
+from patching.helpers import count_queries
 from patching.test_processors import load_ip_adapter
 from pipelines.whole import (
     Made,
@@ -150,7 +150,7 @@ def unclip() -> Made:
     larger = {**unconditional.SPECIMEN.config, "in_channels": 6, "sample_size": 32}
     parts = dict(
         prior=create(ppdiffusers.PriorTransformer, num_attention_heads=2, attention_head_dim=4, embedding_dim=width,
-                    num_layers=1, num_embeddings=32),
+                     num_layers=1, num_embeddings=32),
         decoder=unclip_decoder(), text_encoder=build_text_encoder("CLIPTextModelWithProjection", width),
         tokenizer=load_tokenizer(), text_proj=text_proj, super_res_first=create(ppdiffusers.UNet2DModel, **larger),
         super_res_last=create(ppdiffusers.UNet2DModel, **larger),

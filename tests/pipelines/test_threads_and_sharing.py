@@ -10,7 +10,7 @@ import pytest
 from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
-from patching.contract import count_queries
+from patching.helpers import count_queries
 from ppdiffusers_tome import apply_tome, remove_tome, shared_copy
 
 SETTINGS = {
@@ -47,7 +47,6 @@ def test_threads_have_a_shared_copy_each(name: str) -> None:
     alone = [draw(pipe, number) for number in range(len(SIZES))]
     assert all(np.abs(one - other).max() > 1e-4 for one, other in zip(alone, plain, strict=True))
     together = threading.Barrier(len(SIZES))
-
     copies = [shared_copy(pipe).apply_tome(**SETTINGS[name]) for _ in SIZES]
 
     def call(number: int) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ import pytest
 from ppdiffusers import transformers
 
 import tiny
-from patching.contract import count_queries
+from patching.helpers import count_queries
 from ppdiffusers_tome import get_tome, shared_copy
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks

@@ -9,7 +9,7 @@ import pytest
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
-from patching.contract import StumbledError, failing_in, watch_blocks
+from patching.helpers import StumbledError, failing_in, watch_blocks
 from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.blocks import find_blocks

@@ -4,8 +4,6 @@ import contextlib
 import math
 import os
 import re
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from ppdiffusers_tome import NothingToMergeError, Target, ToMeConfig, ToMeTypeEr
 from ppdiffusers_tome.compilation.api import compile_cpu
 from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.settings.config import UNMERGED
+from ppdiffusers_tome.tuning import measurement
 from ppdiffusers_tome.tuning.api import read_images
 from ppdiffusers_tome.tuning.measurement import Clock
 from ppdiffusers_tome.tuning.results import CANDIDATES, conclude, list_candidates
@@ -50,7 +49,7 @@ SPEEDS = {1.2: 45.0, 1.6: 35.0, 2.0: 25.0, 0.9: 50.0}
 TRIALS = [Trial(ToMeConfig(0.1 * number), 2 / speed, speed, SPEEDS[speed]) for number, speed in enumerate(SPEEDS, 1)]
 
 
-def find(target: Target, trials: list[Trial] = TRIALS, scheduler: str = "DDIMScheduler") -> Tuned:
+def conclude_trials(target: Target, trials: list[Trial] = TRIALS, scheduler: str = "DDIMScheduler") -> Tuned:
     return conclude([UNMERGED_TRIAL, *trials], target, getattr(ppdiffusers, scheduler)())
 
 
@@ -62,7 +61,7 @@ def find(target: Target, trials: list[Trial] = TRIALS, scheduler: str = "DDIMSch
     ],
 )  # fmt: skip
 def test_the_best_that_meets_the_target_is_the_fastest_for_a_psnr(target, chosen):
-    found = find(target)
+    found = conclude_trials(target)
     assert found.best == TRIALS[chosen]
     assert found.config == TRIALS[chosen].config
     assert found.verdict == f"The best is {TRIALS[chosen]}"
@@ -72,19 +71,19 @@ def test_the_best_that_meets_the_target_is_the_fastest_for_a_psnr(target, chosen
     (Target(psnr=50), 0), (Target(speedup=3), 2), (Target(psnr=40, speedup=1.5), 1), (Target(psnr=45, speedup=2), 1)
 ])  # fmt: skip
 def test_where_nothing_meets_the_target_the_nearest_is_named_with_what_would_help(target, nearest):
-    found = find(target)
+    found = conclude_trials(target)
     assert (found.best, found.config) == (None, ToMeConfig(0))
     assert found.verdict == (
         f"Nothing faster reaches the target. The nearest is {TRIALS[nearest]}; give a lower target, or other settings"
     )
     for scheduler in ("PNDMScheduler", "LMSDiscreteScheduler"):
-        verdict = find(target, scheduler=scheduler).verdict
+        verdict = conclude_trials(target, scheduler=scheduler).verdict
         assert f"; {scheduler} goes on with the noise of earlier steps, " in verdict
         assert "images keep more with pipe.scheduler = DDIMScheduler" in verdict
 
 
 def test_where_nothing_is_faster_that_is_said():
-    found = find(Target(), TRIALS[3:])
+    found = conclude_trials(Target(), TRIALS[3:])
     assert found.best is None
     assert found.verdict == "Nothing that was tried is faster on this machine at this size; larger images save more"
 
@@ -259,20 +258,43 @@ class TestTurns:
         for first, trial in zip(trials[::2], trials[1::2], strict=False):
             assert trial.speed_up == first.seconds / trial.seconds
 
-    def test_other_programs_that_take_all_cores_are_seen(self):
-        burn = [sys.executable, "-c", "while True: pass"]
-        burners = [subprocess.Popen(burn) for _ in range(4 * len(os.sched_getaffinity(0)))]
-        try:
-            clock = Clock()
-            time.sleep(3)
-            assert clock.is_disturbed()
-        finally:
-            for each in burners:
-                each.kill()
-                each.wait()
-        busy = Trial(MILD, 1.0, 2.0, 40.0, is_disturbed=True)
-        assert str(busy).endswith(", while the machine was busy")
-        assert "; the machine was busy meanwhile, so measure again" in find(Target(), [busy]).verdict
+    @pytest.mark.parametrize(
+        ("busy", "waiting", "own_work", "is_disturbed"),
+        [(1, 0, 0, True), (1, 0, 1.7, True), (1, 0, 1.9, False), (0.8, 0, 0, False), (0.8, 0.2, 0, False)],
+        ids=["by others", "by others beside this one", "by this one", "most of the time", "or wait for a disk"],
+    )
+    def test_cores_that_other_programs_keep_busy_are_seen(
+        self, busy, waiting, own_work, is_disturbed, tmp_path, monkeypatch
+    ):
+        """Of both cores that this process may use, in a second; a third one is idle."""
+
+        def set_work(busy: float, idle: float, waiting: float, own_work: float) -> None:
+            ticks = [round(seconds * os.sysconf("SC_CLK_TCK")) for seconds in (busy, idle, waiting)]
+            used = "{} 0 0 {} {} 0 0 0 0 0".format(*ticks)
+            unused = f"0 0 0 {sum(ticks)} 0 0 0 0 0 0"
+            (tmp_path / "stat").write_text(f"cpu  {used}\ncpu0 {used}\ncpu1 {used}\ncpu2 {unused}\nctxt 5\n")
+            monkeypatch.setattr(time, "process_time", lambda: own_work)
+
+        monkeypatch.setattr(measurement, "_PROCESSORS", tmp_path / "stat")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+        set_work(40, 50, 10, own_work=30)
+        clock = Clock()
+        set_work(40 + busy, 50 + 1 - busy - waiting, 10 + waiting, own_work=30 + own_work)
+        assert clock.is_disturbed() == is_disturbed
+
+    @pytest.mark.skipif(not measurement._PROCESSORS.exists(), reason="needs Linux")
+    def test_what_this_process_computes_is_among_the_work_of_the_cores(self):
+        before = measurement._read_work()
+        while time.process_time() < before[1] + 0.5:
+            pass
+        busy, own, total = (now - then for now, then in zip(measurement._read_work(), before, strict=True))
+        assert own >= 0.5
+        assert 0.3 < busy <= total
+
+    def test_a_busy_machine_is_told(self):
+        trial = Trial(MILD, 1.0, 2.0, 40.0, is_disturbed=True)
+        assert str(trial).endswith(", while the machine was busy")
+        assert "; the machine was busy meanwhile, so measure again" in conclude_trials(Target(), [trial]).verdict
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)

@@ -28,5 +28,5 @@ SPECIMEN = Specimen(
         up_block_types=("KCrossAttnUpBlock2D", "KCrossAttnUpBlock2D", "KCrossAttnUpBlock2D", "KUpBlock2D"),
         resnet_time_scale_shift="scale_shift", time_embedding_type="fourier", timestep_post_act="gelu",
     ),
-    call, pipelines="StableDiffusionLatentUpscalePipeline",
+    call, pipelines="StableDiffusionLatentUpscalePipeline", scheduler=None,
 )  # fmt: skip

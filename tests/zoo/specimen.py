@@ -100,6 +100,8 @@ class Specimen:
         size: height and width of the latent, where learned positions allow no other number of tokens.
         since: the version of ppdiffusers that brings it; "" where all that are supported do.
         needs_paddle_3: whether ppdiffusers cannot run it with Paddle 2.6.
+        pads_grid: whether its downsampler pads the height by a row, which is cut off again on the way up.
+        scheduler: the class whose timesteps it gets; None for levels of noise, which are on no list of a scheduler.
         refused_block: the class in ``REFUSED`` of the blocks that it has instead of any that merge.
         name: of its file.
     """
@@ -116,6 +118,8 @@ class Specimen:
     size: tuple[int, int] | None = None
     since: str = ""
     needs_paddle_3: bool = False
+    pads_grid: bool = False
+    scheduler: str | None = "DDIMScheduler"
     refused_block: str = ""
     name: str = ""
 

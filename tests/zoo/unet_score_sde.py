@@ -12,5 +12,5 @@ SPECIMEN = Specimen(
         flip_sin_to_cos=True, center_input_sample=False, mid_block_scale_factor=1.41, norm_eps=1e-6,
     ),
     lambda model, inputs: model(inputs.image(3), inputs.timestep / 100),  # time is a noise level
-    pipelines="ScoreSdeVePipeline",
+    pipelines="ScoreSdeVePipeline", scheduler=None,
 )  # fmt: skip

@@ -9,5 +9,5 @@ SPECIMEN = Specimen(
     lambda model, inputs: model(
         inputs.image(4, inputs.frames), inputs.timesteps, y=inputs.text(st_unet.CONTEXT_DIM)
     ),
-    mended=attention_anywhere, broken=GPU_ATTENTION,
+    mended=attention_anywhere, broken=GPU_ATTENTION, pads_grid=True,
 )  # fmt: skip

@@ -15,5 +15,5 @@ SPECIMEN = Specimen(
         inputs.image(4), r=inputs.timesteps / 1000, effnet=inputs.normal(EMBEDDING_CHANNELS, 3, 3, seed=3),
         clip=inputs.text(),
     ),
-    module="ppdiffusers.pipelines.wuerstchen",
+    module="ppdiffusers.pipelines.wuerstchen", scheduler="DDPMWuerstchenScheduler",
 )  # fmt: skip

@@ -41,18 +41,18 @@ def _cases() -> list[Case]:
     every = dict(merge_crossattn=True, merge_mlp=True)
     cases = [Case(settings=dict(ratio=ratio)) for ratio in (0.1, 0.25, 0.5, 0.6, 0.7)]
     cases += [Case(settings=dict(ratio=0.5, max_downsample=level)) for level in (1, 2, 4, 8)]
-    cases += [Case(settings=dict(max_downsample=8, **flags)) for flags in (
-        dict(only, merge_crossattn=True), dict(only, merge_mlp=True), every)]
-    cases += [Case(settings=dict(ratio=0.6, max_downsample=2, sx=sx, sy=sy)) for sx, sy in (
-        (2, 2), (4, 4), (4, 2), (2, 4), (3, 3))]
+    flags = (dict(only, merge_crossattn=True), dict(only, merge_mlp=True), every)
+    cases += [Case(settings=dict(max_downsample=8, **merged)) for merged in flags]
+    strides = ((2, 2), (4, 4), (4, 2), (2, 4), (3, 3))
+    cases += [Case(settings=dict(ratio=0.6, max_downsample=2, sx=sx, sy=sy)) for sx, sy in strides]
     sizes = ((16, 32), (32, 16), (17, 17), (15, 22), (24, 20), (19, 16), (33, 24))
     cases += [Case(h, w, settings=dict(ratio=0.5, max_downsample=8, **every)) for h, w in sizes]
     # tomesd fails where a level is smaller than one cell; the finest level never is here.
     cases += [Case(h, w, settings=dict(ratio=0.6, sx=3, sy=3)) for h, w in (*sizes, (8, 32), (32, 8))]
     cases += [Case(16, 24, batch, settings=dict(ratio=0.5, max_downsample=4)) for batch in (1, 2, 3)]
     cases += [Case(17, 24, 3, settings=dict(ratio=0.3, sx=4, sy=2, **every))]
-    cases += [Case(control=True, settings=dict(ratio=ratio, max_downsample=level)) for ratio, level in (
-        (0.5, 1), (0.6, 2), (0.3, 8))]
+    levels = ((0.5, 1), (0.6, 2), (0.3, 8))
+    cases += [Case(control=True, settings=dict(ratio=ratio, max_downsample=level)) for ratio, level in levels]
     cases += [Case(16, 24, 3, control=True, settings=dict(ratio=0.5, max_downsample=4, **every))]
     return list({case.name: case for case in cases}.values())
 

@@ -69,11 +69,10 @@ def test_prompts_come_from_files_too(tmp_path, encoding):
 
 
 def make_row(configuration: Configuration, speed: float, psnrs: list[float] | None, num_images: int) -> Row:
-    ssim = None if psnrs is None else 0.9
     samples = [
-        Sample("p", seed, 10 / speed, 10.0, None if seed else 5, 7, None if psnrs is None else psnrs[seed], ssim)
-        for seed in range(num_images)
-    ]
+        Sample("p", seed, seconds=10 / speed, unmerged_seconds=10.0, denoising_peak_bytes=None if seed else 5,
+               peak_bytes=7, psnr_db=psnrs and psnrs[seed], ssim=psnrs and 0.9) for seed in range(num_images)
+    ]  # fmt: skip
     return Row(configuration, samples)
 
 
@@ -154,9 +153,6 @@ def test_nothing_is_lost_when_nobody_reads_the_output(tmp_path, monkeypatch, cap
     assert "warning" not in "".join(heard(capsys.readouterr().err))
 
 
-needs_8_bits = pytest.mark.skipif(not has_precision("int8"), reason="needs a processor with 8 bits")
-
-
 @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
 @pytest.mark.parametrize(
     "settings",
@@ -164,7 +160,7 @@ needs_8_bits = pytest.mark.skipif(not has_precision("int8"), reason="needs a pro
         ["--configs", "balanced", "--cache", "0.2", "--steps", "9", "--compile", "float32"],
         pytest.param(
             ["--ratios", "0.5", "--steps", "12", "--compile", "int8", "--height", "256", "--width", "256"],
-            marks=needs_8_bits,
+            marks=pytest.mark.skipif(not has_precision("int8"), reason="needs a processor with 8 bits"),
         ),
     ],
     ids=["cache", "8 bits"],

@@ -33,18 +33,16 @@ CASES = {
     "visualize --method tome --ratio 0.5": (),
     "doctor": (),
 }  # fmt: skip
-# Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp"}  # as without them
+# Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 LATER = {"--output", "--overwrite", "--no-keep-memory", "--target-psnr", "--target-speedup", "--help"}
 VALUES = {
-    "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO",
-    "--model": "dit", "--controlnet": "CONTROLNET",
-    "--dtype": "float16", "--config": "quality", "--configs": "quality",
-    "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--method": "keys",
-    "--cache": "0.3", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
-    "--sx": "4", "--sy": "4", "--reuse-steps": "2",
-    "--seeds": "3", "--max-downsample": "2", "--fewer-steps": "2", "--scheduler": "euler",
-    "--guidance-scale": "2.5", "--controlnet-scale": "0.5",
+    "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--model": "dit",
+    "--controlnet": "CONTROLNET", "--dtype": "float16", "--config": "quality", "--configs": "quality",
+    "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--method": "keys", "--cache": "0.3",
+    "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2", "--sx": "4", "--sy": "4", "--reuse-steps": "2",
+    "--seeds": "3", "--max-downsample": "2", "--fewer-steps": "2", "--scheduler": "euler", "--guidance-scale": "2.5",
+    "--controlnet-scale": "0.5",
 }  # fmt: skip
 SKIPPED = ("args", "parser", "stack", "frame", "context", "parent")
 
