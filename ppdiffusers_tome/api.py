@@ -141,7 +141,7 @@ def apply_tome(
 
 @contextmanager
 def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
-    """Apply ToMe in a ``with`` block, and restore what was applied before.
+    """Apply ToMe in a ``with`` statement, and restore what was applied before.
 
     Requests that run at the same time need a ``shared_copy`` each, as settings of a pipeline hold in all threads.
 
@@ -152,7 +152,7 @@ def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
         ``model_or_pipe``. After any error, what was applied before is applied again.
 
     Raises:
-        ToMeValueError: a call of the model runs at the end. The settings of the block then stay.
+        ToMeValueError: a call of the model runs at the end. The settings of the ``with`` statement then stay.
 
     Example:
         >>> with use_tome(pipe, ratio=0.5):
