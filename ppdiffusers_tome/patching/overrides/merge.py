@@ -28,8 +28,8 @@ class PointOverride(Override):
 
     merge_point: MergePoint
     role: str
-    # The class of a processor that once left out layers that it has to call: later calls with it run unmerged at once,
-    # as attention would be computed twice.
+    # The class of a processor that once did not call all that it has to; later calls run unmerged at once, as trying
+    # again would compute attention twice.
     bypassing_processor: type | None = None
 
     def run(self, block_call: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:

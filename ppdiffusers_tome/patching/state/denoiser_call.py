@@ -41,7 +41,7 @@ class DenoiserCall:
     progress: float | None = None  # from 0, pure noise, to 1, the image; None if unknown
     shared: SharedValues | None = None  # with other steps; None where the call shares nothing
     cached: Any = None  # its ``CachedCall``, set by ``open_cached_call``, or ``TwinCall``; None where all layers run
-    # Of the tokens of blocks that are on a grid, by the override of the layer that gets their latent.
+    # Of the tokens of blocks, by the ``GridOverride`` of the layer that gets their latent; none where it is no grid.
     layouts: dict[object, Layout] = field(default_factory=dict)
     plans: dict[Layout, Plan] = field(default_factory=dict)
     is_eager: bool = field(default_factory=paddle.in_dynamic_mode)  # False while ``to_static`` traces the call
@@ -109,6 +109,7 @@ class DenoiserCall:
         return plan
 
     def _count_merged(self, grid: Grid) -> int:
+        """Count the tokens that merge at this step; warn of a small grid."""
         config = self.state.config
         if config.uses_progress and self.progress is None:
             return 0

@@ -20,7 +20,7 @@ _END_IN_LIST = ("DDPMWuerstchenScheduler",)
 
 
 class Denoising:
-    """The calls of one denoiser, by its name, in a call of its pipeline."""
+    """The steps and calls of one denoiser in a call of its pipeline."""
 
     def __init__(self, pipe: Any, name: str, state: DenoiserState) -> None:
         self._pipe, self._name, self._state = pipe, name, state

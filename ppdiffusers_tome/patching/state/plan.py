@@ -28,7 +28,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         grid = self.layout.grid
-        self._grid = grid if self.config.st > 1 else grid.frame  # whose tokens merge by themselves
+        self._grid = grid if self.config.st > 1 else grid.frame  # whose tokens merge among themselves
         self._num_grids = grid.frames // self._grid.frames
 
     def make_reduction(self, tokens: paddle.Tensor) -> TokenReduction:
