@@ -5,7 +5,7 @@ All tokens give queries, so nothing is restored. (Merged keys are a ``Matching``
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import paddle
@@ -22,7 +22,7 @@ class ChosenKeys:
     kept: paddle.Tensor  # int64 [left], tokens, the same in every image
     batch: int
     num_tokens: int
-    keeps_queries: bool = True
+    keeps_queries: ClassVar[bool] = True
 
     @property
     def num_left(self) -> int:

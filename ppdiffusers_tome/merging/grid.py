@@ -1,6 +1,7 @@
 """The grid of tokens that a block works on, without Paddle."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,14 +13,15 @@ class Grid:
     height: int
     width: int
     frames: int = 1
-    num_tokens: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_tokens", self.frames * self.height * self.width)
 
     def __str__(self) -> str:
         """Write ``64x96``, and of three frames ``3x64x96``."""
         return "x".join(map(str, self.shape))
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """The number of tokens in all frames."""
+        return self.frames * self.height * self.width
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,10 +63,11 @@ class Layout:
 
     grid: Grid
     prefix: int = 0  # how many other tokens precede it
-    num_tokens: int = field(init=False, repr=False, compare=False)  # of the sequence
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_tokens", self.prefix + self.grid.num_tokens)
+    @cached_property
+    def num_tokens(self) -> int:
+        """The number of tokens, those before the grid included."""
+        return self.prefix + self.grid.num_tokens
 
 
 def divide_evenly(length: int, at_most: int) -> np.ndarray:

@@ -37,8 +37,13 @@ def add_group_size_bias(
     Otherwise fewer keys would give more weight to those that did not merge, such as a text's (proportional attention:
     Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
 
-    Args as of ``reduce_key_mask``, but that the mask is of the reduced keys already and maybe for each query; with None
-    the result has one query. ``num_text`` counts the keys of a text, and ``dtype`` is the result's.
+    Args:
+        mask: as of ``reduce_key_mask``, but of reduced keys, ``[batch or 1, heads or 1, queries or 1, keys]``; or None,
+            and the result has one query.
+        reduction: of the image's keys.
+        num_text: how many keys of a text there are beside them.
+        dtype: of the result.
+        text_first: as in ``TokenSpan``.
     """
     assert isinstance(reduction, Matching)  # chosen keys have no groups
     bias = reduction.log_group_sizes

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import paddle
-from paddle import in_dynamic_mode  # a test replaces it, to trace what is computed in place
+from paddle import in_dynamic_mode  # tests/benchmarks/gpu_trace.py replaces it, to trace what runs in place
 
 from ppdiffusers_tome.merging.partition import Partition
 from ppdiffusers_tome.merging.similarity import HALF, find_nearest
-from ppdiffusers_tome.merging.tiles import Tiles
+from ppdiffusers_tome.merging.tiles import Tiles, find_nearest_in_tiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,20 +140,15 @@ def match_tokens(
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
             x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])  # frames are images of their own
+        # Paddle multiplies no half precision on a CPU. A traced tensor has no place, in that benchmark, too.
         if x.dtype in HALF and paddle.in_dynamic_mode() and x.place.is_cpu_place():
-            x = x.astype("float32")  # Paddle multiplies no half precision on a CPU
+            x = x.astype("float32")
         # The nearest destination of every source, an index in those of the partition.
         if tiles is None:
             sources = partition.sources
             similarity, nearest = find_nearest(x, sources, partition.destinations)
         else:
-            sources = tiles.source_tokens
-            similarity, nearest = find_nearest(x, sources, tiles.destination_tokens, tiles.num_tiles)
-            nearest = paddle.gather(tiles.destinations, (nearest + tiles.tile_offset).flatten()).reshape(nearest.shape)
-            if tiles.columns is not None:
-                sources = partition.sources
-                similarity = paddle.index_select(similarity, tiles.columns, axis=1)
-                nearest = paddle.index_select(nearest, tiles.columns, axis=1)
+            sources, similarity, nearest = find_nearest_in_tiles(x, partition, tiles)
         # Tokens in the order [sources by rank, destinations, tokens before the grid], counted over the whole batch.
         stay = partition.destinations
         if partition.prefix:

@@ -4,6 +4,7 @@ All tiles are compared at once, for few launches.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import paddle
 
@@ -39,30 +40,29 @@ def find_nearest(
         ([1.0, 1.0], [1, 0])
     """
 
-    def take_tiles(rows: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
-        """``[batch, tokens, channels]`` to ``[batch * num_tiles, tokens of a tile, channels]``."""
-        tiles = paddle.index_select(rows, index, axis=1)
-        return tiles.reshape([-1, index.shape[0] // num_tiles, rows.shape[2]])
-
     # Squares are summed in float32: 65504, the largest float16, is reached by 256 channels of value 16.
     is_half = x.dtype in HALF
     wide = x.astype("float32") if is_half else x
     inverse_length = paddle.rsqrt((wide * wide).sum(axis=-1, keepdim=True) + _TINY)
+    take = partial(paddle.index_select, axis=1)
     if is_half:
         # Always float16, whose 11 bits rank tokens that have a common part; the 8 bits of bfloat16 mostly rank its
         # rounding. Vectors of length one cannot overflow, nor can their products.
         unit = (wide * inverse_length).astype("float16")
-        src, dst_unit = take_tiles(unit, sources), take_tiles(unit, destinations)
+        src, dst_unit = take(unit, sources), take(unit, destinations)
     else:
         # A source's own length does not change which destination is nearest, only how sources rank: scaling the best
         # products, one number a source, is cheaper than scaling the sources.
-        src = take_tiles(x, sources)
-        dst_unit = take_tiles(x, destinations) * take_tiles(inverse_length, destinations)
+        src = take(x, sources)
+        dst_unit = take(x, destinations) * take(inverse_length, destinations)
+    # A tile is compared as an image of its own.
+    src = src.reshape([-1, sources.shape[0] // num_tiles, x.shape[2]])
+    dst_unit = dst_unit.reshape([-1, destinations.shape[0] // num_tiles, x.shape[2]])
     with _disable_autocast():
         cosine, best = _find_largest(src, dst_unit)
     shape = [x.shape[0], sources.shape[0]]
     cosine = cosine.reshape(shape)
-    cosine = cosine.astype("float32") if is_half else cosine * take_tiles(inverse_length, sources).reshape(shape)
+    cosine = cosine.astype("float32") if is_half else cosine * take(inverse_length, sources).reshape(shape)
     return cosine, best.reshape(shape)
 
 
@@ -88,7 +88,7 @@ def _find_largest(src: paddle.Tensor, dst_unit: paddle.Tensor) -> tuple[paddle.T
 
 
 def _disable_autocast() -> AbstractContextManager[None]:
-    """Switch off ``paddle.amp.auto_cast``, which rounds every product, in a ``with`` block."""
+    """Return a context without ``paddle.amp.auto_cast``, which rounds every product."""
     if hasattr(paddle, "is_autocast_enabled"):
         is_enabled = paddle.is_autocast_enabled()
     else:  # Paddle 2.6

@@ -6,7 +6,7 @@ neighbours are never out of reach, as in comparing each token with its neighbour
 sources merge is still decided over the whole image.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -15,10 +15,11 @@ import paddle
 from ppdiffusers_tome.merging.constants import Constant, load_constants
 from ppdiffusers_tome.merging.grid import Grid, divide_evenly
 from ppdiffusers_tome.merging.partition import Partition
+from ppdiffusers_tome.merging.similarity import find_nearest
 
 
 @dataclass(frozen=True, eq=False)
-class Tiles:
+class TileIndices:
     """The S sources and D destinations of a grid's tiles, int64.
 
     They are indices into a partition's. A tile with fewer sources than the largest repeats its last one.
@@ -28,13 +29,20 @@ class Tiles:
     sources: Constant  # [num_tiles * S], each in one tile
     destinations: Constant  # [num_tiles * D], those in the tile and in the cells around it, of the same frames
     tile_offset: Constant  # [1, num_tiles * S], where in destinations the tile of each source begins
-    columns: Constant  # of each source of the partition the place in sources; None without repetition
-    source_tokens: Constant = None  # of a partition
-    destination_tokens: Constant = None
+    place_of_source: Constant  # of each source of the partition the place in sources; None where none is repeated
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """The tokens of a partition's tiles, int64, and their indices in it."""
+
+    sources: paddle.Tensor  # [num_tiles * S]
+    destinations: paddle.Tensor  # [num_tiles * D]
+    indices: TileIndices
 
 
 @lru_cache(maxsize=32)
-def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tiles:
+def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> TileIndices:
     """Cut a grid into tiles of whole cells.
 
     They have at most ``tile`` by ``tile`` tokens, are one cell deep and of nearly the same size. Tokens past the last
@@ -65,15 +73,15 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
         + column_band[np.minimum(column // sx, num_columns - 1)]
     )
     cells, rest = grid.cells(sx, sy, st)
-    sources, columns = _group_by_tile(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
+    sources, place_of_source = _group_by_tile(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
     seen_rows, seen_columns = _widen_bands(row_band), _widen_bands(column_band)
     seen_cells = (seen_rows[:, None, :, None] * num_columns + seen_columns[None, :, None, :]).reshape(tiles_a_frame, -1)
     destinations = np.arange(num_depths)[:, None, None] * (num_rows * num_columns) + seen_cells
     num_tiles, (_, num_destinations) = len(sources), seen_cells.shape
-    return Tiles(
+    return TileIndices(
         num_tiles, sources.ravel(), destinations.ravel(),
         tile_offset=np.repeat(np.arange(num_tiles) * num_destinations, sources.shape[1])[None],
-        columns=columns if len(columns) < sources.size else None,
+        place_of_source=place_of_source if len(place_of_source) < sources.size else None,
     )  # fmt: skip
 
 
@@ -86,14 +94,32 @@ def split_by_tile(partition: Partition, grid: Grid, tile: int | None, stride: tu
     sx, sy, st = stride
     if tile is None and st == 1:
         return None
-    tiles = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
-    if tiles.num_tiles == 1:
+    indices = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
+    if indices.num_tiles == 1:
         return None
-    tiles = load_constants(tiles)
-    return replace(
-        tiles, source_tokens=paddle.gather(partition.sources, tiles.sources),
-        destination_tokens=paddle.gather(partition.destinations, tiles.destinations),
+    indices = load_constants(indices)
+    return Tiles(
+        paddle.gather(partition.sources, indices.sources),
+        paddle.gather(partition.destinations, indices.destinations), indices,
     )  # fmt: skip
+
+
+def find_nearest_in_tiles(
+    x: paddle.Tensor, partition: Partition, tiles: Tiles
+) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor]:
+    """Find the most similar destination of each source in its tile.
+
+    Returns:
+        The sources as tokens, int64 ``[S]``, each once; the cosine of each, and the index of its destination among all
+        of the partition, both ``[batch, S]`` as of ``find_nearest``.
+    """
+    indices = tiles.indices
+    cosine, best = find_nearest(x, tiles.sources, tiles.destinations, indices.num_tiles)
+    best = paddle.gather(indices.destinations, (best + indices.tile_offset).flatten()).reshape(best.shape)
+    if indices.place_of_source is None:
+        return tiles.sources, cosine, best
+    cosine, best = (paddle.index_select(each, indices.place_of_source, axis=1) for each in (cosine, best))
+    return partition.sources, cosine, best
 
 
 def _widen_bands(band_of: np.ndarray) -> np.ndarray:
@@ -110,11 +136,11 @@ def _widen_bands(band_of: np.ndarray) -> np.ndarray:
 
 
 def _group_by_tile(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the members of each tile, padded, and where each member is.
+    """List the members of each tile, padded, and the place of each.
 
     Example:
-        >>> index, columns = _group_by_tile(np.array([0, 1, 0, 0]))
-        >>> index.tolist(), columns.tolist()
+        >>> index, places = _group_by_tile(np.array([0, 1, 0, 0]))
+        >>> index.tolist(), places.tolist()
         ([[0, 2, 3], [1, 1, 1]], [0, 3, 1, 2])
     """
     order = np.argsort(tile_of, kind="stable")

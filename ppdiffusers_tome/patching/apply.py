@@ -101,7 +101,7 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 
 @contextmanager
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
-    """Apply what is applied now again afterwards, also if the block raises."""
+    """Apply again, at the end of a ``with`` statement, what is applied now."""
     # A denoiser may be in two models.
     overrides = dict.fromkeys(each for _, layer in list_models(model_or_pipe) for each in walk_overrides(layer))
     before = [each for each in overrides if isinstance(each, DenoiserOverride)]
@@ -145,12 +145,12 @@ def get_tome(model_or_pipe: Any) -> AppliedToMe | None:
     """Return ToMe's settings and blocks on a pipeline or model, or None."""
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()
-    for name, layer in list_models(model_or_pipe):
+    for name, model in list_models(model_or_pipe):
         found: dict[ToMeConfig, list[tuple[str, DenoiserState]]] = {}
-        for path, block, override in list_attached_blocks(layer):
+        for path, layer, override in list_attached_blocks(model):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
-            if id(block) not in seen:
-                seen.add(id(block))
+            if id(layer) not in seen:
+                seen.add(id(layer))
                 found.setdefault(override.state.config, []).append((path, override.state))
         for config, blocks in found.items():
             states = dict.fromkeys(state for _, state in blocks)  # several ControlNets may have one config

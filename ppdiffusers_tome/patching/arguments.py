@@ -11,9 +11,9 @@ Arguments = tuple[Any, ...]
 Keywords = Mapping[str, Any]
 
 
-def find_first_keyword(layer: Layer, kwargs: Keywords) -> Any:
-    """Return the first argument of a call by name, or None."""
-    return kwargs.get(list_parameters(layer)[0])
+def find_first_argument(layer: Layer, args: Arguments, kwargs: Keywords) -> Any:
+    """Return the first argument of a layer's call, or None."""
+    return args[0] if args else kwargs.get(list_parameters(layer)[0])
 
 
 def replace_first_argument(

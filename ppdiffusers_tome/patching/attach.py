@@ -76,7 +76,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         overrides.append(TimestepOverride(state, timestep_layer))
     # A DiT embeds it inside its first block, too late for a cache over steps.
     embeds_in_block = bool(config.cache) and any(
-        layer is timestep_layer for block in blocks for layer in block.block.sublayers()
+        layer is timestep_layer for block in blocks for layer in block.layer.sublayers()
     )
     reads_timestep = embeds_in_block or (timestep_layer is None and is_a(denoiser, "ModelMixin"))
     overrides.append(DenoiserOverride(state, denoiser, blocks, reads_timestep=reads_timestep))
@@ -88,7 +88,7 @@ def _create_overrides(
     state: DenoiserState, block: MergeableBlock, role: str, point: MergePoint
 ) -> list[tuple[str, Override]]:
     """Create the overrides of a merge point, with their paths."""
-    config, layer = state.config, find_layer(block.block, point.layer)
+    config, layer = state.config, find_layer(block.layer, point.layer)
     overrides: list[tuple[str, Override]] = [(point.layer, PointOverride(state, layer, point, role))]
     for name in point.list_inner_layers(METHODS[config.method].keeps_queries):
         kind = OutputOverride if name == OUTPUT else ProjectionOverride

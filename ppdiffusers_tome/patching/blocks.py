@@ -19,7 +19,7 @@ class MergeableBlock:
     """A block of a model in which tokens can merge."""
 
     path: str  # of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``
-    block: Layer
+    layer: Layer
     parent: Layer  # the layer around it that gets the latent
     denoiser: Layer  # the model around it that embeds a timestep, or the whole
     adapter: BlockAdapter  # describes the block's class
@@ -31,7 +31,7 @@ class MergeableBlock:
 
         def has_layers(point: MergePoint) -> bool:
             paths = [point.layer, *map(point.join_path, point.list_inner_layers(keeps_queries))]
-            return all(find_layer(self.block, path) is not None for path in paths)
+            return all(find_layer(self.layer, path) is not None for path in paths)
 
         roles = ((role, points) for role, points in self.adapter.points.items() if getattr(config, role))
         return [(role, point) for role, points in roles for point in points if has_layers(point)]
@@ -42,15 +42,15 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
     found: dict[int, MergeableBlock] = {}  # a block may be inside of several parents
     for path, parent, denoiser in _walk_parents(model, "", model):
         fitting = _find_adapters(type(parent))  # type: ignore[arg-type]
-        for name, block in parent.named_sublayers() if fitting else ():  # in the order of the model
-            adapter = next((each for each in fitting if is_a(block, each.block_class) and each.can_merge(block)), None)
-            if adapter is None or id(block) in found:
+        for name, layer in parent.named_sublayers() if fitting else ():  # in the order of the model
+            adapter = next((each for each in fitting if is_a(layer, each.block_class) and each.can_merge(layer)), None)
+            if adapter is None or id(layer) in found:
                 continue
             block_path = f"{path}.{name}".lstrip(".")
             # A block that is its own parent may be in any part of the layer that contains it.
-            around, located = (block, block_path) if adapter.block_is_parent else (parent, path)
+            around, located = (layer, block_path) if adapter.block_is_parent else (parent, path)
             level = find_level(model, located, adapter.unets) * adapter.downsample(around)
-            found[id(block)] = MergeableBlock(block_path, block, around, denoiser, adapter, level)
+            found[id(layer)] = MergeableBlock(block_path, layer, around, denoiser, adapter, level)
     return list(found.values())
 
 

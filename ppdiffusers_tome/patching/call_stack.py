@@ -18,11 +18,11 @@ def renew_after_fork(lock: Any) -> None:
 
 
 class Frame(NamedTuple):
-    """Running calls: of a denoiser, maybe a block, maybe a merge point."""
+    """Running calls: of a denoiser, maybe a block in it, maybe a merge point."""
 
     call: DenoiserCall
-    block: BlockCall | None = None
-    point: PointCall | None = None
+    block_call: BlockCall | None = None
+    point_call: PointCall | None = None
 
 
 class CallStack(threading.local):

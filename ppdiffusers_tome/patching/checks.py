@@ -41,14 +41,14 @@ def require_frames(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     single = next((block for block in blocks if block.adapter.frames_axis is None), None)
     if config.st > 1 and single is not None:
         raise NothingToMergeError(
-            f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
+            f"st={config.st} merges tokens of several frames, and the attention of {type(single.layer).__name__} "
             f"({single.path or 'the block itself'}) is within one image or frame; leave st at 1"
         )
 
 
 def require_no_foreign_cache(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     """Refuse ppdiffusers' caches, such as Pyramid Attention Broadcast, in layers that will merge."""
-    for layer in (find_layer(block.block, point.layer) for block in blocks for _, point in block.list_points(config)):
+    for layer in (find_layer(block.layer, point.layer) for block in blocks for _, point in block.list_points(config)):
         hooks = getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()
         if any(hasattr(getattr(hook, "state", None), "cache") for hook in hooks):
             raise ToMeValueError(

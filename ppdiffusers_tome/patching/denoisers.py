@@ -89,7 +89,10 @@ def find_level(model: Layer, path: str, unets: Sequence[UNetParts]) -> int:
 def _changes_size(block: Layer) -> bool:
     """Return whether a block of a UNet halves or doubles the resolution."""
     return (
+        # UNets of ppdiffusers; ``AttnSkipUpBlock2D`` and ``SkipUpBlock2D`` have a ``resnet_up``.
         any(getattr(block, name, None) for name in ("downsamplers", "upsamplers", "resnet_up"))
+        # Würstchen's decoder, whose resizing layers are a norm and a convolution.
         or any(is_a(layer, "Sequential") for layer in block.children())
+        # LVDM and ModelScope, whose blocks contain layers of these classes, or are such.
         or any(is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True))
     )

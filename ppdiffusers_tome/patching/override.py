@@ -25,7 +25,7 @@ class Override:
     """
 
     method_name: ClassVar[str] = "forward"
-    runs_in: ClassVar[str] = "call"  # which call of the ``Frame`` around the layer ``run`` gets
+    runs_in: ClassVar[str] = "call"  # the field of ``Frame`` that ``run`` gets; where it is None, the original runs
     follows_wrappers: ClassVar[bool] = False  # True: moves to a layer that wraps its own, as a LoRA wraps ``to_k``
 
     state: DenoiserState

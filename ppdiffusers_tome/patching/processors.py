@@ -23,7 +23,7 @@ _MAP_STORING = {
 def accepts_group_sizes(attention: Any) -> bool:
     """Return whether group sizes may be added to an attention's mask.
 
-    They may where it is for the block's keys alone; that of an unknown processor may not be.
+    They may where the mask is for the keys of the block's own tokens alone; that of an unknown processor may not be.
     """
     return find_processor(attention).__name__ in _SELF_CONTAINED and getattr(attention, "add_k_proj", None) is None
 

@@ -40,10 +40,7 @@ def find_slot(layer: Layer, name: str = "forward") -> Slot | None:
 def open_slot(layer: Layer, name: str) -> Slot:
     """Return the slot of a layer's method; make one where none is."""
     attributes, slot = vars(layer), find_slot(layer, name)
-    if slot is not None and not slot.overrides:
-        # Other code put a function in place of its method, and may hold that, as hooks do; else the slot is lost.
-        slot = slot if slot.method in (each for each in attributes.values() if type(each) is MethodType) else None
-    if slot is None:
+    if slot is None or not (slot.overrides or _is_held(slot, layer)):
         inside = attributes.get(name)
         slot = Slot(MethodType(_make_method(type(layer), name, inside), layer), inside)
         attributes.setdefault(SLOTS, {})[name], attributes[name] = slot, slot.method
@@ -75,14 +72,19 @@ def find_inner_forward(layer: Layer) -> Any:
     return slot.inside if slot else vars(layer).get("forward")
 
 
-def replace_inner_forward(layer: Layer, found: MethodType | None, function: MethodType | None) -> None:
-    """Replace a ``forward`` inside of a layer's overrides, if found; None: the class's."""
-    if find_inner_forward(layer) != found:
+def replace_inner_forward(layer: Layer, old: MethodType | None, new: MethodType | None) -> None:
+    """Replace an ``old`` forward inside of a layer's overrides; None: the class's."""
+    if find_inner_forward(layer) != old:
         return
     if slot := find_slot(layer):
-        slot.inside = function
+        slot.inside = new
     else:
-        _set_function(layer, "forward", function)
+        _set_function(layer, "forward", new)
+
+
+def _is_held(slot: Slot, layer: Layer) -> bool:
+    """Return whether other code holds a slot's method on the layer, as hooks do."""
+    return slot.method in (each for each in vars(layer).values() if type(each) is MethodType)
 
 
 def _set_function(layer: Layer, name: str, function: Any) -> None:
@@ -93,11 +95,11 @@ def _set_function(layer: Layer, name: str, function: Any) -> None:
         vars(layer).pop(name, None)
 
 
-def _make_method(cls: Any, name: str, found: Any) -> Callable[..., Any]:
+def _make_method(cls: Any, name: str, inside: Any) -> Callable[..., Any]:
     """Make the method that runs the overrides of a slot.
 
     It is a function, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. A function of the user
-    may call it after its slot is gone; then it runs what it found.
+    may call it after its slot is gone; then it runs ``inside`` alone.
     """
 
     @paddle.jit.not_to_static
@@ -107,7 +109,7 @@ def _make_method(cls: Any, name: str, found: Any) -> Callable[..., Any]:
         if slot is not None and slot.method.__func__ is method:
             run, overrides = slot.inside, slot.overrides
         else:
-            run, overrides = found, ()
+            run, overrides = inside, ()
         if run is None:
             run = getattr(type(layer), name).__get__(layer)
         if not paddle.in_dynamic_mode():

@@ -85,9 +85,9 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
     """
     models = list(list_models(model_or_pipe))
     blocks: dict[Any, MergingBlock] = {
-        block.block: MergingBlock(name, block.path, block.level)
+        block.layer: MergingBlock(name, block.path, block.level)
         for name, model in models for block in find_blocks(model)
-        if any(isinstance(override, BlockOverride) for override in list_overrides(block.block))
+        if any(isinstance(override, BlockOverride) for override in list_overrides(block.layer))
     }  # fmt: skip
     if not blocks:
         raise NothingToMergeError(

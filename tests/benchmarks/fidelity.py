@@ -136,9 +136,9 @@ def time_blocks(pipe: Any) -> Iterator[dict[int, float]]:
     for _, model in list_models(pipe):
         for block in find_blocks(model):
             seconds.setdefault(block.level, 0.0)
-            first = block.block.register_forward_pre_hook(start)
-            block.block._forward_pre_hooks.move_to_end(first._hook_id, last=False)
-            handles += [first, block.block.register_forward_post_hook(partial(stop, block.level))]
+            first = block.layer.register_forward_pre_hook(start)
+            block.layer._forward_pre_hooks.move_to_end(first._hook_id, last=False)
+            handles += [first, block.layer.register_forward_post_hook(partial(stop, block.level))]
     try:
         yield seconds
     finally:

@@ -49,7 +49,7 @@ def unet() -> Any:
 def test_attention_sees_a_variants_tokens_and_nothing_is_left_behind(name: str, unet: Any) -> None:
     plain, before, keys = run(unet), tiny.snapshot(unet), {}
     hooks = [
-        block.block.attn1.to_k.register_forward_post_hook(
+        block.layer.attn1.to_k.register_forward_post_hook(
             lambda layer, inputs, output, level=block.level: keys.update({level: output.shape[1]})
         )
         for block in find_blocks(unet)
@@ -67,7 +67,7 @@ def test_attention_sees_a_variants_tokens_and_nothing_is_left_behind(name: str, 
 
 def test_every_run_has_the_same_inputs() -> None:
     model, run_steps = load_workload(Case("sd15-tiny-random", "float32", "cpu", 128, 2, steps=4))
-    assert {type(block.block.attn1.processor) for block in find_blocks(model)} == {AttnProcessor}
+    assert {type(block.layer.attn1.processor) for block in find_blocks(model)} == {AttnProcessor}
     inputs: list[list[np.ndarray]] = []
     model.register_forward_pre_hook(lambda layer, values: inputs.append([x.numpy() for x in values]))
     run_steps(4)

@@ -94,9 +94,9 @@ def test_the_clock_of_blocks_covers_all_their_hooks(
     def pause(*_: Any) -> None:
         now[0] += 1
 
-    block.block.register_forward_pre_hook(pause)
+    block.layer.register_forward_pre_hook(pause)
     configuration.apply(LoadedPipeline(pipe, settings=None))
-    block.block.register_forward_post_hook(pause)
+    block.layer.register_forward_post_hook(pause)
     pipe.unet.conv_out.register_forward_pre_hook(pause)  # of another layer
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])  # time passes in the hooks alone
     hooks = [list(layer._forward_pre_hooks) for layer in pipe.unet.sublayers()]

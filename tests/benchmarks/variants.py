@@ -95,7 +95,7 @@ def drop_tokens(model: Any, ratio: float) -> list[Any]:
     hooks, blocks = [], find_blocks(model)
     for block in blocks:
         if block.level == min(each.level for each in blocks):
-            layer = find_layer(block.block, block.adapter.points[ATTENTION][0].layer)
+            layer = find_layer(block.layer, block.adapter.points[ATTENTION][0].layer)
             hooks += [layer.register_forward_pre_hook(drop), layer.register_forward_post_hook(restore)]
     return hooks
 

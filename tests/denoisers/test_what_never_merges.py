@@ -73,7 +73,7 @@ def test_text_of_stable_diffusion_3_never_merges() -> None:
 @pytest.mark.parametrize("name", ["wuerstchen_prior", "wuerstchen_decoder"])
 def test_text_behind_wuerstchens_keys_never_merges(name: str) -> None:
     model = ZOO[name].build()
-    attention = find_blocks(model)[0].block.attention
+    attention = find_blocks(model)[0].layer.attention
     layers = (attention.to_k, attention.to_v)
     plain = [input_of(layer, model, name) for layer in layers]
     apply_tome(model, 0.7)
@@ -87,7 +87,7 @@ def test_text_behind_wuerstchens_keys_never_merges(name: str) -> None:
 @pytest.mark.parametrize("name", VIDEO)
 def test_groups_never_hold_tokens_of_two_frames(name: str) -> None:
     model = apply_tome(ZOO[name].build(), 0.5, max_downsample=8)
-    levels = {block.block: block.level for block in find_blocks(model)}
+    levels = {block.layer: block.level for block in find_blocks(model)}
     called = list_merging_calls(name, model, batch=2, height=16, width=8, frames=FRAMES)
     assert len(called) == len(levels) > 0
     for block in called:

@@ -77,7 +77,7 @@ def test_a_block_attends_over_the_groups(config: ToMeConfig, batch: int, height:
         remove_tome(model)
     x, after_attention = map(paddle.to_tensor, (*seen, *seen_behind))
     plan = Plan(config, Layout(grid), num_merged, timestep=paddle.to_tensor([TIMESTEP]))
-    reduction: Any = plan.reduce(x)
+    reduction: Any = plan.make_reduction(x)
     tokens = block.norm1(x)
     keys = reduce_by_hand(reduction, tokens)
     queries = tokens if reduction.keeps_queries else keys

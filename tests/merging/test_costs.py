@@ -42,7 +42,7 @@ def list_operators(settings: dict[str, Any], dtype: str = "float32") -> dict[str
                     plan = Plan(config, layout, GRID.num_merged(config.highest_ratio), timestep=timestep)
                     _ = plan.kept if config.method == "todo" else plan.tiles
                 elif stage == "match":
-                    reduction: Any = plan.reduce(x)
+                    reduction: Any = plan.make_reduction(x)
                 else:
                     reduction.restore(reduction.reduce(x))
                 operators = paddle.static.default_main_program().global_block().ops
@@ -89,7 +89,8 @@ def test_what_ranks_and_sums_tokens_is_not_rounded(settings: dict[str, Any], lev
         with paddle.static.program_guard(program), paddle.amp.auto_cast(level=level, dtype="bfloat16"):
             tokens = paddle.static.data("tokens", [2, 256, 8], "float32")
             timestep = paddle.static.data("timestep", [1], "float32")
-            reduction = Plan(ToMeConfig(**settings), Layout(Grid(16, 16)), 128, timestep=timestep).reduce(tokens)
+            plan = Plan(ToMeConfig(**settings), Layout(Grid(16, 16)), 128, timestep=timestep)
+            reduction = plan.make_reduction(tokens)
             assert reduction is not None
             merged = reduction.reduce(tokens)
             assert paddle.matmul(merged, merged, transpose_y=True).dtype == paddle.bfloat16
@@ -124,7 +125,7 @@ def test_a_hundred_sizes_and_ratios_in_turns_keep_what_is_in_use() -> None:
     def reduce_at(side: int, config: ToMeConfig) -> None:
         layout = Layout(Grid(side, side))
         plan = Plan(config, layout, config.num_merged(layout.grid), timestep=paddle.to_tensor([5]))
-        plan.reduce(paddle.zeros([1, layout.num_tokens, 2]))
+        plan.make_reduction(paddle.zeros([1, layout.num_tokens, 2]))
 
     for number in (*range(100), *range(100)):
         for config in (ToMeConfig(0.5, tile=4), ToMeConfig(0.5, method="todo")):

@@ -28,7 +28,7 @@ def search_of(grid: Grid, tile: int | None) -> tuple[paddle.Tensor, paddle.Tenso
     if tile is None:
         return partition.sources, partition.destinations, 1
     tiles = split_by_tile(partition, grid, tile, (2, 2, 1))
-    return tiles.source_tokens, tiles.destination_tokens, tiles.num_tiles
+    return tiles.sources, tiles.destinations, tiles.indices.num_tiles
 
 
 def cosines_of(x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int) -> np.ndarray:

@@ -108,7 +108,7 @@ def merge_by_hand(
 ) -> list[ByHand]:
     layers = ATTENTION + MLP * merge_mlp + ("attn2",) * (merge_crossattn or name == "sd35")
     grid = Grid(ODD.height // 2, ODD.width // 2, ODD.frames if name in VIDEOS else 1)
-    return [ByHand(each.block, grid, layers, st=st) for each in find_blocks(model)]
+    return [ByHand(each.layer, grid, layers, st=st) for each in find_blocks(model)]
 
 
 @pytest.mark.parametrize(("name", "settings"), [each for each in SETTINGS if each[0] in FAMILIES], ids=str)

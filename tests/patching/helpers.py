@@ -72,7 +72,7 @@ def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
     with contextlib.ExitStack() as stack:
         for part, model in list_models(model_or_pipe):
             for block in find_blocks(model):
-                layers = (find_layer(block.block, path) for path in QUERIES)
+                layers = (find_layer(block.layer, path) for path in QUERIES)
                 queries = next((layer for layer in layers if layer is not None), None)
                 if queries is None:
                     continue  # a block of the latent upscaler that has cross-attention alone

@@ -163,7 +163,7 @@ def test_none_of_the_blocks_ran() -> None:
     """As with INFERENCE_OPTIMIZE=True, where ppdiffusers builds other blocks than those of the model."""
     unet = apply_tome(tiny.unet(levels=1), 0.5)
     blocks = find_blocks(unet)
-    unet.kept = paddle.nn.LayerList([block.block for block in blocks])  # still in the model
+    unet.kept = paddle.nn.LayerList([block.layer for block in blocks])  # still in the model
     for block in blocks:
         block.parent.transformer_blocks = paddle.nn.LayerList()
     with pytest.warns(UserWarning, match="ran none of the blocks in which .*so ToMe has no effect") as told:

@@ -80,5 +80,5 @@ class WholeNumbers(paddle.nn.Layer):
 def test_queries_of_a_layer_without_a_plain_weight() -> None:
     unets = [apply_tome(tiny.unet(levels=1), 0.5, method="keys") for _ in range(2)]
     for block in find_blocks(unets[1]):
-        block.block.attn1.to_q = WholeNumbers(block.block.attn1.to_q)
+        block.layer.attn1.to_q = WholeNumbers(block.layer.attn1.to_q)
     assert np.array_equal(*map(tiny.run_unet, unets))

@@ -57,7 +57,7 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
     for block in blocks:
         point = block.adapter.points["merge_attn"][0]
         for name, seen in counts.items():
-            layer = find_layer(block.block, point.join_path(name))
+            layer = find_layer(block.layer, point.join_path(name))
             layer.register_forward_post_hook(lambda _, inputs, output, seen=seen: seen.append(output.shape[1]))
 
     @paddle.no_grad()
@@ -106,7 +106,7 @@ def _attend_to_double(attention: Any, tokens: paddle.Tensor, **_: Any) -> paddle
 )
 def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, method: str, ratio: float) -> None:
     unet = tiny.unet()
-    for block in (found.block for found in find_blocks(unet)):
+    for block in (found.layer for found in find_blocks(unet)):
         block.attn1.processor = processor
     plain = tiny.run_unet(unet)
     apply_tome(unet, ratio, method=method)
@@ -126,7 +126,7 @@ def test_tiles_around_attention_are_told(method: str) -> None:
 
     tiled, merging = tiny.small_unet(), tiny.small_unet().apply_tome(0.5, method=method)
     for unet in (tiled, merging):
-        for block in (found.block for found in find_blocks(unet)):
+        for block in (found.layer for found in find_blocks(unet)):
             block.attn1.forward = partial(run_tiles, block.attn1.forward)
     with pytest.warns(UserWarning, match=r"so it runs unmerged: .* tiles around attention \(HyperTile\)"):
         assert np.array_equal(tiny.run_unet(merging), tiny.run_unet(tiled))

@@ -36,7 +36,7 @@ def attentions_of(model: Any) -> list[Any]:
     found = {}
     for block in find_blocks(model):
         for point in block.adapter.points["merge_attn"][:1]:
-            layer = find_layer(block.block, point.layer)
+            layer = find_layer(block.layer, point.layer)
             if hasattr(layer, "to_k"):  # some blocks of the latent upscaler have cross-attention alone
                 found[id(layer)] = layer
     return list(found.values())
@@ -157,7 +157,7 @@ def test_a_text_mask_with_a_row_for_each_token() -> None:
     apply_tome(unet, 0.5, merge_crossattn=True)
     for model in (unet, expected):
         for block in find_blocks(model):
-            block.block.attn2 = GivenMore(block.block.attn2, mask_regions)
+            block.layer.attn2 = GivenMore(block.layer.attn2, mask_regions)
     with pytest.warns(UserWarning, match="attention_mask with a row for each token, so it runs unmerged"):
         assert is_same(tiny.run_unet(unet), tiny.run_unet(expected))
 

@@ -104,7 +104,7 @@ def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) 
         plain = draw()
     assert np.isfinite(plain).all()
     blocks = {f"{part}.{block.path}": block for part, model in list_models(pipe) for block in find_blocks(model)}
-    layers = {id(block.block) for block in blocks.values()}
+    layers = {id(block.layer) for block in blocks.values()}
     beside = [
         model for _, model in list_models(pipe, denoisers_only=False) if layers.isdisjoint(map(id, model.sublayers()))
     ]
@@ -117,7 +117,7 @@ def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) 
     assert caused == {f"ToMe: {explain_noise_history(name)}" for name in histories}
     assert [tiny.snapshot(model) for model in beside] == before
     attached = {id(block) for _, model in list_models(pipe) for _, block, _ in list_attached_blocks(model)}
-    assert attached <= {id(blocks[path].block) for path in unmerged}
+    assert attached <= {id(blocks[path].layer) for path in unmerged}
     assert len(attached) == sum(pipe.tome.blocks.values()) > 0
     with count_queries(pipe) as merging, record_warnings() as caused:
         merged = draw()
@@ -127,7 +127,7 @@ def check_merging(pipe: Any, draw: Draw, *, begins_in_the_middle: bool = False) 
     for path, counts in unmerged.items():
         prefix = blocks[path].adapter.prefix(blocks[path].parent, None)
         halved = [count - int((count - prefix) * 0.5) for count in counts]
-        assert merging[path] == (halved if id(blocks[path].block) in attached else counts), path
+        assert merging[path] == (halved if id(blocks[path].layer) in attached else counts), path
 
     early, late = (calls_that_merge(pipe, draw, **half) for half in (dict(end=0.5), dict(start=0.5)))
     for denoiser, calls in early.items():

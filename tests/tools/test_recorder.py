@@ -110,7 +110,7 @@ def test_blocks_that_run_unmerged_leave_no_record() -> None:
 def test_blocks_that_are_matched_and_run_unmerged_leave_no_record(merge_mlp: bool) -> None:
     unet = apply_tome(tiny.unet(levels=1), 0.5, merge_mlp=merge_mlp)
     for block in find_blocks(unet):
-        block.block.attn1.processor = CrossAttnStoreProcessor()
+        block.layer.attn1.processor = CrossAttnStoreProcessor()
     with record_merging(unet) as records, pytest.warns(UserWarning, match="keeps attention maps of all tokens"):
         tiny.run_unet(unet)
     assert len(records) == (4 if merge_mlp else 0)

@@ -17,20 +17,20 @@ class MaskOverride(Override):
     """The override of ``Attention.prepare_attention_mask``, which every processor calls with its mask."""
 
     method_name = "prepare_attention_mask"
-    runs_in = "point"
+    runs_in = "point_call"
 
     uses_group_sizes: bool
 
     def run(
-        self, point: PointCall, original: Original, /, attention_mask: paddle.Tensor | None, target_length: int,
+        self, point_call: PointCall, original: Original, /, attention_mask: paddle.Tensor | None, target_length: int,
         batch_size: int, out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        mask, reduction = attention_mask, point.reduction
+        mask, reduction = attention_mask, point_call.reduction
         num_keys = target_length if mask is None else mask.shape[-1]
         is_of_image = num_keys == target_length == reduction.num_tokens
         if mask is not None:
-            mask = self._reduce(mask, point)
+            mask = self._reduce(mask, point_call)
             if mask.shape[-1] != num_keys:
                 target_length = mask.shape[-1]
         if self.uses_group_sizes and is_of_image and accepts_group_sizes(self.layer):
@@ -41,9 +41,9 @@ class MaskOverride(Override):
                 return by_head if out_dim == 4 else by_head.flatten(0, 1)
         return original(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
-    def _reduce(self, mask: paddle.Tensor, point: PointCall) -> paddle.Tensor:
+    def _reduce(self, mask: paddle.Tensor, point_call: PointCall) -> paddle.Tensor:
         """Reduce an image's mask, or make room for its keys."""
-        reduction, merges_inside = point.reduction, point.merge_point.merges_inside
+        reduction, merges_inside = point_call.reduction, point_call.merge_point.merges_inside
         if mask.shape[-1] != reduction.num_tokens:  # of a text
             if not merges_inside:
                 return mask

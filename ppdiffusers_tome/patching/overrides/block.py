@@ -6,7 +6,7 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.patching.arguments import find_arguments, find_first_keyword
+from ppdiffusers_tome.patching.arguments import find_arguments, find_first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.layers import find_layer
@@ -69,7 +69,7 @@ class BlockOverride(Override):
     def __init__(
         self, state: DenoiserState, block: MergeableBlock, grid: GridOverride, inner: Sequence[tuple[str, Override]],
     ) -> None:  # fmt: skip
-        super().__init__(state, block.block)
+        super().__init__(state, block.layer)
         self.grid, self.path = grid, block.path
         self._inner = [([*filter(None, path.split("."))], override) for path, override in inner]
 
@@ -94,13 +94,13 @@ class BlockOverride(Override):
             if layer is not override.layer and layer is not None:
                 with CHANGE_LOCK:  # another thread may find the new layer, too
                     override.follow(layer)
-        block: BlockCall | None = None
+        block_call: BlockCall | None = None
         layout = call.layouts.get(self.grid)
-        tokens = args[0] if args else find_first_keyword(self.layer, kwargs)
+        tokens = find_first_argument(self.layer, args, kwargs)
         if layout is not None and tokens is not None:
-            block = BlockCall(call, self.layer, self.path, layout, tokens)
+            block_call = BlockCall(call, self.layer, self.path, layout, tokens)
             self.state.awaits_blocks = False
-        return CALL_STACK.run(Frame(call, block), original, *args, **kwargs)
+        return CALL_STACK.run(Frame(call, block_call), original, *args, **kwargs)
 
     def take_off(self) -> None:
         """Remove this and the overrides inside, also on a layer that left the model."""

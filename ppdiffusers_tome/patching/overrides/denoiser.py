@@ -7,7 +7,13 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_keyword, list_parameters, name_arguments
+from ppdiffusers_tome.patching.arguments import (
+    Arguments,
+    Keywords,
+    find_first_argument,
+    list_parameters,
+    name_arguments,
+)
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
@@ -110,7 +116,7 @@ class TimestepOverride(Override):
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Set the timestep of the call and run the layer."""
-        timestep = args[0] if args else find_first_keyword(self.layer, kwargs)
+        timestep = find_first_argument(self.layer, args, kwargs)
         if timestep is not None:
             call.set_timestep(timestep)
         return original(*args, **kwargs)

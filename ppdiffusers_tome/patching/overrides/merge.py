@@ -11,7 +11,7 @@ import paddle
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, TEXT_NORMS, MergePoint
-from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_keyword, replace_first_argument
+from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
@@ -24,61 +24,62 @@ from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableErr
 class PointOverride(Override):
     """The override of the attention or feed-forward layer of a merge point."""
 
-    runs_in = "block"
+    runs_in = "block_call"
 
     merge_point: MergePoint
     role: str
-    # The class of a processor that does not call the layers that it has to; attention would be computed twice.
+    # The class of a processor that once did not call all that it has to; later calls run unmerged at once, as trying
+    # again would compute attention twice.
     bypassing_processor: type | None = None
 
-    def run(self, block: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, block_call: BlockCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on fewer tokens and restore its result, or unmerged."""
         is_bypassed = self.bypassing_processor is not None and self.bypassing_processor is find_processor(self.layer)
-        reduction = None if is_bypassed else block.reduction
+        reduction = None if is_bypassed else block_call.reduction
         if reduction is None:
             return original(*args, **kwargs)
         try:
-            return self._run_merged(PointCall(block, reduction, self.merge_point), original, args, kwargs)
+            return self._run_merged(PointCall(block_call, reduction, self.merge_point), original, args, kwargs)
         except UnmergeableError as error:
             warning = str(error)
         output = original(*args, **kwargs)  # which raises an error of the user's own again
         self.state.warn_once(warning)
         return output
 
-    def _run_merged(self, point: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
+    def _run_merged(self, point_call: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
-        merge_point, reduction = self.merge_point, point.reduction
+        block_call, merge_point, reduction = point_call.block_call, self.merge_point, point_call.reduction
         processor = find_processor(self.layer)
         if stores_maps(processor, self.role):
             raise UnmergeableError(
                 f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged"
             )
-        tokens = args[0] if args else find_first_keyword(self.layer, kwargs)
+        tokens = find_first_argument(self.layer, args, kwargs)
         if self.role == CROSS_ATTENTION:
             self._require_no_rows(kwargs, tokens, reduction.num_tokens)
         if not merge_point.merges_inside:
-            point.require_fit(self.layer, tokens)
+            point_call.require_fit(self.layer, tokens)
         if reduction.keeps_queries:
-            point.awaited.add("to_k")
+            point_call.awaited.add("to_k")
         if kwargs.get(merge_point.rotary) is not None:
-            kwargs = self._take_rotary(point, kwargs)
+            kwargs = self._take_rotary(point_call, kwargs)
         if merge_point.mask:
-            kwargs = self._reduce_mask(point, kwargs, tokens.dtype)
+            kwargs = self._reduce_mask(point_call, kwargs, tokens.dtype)
         reduces_inside = reduction.keeps_queries or merge_point.merges_inside
         if not reduces_inside:
-            args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduce(tokens))
-        output = CALL_STACK.run(Frame(point.block.call, point.block, point), original, *args, **kwargs)
-        if point.awaited:  # the result has other keys, or lacks its positions
+            args, kwargs = replace_first_argument(self.layer, args, kwargs, point_call.reduce(tokens))
+        output = CALL_STACK.run(Frame(block_call.call, block_call, point_call), original, *args, **kwargs)
+        if point_call.awaited:  # the result has other keys, or lacks its positions
             # A function of the user inside may leave attention out in some calls only.
             self.bypassing_processor = processor if len(list_functions(self.layer)) == 1 else None
             raise UnmergeableError(
                 f"attention with {processor.__name__}, or a function in place of its forward, does not call "
-                f"{max(point.awaited)}, where ToMe reduces keys or rotates merged tokens by their positions, so it "
-                "runs unmerged; method='tome' needs no such layer where positions are not rotary"
+                f"{max(point_call.awaited)}, where ToMe reduces keys or rotates merged tokens by their positions, so "
+                "it runs unmerged; method='tome' needs no such layer where positions are not rotary"
             )
         if WATCHERS:
-            point.block.tell_watchers()
-        return output if reduces_inside else point.restore(output)
+            block_call.tell_watchers()
+        return output if reduces_inside else point_call.restore(output)
 
     def _require_no_rows(self, kwargs: Keywords, tokens: Any, num_tokens: int) -> None:
         """Refuse keywords with a row for each token, such as masks of regions."""
@@ -89,20 +90,20 @@ class PointOverride(Override):
                     f"{type(self.layer).__name__} got {name} with a row for each token, so it runs unmerged"
                 )
 
-    def _take_rotary(self, point: PointCall, kwargs: Keywords) -> Keywords:
+    def _take_rotary(self, point_call: PointCall, kwargs: Keywords) -> Keywords:
         """Take the rotary embedding out of the keywords; prepare the rotations."""
-        reduction, keyword = point.reduction, self.merge_point.rotary
+        reduction, keyword = point_call.reduction, self.merge_point.rotary
         rotary = RotaryEmbedding(kwargs[keyword], reduction.num_tokens)
         keys = rotary.find_rotation(reduction.positions)
-        point.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
+        point_call.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
         if rotary.num_text:
-            point.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
-        point.awaited |= point.rotations.keys()
+            point_call.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
+        point_call.awaited |= point_call.rotations.keys()
         return {name: value for name, value in kwargs.items() if name != keyword}
 
-    def _reduce_mask(self, point: PointCall, kwargs: Keywords, dtype: Any) -> Keywords:
+    def _reduce_mask(self, point_call: PointCall, kwargs: Keywords, dtype: Any) -> Keywords:
         """Return the keywords with a mask of fewer keys, and group sizes."""
-        reduction, keyword, text_first = point.reduction, self.merge_point.mask, self.merge_point.text_first
+        reduction, keyword, text_first = point_call.reduction, self.merge_point.mask, self.merge_point.text_first
         mask = kwargs.get(keyword)
         if mask is not None:
             if mask.ndim != 4 or mask.shape[2] != 1:
@@ -121,7 +122,7 @@ class PointOverride(Override):
 class InnerOverride(Override):
     """The override of a layer inside of attention, by its name."""
 
-    runs_in = "point"
+    runs_in = "point_call"
     follows_wrappers = True
 
     name: str
@@ -130,27 +131,27 @@ class InnerOverride(Override):
 class ProjectionOverride(InnerOverride):
     """The override of a projection, which gets reduced tokens."""
 
-    def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, point_call: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on tokens that are reduced once for all projections."""
-        point.awaited.discard(self.name)
-        point.has_reduced = True
-        tokens = args[0] if args else find_first_keyword(self.layer, kwargs)
-        if point.reduced[0] is not tokens:
-            point.require_fit(self.layer, tokens)
-            point.reduced = tokens, point.reduce(tokens)
-        args, kwargs = replace_first_argument(self.layer, args, kwargs, point.reduced[1])
+        point_call.awaited.discard(self.name)
+        point_call.has_reduced = True
+        tokens = find_first_argument(self.layer, args, kwargs)
+        if point_call.reduced[0] is not tokens:
+            point_call.require_fit(self.layer, tokens)
+            point_call.reduced = tokens, point_call.reduce(tokens)
+        args, kwargs = replace_first_argument(self.layer, args, kwargs, point_call.reduced[1])
         if self.name == PROJECTIONS[-1]:
-            point.reduced = (None, None)  # attention needs the memory
+            point_call.reduced = (None, None)  # attention needs the memory
         return original(*args, **kwargs)
 
 
 class OutputOverride(InnerOverride):
     """The override of attention's last layer, whose output is restored."""
 
-    def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, point_call: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; restore its output if projections got reduced tokens."""
         output = original(*args, **kwargs)
-        return point.restore(output) if point.has_reduced else output
+        return point_call.restore(output) if point_call.has_reduced else output
 
 
 @dataclass(eq=False, repr=False)
@@ -159,24 +160,24 @@ class NormOverride(InnerOverride):
 
     num_heads: int
 
-    def run(self, point: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, point_call: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; rotate its output by reduced tokens' positions."""
         output = original(*args, **kwargs)
-        if self.name not in point.rotations:
+        if self.name not in point_call.rotations:
             return output
-        point.awaited.discard(self.name)
+        point_call.awaited.discard(self.name)
         if output.ndim == 3:  # [batch, tokens, heads * channels]
             by_head = output.reshape([0, 0, self.num_heads, -1]).transpose([0, 2, 1, 3])
-            return self._rotate(point, by_head).transpose([0, 2, 1, 3]).flatten(2)
+            return self._rotate(point_call, by_head).transpose([0, 2, 1, 3]).flatten(2)
         if output.shape[1] == output.shape[2] == self.num_heads:
             raise UnmergeableError(
                 f"attention on {self.num_heads} tokens has {self.num_heads} heads, so the axis of its tokens is "
                 "unknown, and it runs unmerged"
             )
         if output.shape[1] == self.num_heads:
-            return self._rotate(point, output)
-        return self._rotate(point, output.transpose([0, 2, 1, 3])).transpose([0, 2, 1, 3])
+            return self._rotate(point_call, output)
+        return self._rotate(point_call, output.transpose([0, 2, 1, 3])).transpose([0, 2, 1, 3])
 
-    def _rotate(self, point: PointCall, x: paddle.Tensor) -> paddle.Tensor:
+    def _rotate(self, point_call: PointCall, x: paddle.Tensor) -> paddle.Tensor:
         """Rotate ``[batch, heads, tokens, channels]``."""
-        return point.rotations[self.name].rotate(x, text_first=point.merge_point.text_first)
+        return point_call.rotations[self.name].rotate(x, text_first=point_call.merge_point.text_first)

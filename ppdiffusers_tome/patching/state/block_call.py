@@ -52,10 +52,10 @@ class BlockCall:
             return None
         # What steps do not share is not kept: a block matches once, and memory is short.
         if call.shared is None or call.state.config.reuse_steps == 1:
-            return plan.reduce(tokens)
+            return plan.make_reduction(tokens)
         reductions, key = call.shared.reductions, (self.path, layout, tokens.shape[0])
         if key not in reductions:
-            reductions[key] = plan.reduce(tokens)
+            reductions[key] = plan.make_reduction(tokens)
         return reductions[key]
 
     def tell_watchers(self) -> None:

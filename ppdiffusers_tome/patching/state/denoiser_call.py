@@ -40,8 +40,8 @@ class DenoiserCall:
     step: Step | None = None  # None outside of a pipeline, or at a timestep on no list
     progress: float | None = None  # from 0, pure noise, to 1, the image; None if unknown
     shared: SharedValues | None = None  # with other steps; None where the call shares nothing
-    cached: Any = None  # what the cache over steps, which makes it, knows of this call
-    # Of the tokens of blocks that are on a grid, by the override of the layer that gets their latent.
+    cached: Any = None  # its ``CachedCall``, set by ``open_cached_call``, or ``TwinCall``; None where all layers run
+    # Of the tokens of blocks, by the ``GridOverride`` of the layer that gets their latent; none where it is no grid.
     layouts: dict[object, Layout] = field(default_factory=dict)
     plans: dict[Layout, Plan] = field(default_factory=dict)
     is_eager: bool = field(default_factory=paddle.in_dynamic_mode)  # False while ``to_static`` traces the call
@@ -55,7 +55,7 @@ class DenoiserCall:
             return
         self.timestep = timestep
         settings = list_step_settings(self.state.config, is_eager=self.is_eager)
-        if settings and self.shared is None:  # else this stands for another call, whose step is known
+        if settings and self.shared is None:  # else it is the call of a ``TwinCall``, whose step is known
             require_eager(settings[0])
             self._enter_step(float(timestep.reshape([-1])[0]))
 
@@ -109,6 +109,7 @@ class DenoiserCall:
         return plan
 
     def _count_merged(self, grid: Grid) -> int:
+        """Count the tokens that merge at this step; warn of a small grid."""
         config = self.state.config
         if config.uses_progress and self.progress is None:
             return 0
@@ -121,5 +122,6 @@ class DenoiserCall:
                 )
             return 0
         if self.denoising is not None and grid.num_merged(config.highest_ratio) > 0:
-            self.denoising.ratio_merges.add(num_merged > 0)
+            self.denoising.has_merging_step |= num_merged > 0
+            self.denoising.has_unmerged_step |= num_merged == 0
         return num_merged

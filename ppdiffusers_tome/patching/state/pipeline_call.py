@@ -20,21 +20,24 @@ _END_IN_LIST = ("DDPMWuerstchenScheduler",)
 
 
 class Denoising:
-    """The calls of one denoiser, by its name, in a call of its pipeline."""
+    """The steps and calls of one denoiser in a call of its pipeline."""
 
     def __init__(self, pipe: Any, name: str, state: DenoiserState) -> None:
         self._pipe, self._name, self._state = pipe, name, state
         self._finder = StepFinder()
-        self._lists: dict[int, tuple[Any, TimestepList]] = {}  # by the id of a scheduler's own, which is kept for it
+        # By the id of a scheduler's own list, which is kept so that no other gets that id.
+        self._lists: dict[int, tuple[Any, TimestepList]] = {}
         self._step: Step | None = None  # the last one entered
         self._previous: list[SharedValues] = []  # of the calls of the step before
-        self._present: list[SharedValues] = []
-        self._continues = self._has_shared = False  # in any step
+        self._present: list[SharedValues] = []  # of the calls of this step
+        self._has_later_step = False  # True once a step followed another of its run, with which it may share
+        self._has_shared = False  # True once a call got values of the step before
         self._report = StepReport()
         self.scheduler: Any = None  # of the denoiser, at its last call
         # Of the present run, by number; None until the cache over steps chooses them.
         self.skipped_steps: frozenset[int] | None = None
-        self.ratio_merges: set[bool] = set()  # whether the ratio let tokens merge in steps in which blocks ran
+        # True once blocks ran in a step in which the ratio let tokens merge, or in one in which it did not.
+        self.has_merging_step = self.has_unmerged_step = False
 
     def enter_step(self, timestep: float) -> Step | None:
         """Enter the step of the call that begins; None on no list."""
@@ -46,7 +49,7 @@ class Denoising:
             return step
         if step.number == 0:  # another run begins
             self._present, self.skipped_steps = [], None
-        self._continues |= step.number > 0
+        self._has_later_step |= step.number > 0
         self._step, self._previous, self._present = step, self._present, []
         return step
 
@@ -90,15 +93,15 @@ class Denoising:
             state.last_image = replace(self._report, cache_bytes=cache_bytes)
         if not is_complete or vars(self._pipe).get("_interrupt"):
             return
-        if config.shares_steps and self._continues and not self._has_shared:
+        if config.shares_steps and self._has_later_step and not self._has_shared:
             state.warn_once(
                 "the steps of this image shared nothing, so cache and reuse_steps have no effect here: calls that "
                 "record gradients do not (use paddle.no_grad()), nor those that cannot be told apart from step to "
                 "step, as what they get beside the latents is new in every step, or the same in several calls of one"
             )
-        if (config.start > 0 or config.end < 1) and len(self.ratio_merges) == 1:
+        if (config.start > 0 or config.end < 1) and self.has_merging_step != self.has_unmerged_step:
             state.warn_once(
-                f"{'every' if True in self.ratio_merges else 'no'} step of this image merges with "
+                f"{'every' if self.has_merging_step else 'no'} step of this image merges with "
                 f"start={config.start:g} and end={config.end:g}: img2img runs only the last part of the "
                 "denoising, of N steps the last begins at 1 - 1/N, and a cache may skip those inside; choose other "
                 "bounds, or more steps"

@@ -18,7 +18,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 class Plan:
     """The way tokens of a layout merge in a call's blocks.
 
-    What is drawn is the same in all blocks, and drawn where the first needs it: steps that share matchings do not.
+    Random destinations are drawn once for all blocks, and only if one of them makes a reduction, not if all reuse one.
     """
 
     config: ToMeConfig
@@ -28,10 +28,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         grid = self.layout.grid
-        self._grid = grid if self.config.st > 1 else grid.frame  # whose tokens merge by themselves
+        self._grid = grid if self.config.st > 1 else grid.frame  # whose tokens merge among themselves
         self._num_grids = grid.frames // self._grid.frames
 
-    def reduce(self, tokens: paddle.Tensor) -> TokenReduction:
+    def make_reduction(self, tokens: paddle.Tensor) -> TokenReduction:
         """Make the reduction of a block's tokens, ``[batch, tokens, channels]``."""
         method = METHODS[self.config.method]
         if not method.compares:

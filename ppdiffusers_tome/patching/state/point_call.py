@@ -21,7 +21,7 @@ class UnmergeableError(Exception):
 class PointCall:
     """One call of a merge point, which runs on fewer tokens."""
 
-    block: BlockCall
+    block_call: BlockCall
     reduction: TokenReduction  # of the block's tokens
     merge_point: MergePoint
     rotations: dict[str, Rotation] = field(default_factory=dict)  # of the output of each norm, by the norm's name

@@ -19,10 +19,10 @@ class History(NamedTuple):
     time: int | None = None  # of the last computed step, see ``Step.time``; None where the value has no slope
     value: Any = None  # a tensor, or tuples and lists of tensors
     slope: Any = None  # its change over time between the last two computed times; None before the second
-    is_repeated: bool = False  # True where the layer ran several times in one call, so that it has no one value
+    is_repeated: bool = False  # True once the layer ran twice in one call, and so has no one value
 
     def add(self, time: int | None, value: Any) -> "History":
-        """Return this with a computed step's value, without a slope where time is None."""
+        """Return this with a computed step's value; without time, no slope."""
         # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
         if time is None or self.time is None or time == self.time:
             return History(time, value, self.slope)

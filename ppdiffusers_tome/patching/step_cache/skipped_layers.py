@@ -96,14 +96,14 @@ def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Overri
     skipped = {id(layer) for _, level, _ in levels for layer in level.sublayers(include_self=True)}
     chains: dict[str, list[MergeableBlock]] = {}
     for block in find_blocks(denoiser):
-        if id(block.block) not in skipped:
+        if id(block.layer) not in skipped:
             is_alone = is_controlnet or block.adapter.block_is_parent
             container = block.path if is_alone else block.path.rpartition(".")[0]
             chains.setdefault(container, []).append(block)
     return [
         *(CoarseOverride(state, level, path, is_used=is_used) for path, level, is_used in levels),
         *(
-            ChainOverride(state, block.block, chain, block.adapter.outputs, is_last=block is blocks[-1])
+            ChainOverride(state, block.layer, chain, block.adapter.outputs, is_last=block is blocks[-1])
             for chain, blocks in chains.items() for block in blocks
         ),
     ]  # fmt: skip
