@@ -148,6 +148,8 @@ def parse_arguments():
         parser.error("--steps, --batch and --rank must be 1 or more")
     if not 0 <= args.merged_part <= 1:
         parser.error(f"--merged-part must be from 0 to 1, not {args.merged_part}")
+    if args.output.is_file():
+        parser.error(f"--output {args.output} is a file; give a folder")
     if args.size is not None and (args.size < 8 or args.size % 8):
         parser.error(f"--size must be a multiple of 8, not {args.size}")
     return args

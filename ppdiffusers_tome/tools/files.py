@@ -15,8 +15,9 @@ def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
     Raises:
         UserError: the folder cannot be written, or it holds something that must not be replaced.
     """
-    if folder.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".gif") and not folder.exists():
-        raise UserError(f"--output {folder} ends like an image, and is to be a folder; give one such as outputs")
+    is_named_as_image = folder.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".gif") and not folder.exists()
+    if is_named_as_image or folder.is_file():
+        raise UserError(f"--output {folder} names a file, and is to be a folder; give one such as outputs")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -1,11 +1,12 @@
 """Measure whole images of Stable Diffusion 1.5's shape, compiled, the decoder included.
 
-    PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions float32 bfloat16 int8
+    PYTHONPATH=tests python -m benchmarks.compiled_whole --paddle --precisions bfloat16 int8
     PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions float32 int8 --vnni
     PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions int8 --steps 4 --peer-python PYTHON
 
 512x512, random weights, DDIM: 20 steps with guidance, or 4 without, as of LCM. Each precision and setting has a process
-of its own that waits for its turn, and so has FastSD CPU's way with --peer-python (``openvino_peer.py --image``).
+of its own that waits for its turn, and so have Paddle's own computation in float32 with --paddle, and FastSD CPU's way
+with --peer-python (``openvino_peer.py --image``).
 Prints seconds of an image (median, lowest, highest), how many times as fast as the first line, and seconds of the first
 image, which compiles and compares with Paddle; each process says what its decoder took, and its own memory (RssAnon).
 Appends to compiled_whole.jsonl.
@@ -30,7 +31,7 @@ from benchmarks.timing import measure_seconds
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 
 GUIDANCE = {20: 7.5, 4: 1.0}  # by the number of steps
-UNMERGED = "unmerged"
+UNMERGED, PADDLE = "unmerged", "Paddle"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="sd15-random", metavar="NAME")
     parser.add_argument("--size", type=parse_size, default=512, metavar="PIXELS")
     add_precisions(parser)
+    parser.add_argument("--paddle", action="store_true", help="also by Paddle, with prepare_cpu")
     parser.add_argument("--settings", nargs="+", default=[UNMERGED, "balanced"], metavar="NAME", help="presets")
     parser.add_argument("--steps", type=int, choices=GUIDANCE, default=20, help="20 with guidance (default), 4 without")
     parser.add_argument("--peer-python", type=Path, metavar="FILE", help="python for openvino_peer.py, in 4 steps")
@@ -52,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--peer-python draws in 4 steps; add --steps 4")
     rows = {
         f"{precision}, {setting}": pages.iterate_in_child(iterate_images, args, precision, setting)
-        for precision, setting in product(args.precisions, args.settings)
+        for precision, setting in product([*[PADDLE] * args.paddle, *args.precisions], args.settings)
     }
     if args.peer_python is not None:
         options = {"sizes": args.size, "variants": "openvino", "image": ""}
@@ -64,12 +66,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def iterate_images(args: argparse.Namespace, precision: str, setting: str) -> Seconds:
-    """Yield the seconds of images, of which the first compiles."""
+    """Yield the seconds of images, of which the first compiles; with ``PADDLE`` nothing does."""
     if args.vnni:
         be_without_bfloat16()
     with quiet_libraries():
         from benchmarks.pipeline_memory import make_pipeline
-        from ppdiffusers_tome import compile_cpu
+        from ppdiffusers_tome import compile_cpu, prepare_cpu
     import paddle
 
     pipe = make_pipeline(args.model)
@@ -91,7 +93,10 @@ def iterate_images(args: argparse.Namespace, precision: str, setting: str) -> Se
 
     with tempfile.TemporaryDirectory() as folder:
         use_notes(Path(folder))
-        compile_cpu(pipe, precision)
+        if precision == PADDLE:
+            prepare_cpu()
+        else:
+            compile_cpu(pipe, precision)
         decode = pipe.vae.decode
         pipe.vae.decode = decode_in_time
         while True:

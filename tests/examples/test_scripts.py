@@ -52,6 +52,7 @@ def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, mon
         ("train_lora", ["--images", "nosuch"], "--images nosuch is no folder"),
         ("train_lora", ["--images", "empty"], "--images empty holds no image"),
         ("train_lora", ["--merged-part", "1.5"], "--merged-part must be from 0 to 1, not 1.5"),
+        ("train_lora", ["--output", "chunk.png"], "--output chunk.png is a file; give a folder"),
         ("train_lora", ["--rank", "0"], "--rank must be 1 or more"),
         ("quality/score_images", [".", "--clip", "."], ". holds no results of compare ([Errno 2]"),
         ("wan_video", ["--frames", "80"], "--frames 80 must be a multiple of 4 plus 1"),

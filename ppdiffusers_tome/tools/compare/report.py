@@ -87,7 +87,7 @@ class Report:
             ", ".join(f"{name} {value}" for name, value in self.machine.items() if name != "memory"),
             f"medians of {format_count(images, 'image')} each ({format_count(prompts, 'prompt')}, "
             f"{format_count(seeds, 'seed')})" + (f"; in brackets: {METHOD}" if images >= MIN_VALUES else ""),
-            "seconds: of the whole call, after a warm-up; speed-up: the unmerged image's / this one's",
+            "seconds: of the whole call, after a warm-up; speed-up: the unmerged image's / this one's, the median",
             "PSNR (the lowest), SSIM: to the unmerged image from the same noise",
         ]
         if self.has_peaks:

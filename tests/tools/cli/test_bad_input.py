@@ -43,7 +43,8 @@ generate --prompt x --controlnet {MODEL}/unet --image photo.png | holds a UNet2D
 generate --prompt x --controlnet controlnet | --controlnet needs the edges of a photo
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image photo.png | --image needs a ControlNet that fits
-generate --prompt x --output x.png | --output x.png ends like an image, and is to be a folder; give one such as outputs
+generate --prompt x --output x.png | --output x.png names a file, and is to be a folder; give one such as outputs
+generate --prompt x --output {__file__} | names a file, and is to be a folder
 generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
 generate --prompts nowhere.txt | nowhere.txt cannot be read (No such file or directory); give a text with
 doctor --model photographs | '--model' is not an argument of doctor
