@@ -26,7 +26,6 @@ UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "predictio
         ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "which this command cannot use"),
         ("model_index.json", b'{"_class_name": "DiTPipeline", "vae": ["ppdiffusers"]}', "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
-        ("unet/diffusion_paddle_model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "run 'git lfs pull'"),
         ("text_encoder/model.safetensors", None, "could not be loaded; check that its files are complete"),
     ],
 )
