@@ -57,18 +57,13 @@ class MergePoint:
 
 @dataclass(frozen=True)
 class UNetParts:
-    """The names of a UNet's parts, and where its resolution changes.
+    """The names of a UNet's parts, and where its resolution changes."""
 
-    Attributes:
-        down, middle, up: names of the parts; the first and last are lists of blocks.
-        halves_at_start: True where a block on the way down halves its input, not its output.
-        patch: how many times smaller than its input the UNet's first blocks work, from the UNet.
-    """
-
-    down: str
+    down: str  # a list of blocks
     middle: str
-    up: str
-    halves_at_start: bool = False
+    up: str  # a list of blocks
+    halves_at_start: bool = False  # True where a block on the way down halves its input, not its output
+    # How many times smaller than its input the UNet's first blocks work, from the UNet.
     patch: Callable[[Layer], int] = lambda unet: 1
 
 
