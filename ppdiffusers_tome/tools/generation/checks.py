@@ -10,16 +10,18 @@ import inspect
 import math
 import re
 import zlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.machine import AUTO, choose_float_precision
+from ppdiffusers_tome.machine import AUTO, choose_float_precision, explain_missing_precision, has_precision
 from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE, check_text
 from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SCHEDULERS, SIZE_MULTIPLE, ImageSettings
+from ppdiffusers_tome.tools.measure.system import has_only_cpu
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -53,7 +55,7 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     controlnet = _parse_controlnet(args, model, provides_edges)
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
-    return ImageSettings(
+    settings = ImageSettings(
         model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED,
         photo_checksum=None if args.image is None else zlib.crc32(args.image.read_bytes()),
         height=args.height, width=args.width, steps=steps, guidance_scale=guidance_scale,
@@ -62,6 +64,8 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
         compile=choose_float_precision() if args.compile == AUTO else args.compile,
         controlnet_scale=1.0 if args.controlnet_scale is None else args.controlnet_scale,
     )  # fmt: skip
+    check_device(settings, "cpu" if has_only_cpu() else None)
+    return settings
 
 
 def _parse_controlnet(args: argparse.Namespace, model: ModelSource, provides_edges: bool) -> ModelSource | None:
@@ -86,17 +90,22 @@ def check_seed(name: str, seed: int) -> None:
         raise UserError(f"{name} {seed} must be from 0 to 2**62")
 
 
-def check_device(settings: ImageSettings, device: str) -> None:
-    """Refuse what a device, as Paddle names it, cannot do."""
+def check_device(settings: ImageSettings, device: str | None) -> None:
+    """Refuse what a device cannot do; ``device`` is None while unknown."""
     dtype = settings.dtype
-    if settings.compile is not None and (device != "cpu" or dtype != "float32"):
+    if settings.compile is not None and (device not in (None, "cpu") or dtype != "float32"):
+        here = "" if device is None else f" on {device}"
         remedy = "--compile" if dtype == "float32" else "--dtype: --compile chooses the precision"
-        raise UserError(f"--compile is for float32 on a CPU, and this is {dtype} on {device}; omit {remedy}")
+        raise UserError(f"--compile is for float32 on a CPU, and this is {dtype}{here}; omit {remedy}")
     if device == "cpu" and (settings.xformers or dtype != "float32"):
         raise UserError(
             f"{'--xformers' if settings.xformers else f'--dtype {dtype}'} needs a GPU: Paddle's CPU has no kernels for "
             "it; omit it, or use a GPU with paddlepaddle-gpu"
         )
+    if settings.compile is not None and find_spec("openvino") is None:
+        raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
+    if settings.compile is not None and not has_precision(settings.compile):
+        raise UserError(f"--compile {explain_missing_precision(settings.compile)}")
 
 
 def check_loaded(loaded: LoadedPipeline) -> None:

@@ -3,6 +3,7 @@
 import os
 import platform
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 from ppdiffusers_tome.cpu import keeps_freed_memory
@@ -37,6 +38,12 @@ def get_device_name() -> str:
 
     device = paddle.get_device()
     return paddle.device.cuda.get_device_name() if device.startswith("gpu") else device.upper()
+
+
+def has_only_cpu() -> bool:
+    """Return whether Paddle, not imported yet, is for CPUs alone."""
+    is_plain = find_version("paddlepaddle") is not None and find_version("paddlepaddle-gpu") is None
+    return is_plain and not os.environ.get("CUSTOM_DEVICE_ROOT") and find_spec("paddle_custom_device") is None
 
 
 def describe_processor() -> dict[str, Any]:
