@@ -12,7 +12,7 @@ from ppdiffusers_tome.tools.cli.program import run_command
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tome_arguments import refuse_conflicts
-from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.prompts import check_prompts
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
@@ -39,7 +39,8 @@ def make_parser() -> Parser:
     page.add_argument("--language", choices=("en", "zh"), default="en", help="default: en")
     page.add_argument("--config", metavar="FILE", help="a JSON file of settings that the page begins with, as of tune")
     add_image_arguments(parser, several=False)
-    add_guide_arguments(parser, photo=False)  # it is chosen on the page
+    parser.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
+    parser.set_defaults(image=None, controlnet_scale=None)  # these are chosen on the page
     return parser
 
 

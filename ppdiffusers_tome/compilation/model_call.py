@@ -70,22 +70,15 @@ class StepValues(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ModelCall:
-    """A call of a model: all that its program is made of.
+    """A call of a model: all that its program is made of."""
 
-    Attributes:
-        layer, contents: the model, and what is in it.
-        precision: in which it is computed.
-        arguments, tensors: ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as
-            ``take_tensors`` separates them.
-        step: what it takes of earlier steps and keeps for later ones.
-    """
-
-    layer: Layer
-    contents: Contents
-    precision: str
+    layer: Layer  # the model
+    contents: Contents  # what is in it
+    precision: str  # in which it is computed
+    # ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as ``take_tensors`` separates them.
     arguments: Structure
     tensors: Sequence[paddle.Tensor]
-    step: StepValues
+    step: StepValues  # what it takes of earlier steps and keeps for later ones
 
     @property
     def kind(self) -> tuple[Any, ...]:

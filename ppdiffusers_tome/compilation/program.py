@@ -16,15 +16,10 @@ from ppdiffusers_tome.machine import choose_float_precision, count_usable_cores,
 
 
 class Program:
-    """A compiled program and what is needed to call it.
-
-    Attributes:
-        weights: a hash of those of which it was made.
-        num_bytes: of the memory that it holds, known after its first call; weights, repacked, and tensors inside.
-    """
+    """A compiled program and what is needed to call it."""
 
     def __init__(self, trace: Trace, weights: str, precision: str, threads: int) -> None:
-        self.weights = weights
+        self.weights = weights  # a hash of those of which it was made
         self._before = measure_used_memory()
         self._inputs, self._outputs = trace.inputs, trace.outputs
         self._num_outputs = len(trace.model.outputs)
@@ -40,7 +35,7 @@ class Program:
         settings["ENABLE_CPU_PINNING"] = threads >= count_usable_cores()
         # A request is for one call at a time.
         self._request = openvino.Core().compile_model(trace.model, "CPU", settings).create_infer_request()
-        self.num_bytes = 0
+        self.num_bytes = 0  # that it holds, known after its first call: weights, repacked, and tensors inside
 
     def run(self, tensors: Sequence[paddle.Tensor]) -> CallOutputs:
         """Compute the call for the tensors in its arguments."""

@@ -21,21 +21,13 @@ _PRIME = 2039
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Sources and destinations of a grid, as token numbers.
+    """Sources and destinations of a grid, as token numbers."""
 
-    Attributes:
-        sources: int64 ``[S]``, cell by cell, then those in no cell.
-        destinations: int64 ``[D]``, one a cell, in the order of the cells.
-        num_rest: how many sources are in no cell, past the last whole one.
-        prefix: how many tokens precede those of the grid; they are neither.
-        random_numbers: int64 ``[D]``, different at every timestep; None where nothing is chosen at random.
-    """
-
-    sources: Constant
-    destinations: Constant
-    num_rest: int = 0
-    prefix: int = 0
-    random_numbers: paddle.Tensor | None = None
+    sources: Constant  # int64 [S], cell by cell, then those in no cell
+    destinations: Constant  # int64 [D], one a cell, in the order of the cells
+    num_rest: int = 0  # how many sources are in no cell, past the last whole one
+    prefix: int = 0  # how many tokens precede those of the grid; they are neither
+    random_numbers: paddle.Tensor | None = None  # int64 [D], others at every timestep; None: nothing is random
 
     def shift(self, prefix: int) -> "Partition":
         """Move the grid behind ``prefix`` other tokens."""

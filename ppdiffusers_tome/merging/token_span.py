@@ -9,10 +9,6 @@ import paddle
 class TokenSpan:
     """The image's tokens in a sequence, maybe beside a text's.
 
-    Attributes:
-        num_tokens: the image's, prefix included.
-        text_first: whether the text precedes the image.
-
     Example:
         >>> sequence = paddle.to_tensor([[7, 8, 0, 1, 2]])
         >>> image, text = TokenSpan(num_tokens=3, text_first=True).split(sequence)
@@ -20,8 +16,8 @@ class TokenSpan:
         ([[0, 1, 2]], [[7, 8]])
     """
 
-    num_tokens: int
-    text_first: bool
+    num_tokens: int  # the image's, prefix included
+    text_first: bool  # True where the text precedes the image
 
     @paddle.jit.not_to_static  # tracing would make a branch of a dynamic text length
     def split(self, x: paddle.Tensor, axis: int = 1) -> tuple[paddle.Tensor, paddle.Tensor | None]:

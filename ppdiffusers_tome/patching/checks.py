@@ -10,7 +10,7 @@ from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.messages import warn_user
 from ppdiffusers_tome.patching.adapters.adapter import ROLES
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
-from ppdiffusers_tome.patching.denoisers import find_family, find_refusal, is_part
+from ppdiffusers_tome.patching.denoisers import find_family, find_refusal, find_timestep_layer
 from ppdiffusers_tome.patching.layers import find_layer, is_a
 from ppdiffusers_tome.patching.override import Override
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -19,7 +19,9 @@ from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, NOISE_HISTORI
 
 def require_whole(layer: Layer) -> None:
     """Refuse a layer inside of a denoiser."""
-    if is_part(layer):
+    # The class of a DiT is that of a part of a UNet, too.
+    is_model = is_a(layer, "ModelMixin") and not getattr(layer, "is_input_continuous", False)
+    if not is_model and find_timestep_layer(layer) is None:
         raise ToMeValueError(
             f"{type(layer).__name__} is a part of a model, and ToMe has the same settings in all of a model: give the "
             "model or its pipeline, and max_downsample=1, 2, 4 or 8 to choose its finest levels"

@@ -46,13 +46,6 @@ def find_timestep_layer(denoiser: Layer) -> Any | None:
     return None
 
 
-def is_part(layer: Layer) -> bool:
-    """Return whether a layer is only a part of a denoiser."""
-    # The class of a DiT is that of a part of a UNet, too.
-    is_model = is_a(layer, "ModelMixin") and not getattr(layer, "is_input_continuous", False)
-    return not is_model and find_timestep_layer(layer) is None
-
-
 def find_family(denoiser: Layer) -> str:
     """Return which of ``FAMILIES`` a denoiser or its ControlNet belongs to."""
     if any(getattr(denoiser, parts.down, None) is not None for parts in UNETS):

@@ -177,11 +177,6 @@ class ToMeConfig:
         check_type(path, str | PathLike, "the path of a JSON file of settings, such as 'tome.json'")
         try:
             settings = json.loads(Path(path).read_bytes())  # in UTF-8, UTF-16 or UTF-32
-        except json.JSONDecodeError as error:
-            place = f"line {error.lineno}, column {error.colno}"
-            raise ToMeValueError(
-                f'{path} holds broken JSON, in {place} ({error.msg}); mend it: settings are like {{"ratio": 0.5}}'
-            ) from error
         except (OSError, ValueError) as error:
             raise ToMeValueError(
                 f"{path} cannot be read as settings of token merging ({getattr(error, 'strerror', None) or error}); "

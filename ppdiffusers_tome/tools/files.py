@@ -26,8 +26,6 @@ def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
         raise UserError(f"{folder} cannot be written ({error.strerror}); choose another --output") from error
     paths = [folder / name for name in names]
     for path in paths:
-        if path.is_dir():
-            raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
         if os.path.lexists(path) and not overwrite:
             raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
     return paths

@@ -40,7 +40,7 @@ from ppdiffusers_tome.machine import PRECISIONS, explain_missing_precision, has_
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
-from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
+from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.system import describe_machine
 
 COMPILED, PEER = "compiled", "from PyTorch"
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_output_arguments(parser)
     args = parser.parse_args(argv)
     require_precisions(parser, args.precisions)
-    paths = prepare_results(args, "compiled_unet")
+    paths = pages.prepare_results(args, "compiled_unet")
     with quiet_libraries():
         machine = describe_machine()
     machine["threads"] = choose_threads()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import PRESETS
 from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.files import prepare_folder
 
 T = TypeVar("T")
 
@@ -35,6 +36,12 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None, name: str
     if file.exists() and not args.overwrite:
         parser.error(f"{file} exists already; choose another --output, or replace it with --overwrite")
     return args
+
+
+def prepare_results(args: argparse.Namespace, name: str) -> list[Path]:
+    """Prepare ``--output`` for ``name.md`` and ``name.json``, made of ``name.jsonl``, which lets them be replaced."""
+    overwrite = args.overwrite or (args.output / f"{name}.jsonl").is_file()
+    return prepare_folder(args.output, [f"{name}.md", f"{name}.json"], overwrite=overwrite)
 
 
 def prepare() -> None:

@@ -33,7 +33,7 @@ from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.settings import DTYPES
-from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
+from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.memory import explain_shortage
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
@@ -141,7 +141,7 @@ def run_benchmark(args: argparse.Namespace, cases: Sequence[Case], rounds: int) 
     Raises:
         UserError: a file exists or cannot be written, or no case could run.
     """
-    paths = prepare_results(args, "results")
+    paths = pages.prepare_results(args, "results")
     names = [name for name in VARIANTS if name in (NONE, *(args.variants or VARIANTS))]
     labels = {name: f"{name} {args.ratio:g}" if VARIANTS[name].takes_ratio else name for name in names}
     machine = describe_machine()

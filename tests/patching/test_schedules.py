@@ -63,7 +63,7 @@ CONFIGS = [
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [
-        ('{"ratio":\n 0.5,, }', ToMeValueError, r"holds broken JSON, in line 2, column 6 \(.*\); mend it"),
+        ('{"ratio":\n 0.5,, }', ToMeValueError, r"cannot be read as settings of token merging \(.*: line 2 column 6 "),
         ("[0.5]", ToMeValueError, r'must hold a JSON object such as \{"ratio": 0.5\}; got list'),
         ('{"ration": 0.5}', ToMeTypeError, r"unknown setting 'ration'; .*; did you mean ratio\?"),
         ('{"ratio": {"1": 0.5}}', ToMeTypeError, "ratio=.* must be a number, .*; got dict"),

@@ -20,24 +20,15 @@ NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 
 @dataclass(frozen=True)
 class MergePoint:
-    """A layer of a block that runs on fewer tokens.
+    """A layer of a block that runs on fewer tokens."""
 
-    Attributes:
-        layer: its path in the block; "" for the block itself.
-        merges_inside: True where tokens merge at ``PROJECTIONS`` and are unmerged after ``OUTPUT``, not around the
-            layer.
-        text: ``FIRST`` or ``LAST`` where the input, or the sequence in attention, may also hold a text's tokens.
-        rotary: the keyword of the rotary embedding that attention applies after ``norm_q`` and ``norm_k``.
-        mask: the keyword of the mask of attention.
-        prepares_mask: True for attention that prepares its mask with ``prepare_attention_mask``.
-    """
-
-    layer: str
+    layer: str  # its path in the block; "" for the block itself
+    # True where tokens merge at ``PROJECTIONS`` and are unmerged after ``OUTPUT``, not around the layer.
     merges_inside: bool = False
-    text: str = ""
-    rotary: str = ""
-    mask: str = ""
-    prepares_mask: bool = False
+    text: str = ""  # FIRST or LAST where the input, or the sequence in attention, may also hold a text's tokens
+    rotary: str = ""  # the keyword of the rotary embedding that attention applies after ``norm_q`` and ``norm_k``
+    mask: str = ""  # the keyword of the mask of attention
+    prepares_mask: bool = False  # True for attention that prepares its mask with ``prepare_attention_mask``
 
     @property
     def text_first(self) -> bool:
@@ -57,18 +48,13 @@ class MergePoint:
 
 @dataclass(frozen=True)
 class UNetParts:
-    """The names of a UNet's parts, and where its resolution changes.
+    """The names of a UNet's parts, and where its resolution changes."""
 
-    Attributes:
-        down, middle, up: names of the parts; the first and last are lists of blocks.
-        halves_at_start: True where a block on the way down halves its input, not its output.
-        patch: how many times smaller than its input the UNet's first blocks work, from the UNet.
-    """
-
-    down: str
+    down: str  # a list of blocks
     middle: str
-    up: str
-    halves_at_start: bool = False
+    up: str  # a list of blocks
+    halves_at_start: bool = False  # True where a block on the way down halves its input, not its output
+    # How many times smaller than its input the UNet's first blocks work, from the UNet.
     patch: Callable[[Layer], int] = lambda unet: 1
 
 

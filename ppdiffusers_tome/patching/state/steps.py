@@ -19,21 +19,13 @@ _SAME = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a denoising, the same object in all its calls.
+    """A step of a denoising, the same object in all its calls."""
 
-    Attributes:
-        progress: 0 for the first step of pure noise, below 1.
-        number: of the step in its run, from 0.
-        num_steps: of the run.
-        time: the place of the timestep among the different ones of its list, the same in two steps that share it.
-        place: of the step in its list, from 0.
-    """
-
-    progress: float
-    number: int
-    num_steps: int
-    time: int
-    place: int
+    progress: float  # 0 for the first step of pure noise, below 1
+    number: int  # of the step in its run, from 0
+    num_steps: int  # of the run
+    time: int  # the place of the timestep among the different ones of its list, the same in two steps that share it
+    place: int  # of the step in its list, from 0
 
 
 class TimestepList:

@@ -9,7 +9,7 @@ from typing import Any
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.compare.configurations import REFERENCE, Configuration
 from ppdiffusers_tome.tools.compare.report import Report, Row
-from ppdiffusers_tome.tools.compare.samples import Case, Sample
+from ppdiffusers_tome.tools.compare.samples import RESULTS, Case, Sample
 from ppdiffusers_tome.tools.console.output import choose_bar, print_line
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -20,8 +20,6 @@ from ppdiffusers_tome.tools.measure.meter import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED
-
-RESULTS = ("compare.png", "compare.md", "compare.json")  # made of the images and the ledger
 
 
 @dataclass

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from ppdiffusers_tome.tools.images import slugify
 
+RESULTS = ("compare.png", "compare.md", "compare.json")  # made of the images and the ledger
+
 
 class Case(NamedTuple):
     """A prompt and the seed of its noise, which every configuration generates."""
@@ -22,19 +24,16 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """The measurements of one image.
-
-    Peaks are None if they could not be measured. Similarity is to the unmerged image, and None for that image itself.
-    """
+    """The measurements of one image."""
 
     prompt: str
     seed: int
     seconds: float  # of the whole call
     unmerged_seconds: float  # of the unmerged image
-    denoising_peak_bytes: int | None  # until the last denoising step
-    peak_bytes: int | None  # with decoding
-    psnr_db: float | None = None
-    ssim: float | None = None
+    denoising_peak_bytes: int | None  # until the last denoising step; None if it could not be measured
+    peak_bytes: int | None  # with decoding; None if it could not be measured
+    psnr_db: float | None = None  # to the unmerged image; None for that image itself
+    ssim: float | None = None  # as psnr_db
     is_disturbed: bool = False  # by other programs, so that the seconds mislead
 
     @property

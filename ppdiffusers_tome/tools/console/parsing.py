@@ -20,10 +20,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=_FORMATTER, **settings)
 
     def error(self, message: str) -> NoReturn:
-        suggestion = ""
-        if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            suggestion = did_you_mean(wrong[1], re.findall(r"[\w.+-]+", wrong[2]))
-        raise UserError(f"{message}{suggestion}; see {self.prog} --help")
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
 def add_commands(parser: Parser, commands: Mapping[str, ModuleType]) -> None:

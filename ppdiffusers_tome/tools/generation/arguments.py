@@ -45,14 +45,12 @@ def add_image_arguments(
                         help="fastest; for a CPU with openvino: float32, bfloat16, int8 (default: bfloat16 if it can)")
 
 
-def add_guide_arguments(parser: argparse.ArgumentParser, *, photo: bool = True) -> None:
-    """Add a ControlNet; with ``photo`` also the photo whose edges guide."""
+def add_guide_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a ControlNet and the photo whose edges guide."""
     group = parser.add_argument_group("ControlNet")
     group.add_argument("--controlnet", metavar="MODEL", help="a folder or a hub name; in a clone controlnet")
-    parser.set_defaults(image=None, controlnet_scale=None)
-    if photo:
-        group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
-        group.add_argument("--controlnet-scale", type=float, metavar="X", help="strength (default: 1)")
+    group.add_argument("--image", type=Path, metavar="FILE", help="a photo, whose edges guide")
+    group.add_argument("--controlnet-scale", type=float, metavar="X", help="strength (default: 1)")
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.machine import AUTO, choose_float_precision, explain_missing_precision, has_precision
+from ppdiffusers_tome.machine import AUTO, choose_float_precision
 from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
@@ -44,17 +44,17 @@ def parse_settings(args: argparse.Namespace, *, provides_edges: bool = False) ->
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
+    guidance_scale = model.guidance_scale if args.guidance_scale is None else args.guidance_scale
     if args.negative_prompt is not None:
         check_text("--negative-prompt", args.negative_prompt)
     for name, scale, usual in (
-        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", args.guidance_scale, "7.5"),
+        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", guidance_scale, "7.5"),
     ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     controlnet = _parse_controlnet(args, model, provides_edges)
     if args.image is not None:
         read_photo_file(args.image)  # or it would fail after the model was loaded
-    guidance_scale = model.guidance_scale if args.guidance_scale is None else args.guidance_scale
     settings = ImageSettings(
         model=model, controlnet=controlnet, photo=args.image, tome=UNMERGED,
         photo_checksum=None if args.image is None else zlib.crc32(args.image.read_bytes()),
@@ -104,8 +104,6 @@ def check_device(settings: ImageSettings, device: str | None) -> None:
         )
     if settings.compile is not None and find_spec("openvino") is None:
         raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
-    if settings.compile is not None and not has_precision(settings.compile):
-        raise UserError(f"--compile {explain_missing_precision(settings.compile)}")
 
 
 def check_loaded(loaded: LoadedPipeline) -> None:

@@ -16,7 +16,7 @@ from ppdiffusers_tome.tools.console.output import choose_bar, log, warn
 from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation.checks import check_device, check_loaded, describe_oddities
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.model_files import explain_weights, find_code, is_torch, list_pickles
+from ppdiffusers_tome.tools.generation.model_files import find_code, is_torch, list_pickles
 from ppdiffusers_tome.tools.generation.models import ModelSource, describe_small_models
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE
 from ppdiffusers_tome.tools.generation.sampling import check_scheduler
@@ -147,7 +147,7 @@ def _explain_faults(option: str, source: ModelSource) -> Iterator[None]:
         small = describe_small_models("model_index.json" if option == "--model" else "config.json")
         remedy = f"check the name and the network, or give {small}; for weights of PyTorch set FROM_DIFFUSERS=1"
         if source.folder is not None:
-            remedy = explain_weights(source.folder) or "check that its files are complete"
+            remedy = "check that its files are complete; run 'git lfs pull' where they are git-lfs pointers"
         raise UserError(
             f"{option} {source.name} could not be loaded; {remedy} ({type(error).__name__}: {reason})"
         ) from error

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_LFS_POINTER = b"version https://git-lfs"
 _PICKLED = (".pdparams", ".bin", ".ckpt", ".pt", ".pth", ".pkl")
 _WEIGHTS = (".safetensors", *_PICKLED)
 _LIBRARIES = ("ppdiffusers", "paddlenlp", "diffusers", "diffusers_paddle", "transformers")
@@ -17,37 +16,9 @@ def is_torch(folder: Path) -> bool:
     return "diffusion_pytorch_model" in names and "diffusion_paddle_model" not in names
 
 
-def explain_weights(folder: Path) -> str | None:
-    """Explain weights in a model's folder that cannot be loaded."""
-    weights = [path for path in _list_files(folder) if path.suffix in _WEIGHTS]
-    for path in weights:
-        with path.open("rb") as file:
-            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                return (
-                    f"{path} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
-                    "'git lfs pull' in it, or download the model again"
-                )
-    for path in weights:
-        name, *variant = path.stem.split(".")  # of model.fp16.safetensors "model" and "fp16"
-        plain = path.with_name(f"{name}{path.suffix}")
-        if variant and path.suffix == ".safetensors" and not plain.exists():
-            return f"{path} is a variant's, without the usual weights beside it; rename it to {plain.name}"
-    return None
-
-
 def list_pickles(folder: Path) -> list[str]:
-    """List the pickled weights that ppdiffusers reads."""
-    own_name = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
-
-    def reads_pickles(part: Path) -> bool:
-        config = part / "config.json"
-        is_own = config.is_file() and b'"_class_name"' in config.read_bytes()
-        name = own_name if is_own else "model"  # of paddlenlp's text encoders
-        # These come before a pickle, which comes before a variant such as fp16.
-        return not any((part / f"{name}.safetensors{end}").is_file() for end in ("", ".index.json"))
-
-    pickles = [path for path in _list_files(folder) if path.suffix in _PICKLED and reads_pickles(path.parent)]
-    return [str(path.relative_to(folder)) for path in pickles]
+    """List the weights that are pickles, also where safetensors are beside them."""
+    return [str(path.relative_to(folder)) for path in _list_files(folder) if path.suffix in _PICKLED]
 
 
 def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> str | None:

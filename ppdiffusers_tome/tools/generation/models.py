@@ -1,7 +1,6 @@
 """Folders, hub names and small models of a clone. Imports no Paddle."""
 
 import json
-import math
 import os
 import re
 from contextlib import suppress
@@ -113,8 +112,6 @@ def _read_demonstration(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes()) if path.is_file() else {}
         scale, controlnet = content.get("guidance_scale"), folder / content.get("controlnet", "")
-        if scale is not None and not 0 <= float(scale) < math.inf:
-            raise ValueError(f"guidance_scale {scale} must be a finite number, 0 or more")
         return {
             "prompts": tuple(content.get("prompts", ())), "steps": int(content.get("steps", ModelSource.steps)),
             "guidance_scale": None if scale is None else float(scale),

@@ -1,13 +1,12 @@
 """The results of a run, which resumes from them. Imports no Paddle."""
 
-import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.files import prepare_folder, write_text
+from ppdiffusers_tome.tools.files import write_text
 
 _MAX_CHARACTERS = 60  # of two values in an error
 
@@ -65,12 +64,3 @@ def read_results(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
             differs = f"{name} {old}, and this run has {value}" if is_short else f"other {name.replace('_', ' ')}"
             raise UserError(f"give another --output, or --overwrite to start over: {path} was measured with {differs}")
     return results
-
-
-def prepare_results(args: argparse.Namespace, name: str, *files: str) -> list[Path]:
-    """Prepare ``--output`` for files, ``name.md`` and ``name.json``; see ``prepare_folder``.
-
-    They are made from the ledger ``name.jsonl``, so they may be replaced where it exists.
-    """
-    overwrite = args.overwrite or (args.output / f"{name}.jsonl").is_file()
-    return prepare_folder(args.output, [*files, f"{name}.md", f"{name}.json"], overwrite=overwrite)

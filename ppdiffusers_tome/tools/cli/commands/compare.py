@@ -3,13 +3,15 @@
 import argparse
 
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
+from ppdiffusers_tome.tools.compare.samples import RESULTS, Case
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tome_arguments import add_tome_arguments
+from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import check_seed, parse_settings
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
-from ppdiffusers_tome.tools.measure.ledger import prepare_results, read_results
+from ppdiffusers_tome.tools.measure.ledger import read_results
 
 HELP = "Generate the same images unmerged and with settings; compare speed, memory and similarity."
 EXAMPLES = """It writes compare.png (a sheet of the first images), compare.md and compare.json (the table), images/ (all
@@ -40,14 +42,14 @@ def compare(args: argparse.Namespace, settings: ImageSettings, configurations: l
     for seed in args.seeds:
         check_seed("--seeds", seed)
     prompts = parse_prompts(args, settings.model.default_prompts)
-    paths = prepare_results(args, "compare", "compare.png")
+    ledger = args.output / "compare.jsonl"  # of which the results are made, so it lets them be replaced
+    paths = prepare_folder(args.output, RESULTS, overwrite=args.overwrite or ledger.is_file())
     if not args.overwrite:  # refuse others than those of earlier results before Paddle loads
         known = {name: value for name, value in settings.describe().items() if name not in settings.defaults}
         known["configurations"] = {each.name: each.to_dict() for each in configurations}
-        read_results(args.output / "compare.jsonl", known)
+        read_results(ledger, known)
     with quiet_libraries():
         from ppdiffusers_tome.tools.compare.run import Comparison
-        from ppdiffusers_tome.tools.compare.samples import Case
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
         loaded = load_for_prompts(settings, prompts)
