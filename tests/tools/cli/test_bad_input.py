@@ -30,6 +30,7 @@ generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --scheduler DDIM | --scheduler: invalid choice: 'DDIM' (choose from
 generate --prompt x --size 512 | '--size' is not an argument of generate; see ppdiffusers-tome generate --help
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
+visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
 generate --prompt x --xformers --compile | --compile: not allowed with argument --xformers
 generate --compile half | --compile: invalid choice: 'half' (choose from 'auto', 'float32', 'bfloat16', 'int8')
 generate --prompt x --model '' | --model has no model_index.json

@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.compile is not None:
+        raise UserError("--compile has no effect here: merging is recorded in Paddle's own layers; omit it")
     if args.ratio is None and args.config is None:
         args.ratio = 0.5  # presets make no groups
     settings = replace(parse_settings(args), tome=parse_tome_config(args))
