@@ -1,12 +1,12 @@
 """Measure whole images of Stable Diffusion 1.5's shape, compiled, the decoder included.
 
-    PYTHONPATH=tests python -m benchmarks.compiled_whole --paddle --precisions bfloat16 int8
+    PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions float32 bfloat16 int8
+    PYTHONPATH=tests python -m benchmarks.compiled_whole --paddle
     PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions float32 int8 --vnni
     PYTHONPATH=tests python -m benchmarks.compiled_whole --precisions int8 --steps 4 --peer-python PYTHON
 
 512x512, random weights, DDIM: 20 steps with guidance, or 4 without, as of LCM. Each precision and setting has a process
-of its own that waits for its turn, and so have Paddle's own computation in float32 with --paddle, and FastSD CPU's way
-with --peer-python (``openvino_peer.py --image``).
+of its own that waits for its turn, and so has FastSD CPU's way with --peer-python (``openvino_peer.py --image``).
 Prints seconds of an image (median, lowest, highest), how many times as fast as the first line, and seconds of the first
 image, which compiles and compares with Paddle; each process says what its decoder took, and its own memory (RssAnon).
 Appends to compiled_whole.jsonl.
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="sd15-random", metavar="NAME")
     parser.add_argument("--size", type=parse_size, default=512, metavar="PIXELS")
     add_precisions(parser)
-    parser.add_argument("--paddle", action="store_true", help="also by Paddle, with prepare_cpu")
+    parser.add_argument("--paddle", action="store_true", help="nothing compiled: by Paddle with prepare_cpu")
     parser.add_argument("--settings", nargs="+", default=[UNMERGED, "balanced"], metavar="NAME", help="presets")
     parser.add_argument("--steps", type=int, choices=GUIDANCE, default=20, help="20 with guidance (default), 4 without")
     parser.add_argument("--peer-python", type=Path, metavar="FILE", help="python for openvino_peer.py, in 4 steps")
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--peer-python draws in 4 steps; add --steps 4")
     rows = {
         f"{precision}, {setting}": pages.iterate_in_child(iterate_images, args, precision, setting)
-        for precision, setting in product([*[PADDLE] * args.paddle, *args.precisions], args.settings)
+        for precision, setting in product([PADDLE] if args.paddle else args.precisions, args.settings)
     }
     if args.peer_python is not None:
         options = {"sizes": args.size, "variants": "openvino", "image": ""}
