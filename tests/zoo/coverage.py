@@ -16,6 +16,7 @@ import re
 import typing
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -135,7 +136,8 @@ def _cover_pipeline(name: str, package: ModuleType) -> tuple[bool, str]:
     try:
         cls = _import_pipeline(name, package)
     except Exception:  # whatever ppdiffusers' import ran into
-        return False, f"ppdiffusers cannot import it with Paddle {paddle.__version__}"
+        versions = f"Paddle {paddle.__version__} and paddlenlp {metadata.version('paddlenlp')}"
+        return False, f"ppdiffusers cannot import it with {versions}"
     found = [(f"{part} ({model})", *_cover_denoiser(name, model)) for part, model in _denoisers(name, cls)]
     if any(merges for _, merges, _ in found):
         return True, "; ".join(f"{part}: {'' if merges else 'no, '}{where}" for part, merges, where in found)
