@@ -3,7 +3,7 @@
     python controlnet_canny.py --offline      # small models of ten photographs, in this repository; any CPU
     python controlnet_canny.py --image photo.png --prompt "a cat on a table"     # Stable Diffusion 1.5, downloaded once
 
-Not run yet, as neither was at hand: Stable Diffusion's weights, a GPU.
+Run with --offline on a CPU; not yet with Stable Diffusion's weights, nor on a GPU.
 """
 
 import argparse

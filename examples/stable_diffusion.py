@@ -3,7 +3,7 @@
     python stable_diffusion.py --offline      # a small model of ten photographs, in this repository; any CPU
     python stable_diffusion.py                # Stable Diffusion 1.5, downloaded once
 
-Not run yet, as neither was at hand: Stable Diffusion's weights, a GPU.
+Run with --offline on a CPU; not yet with Stable Diffusion's weights, nor on a GPU.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python train_lora.py                    # the small model, on four new photographs; any CPU, about two minutes
     python train_lora.py --model runwayml/stable-diffusion-v1-5 --images photos --prompt "a photo of my dog"
 
-OUTPUT is a folder for pipe.load_lora_weights(OUTPUT, from_diffusers=False). Not run yet, as neither was at hand: Stable
-Diffusion's weights, a GPU.
+OUTPUT is a folder for pipe.load_lora_weights(OUTPUT, from_diffusers=False). The first line ran; Stable Diffusion's
+weights and a GPU were not tried.
 """
 
 import argparse
@@ -43,9 +43,10 @@ def train(args, photographs):
     optimizer = paddle.optimizer.AdamW(args.learning_rate, parameters=parameters)
 
     unet.apply_tome("balanced")
-    num_merged, rng, start = round(args.merged_part * args.steps), np.random.default_rng(args.seed), time.perf_counter()
+    merged_steps, rng = round(args.merged_part * args.steps), np.random.default_rng(args.seed)
+    start = time.perf_counter()
     for step in range(args.steps):
-        if step == num_merged:
+        if step == merged_steps:
             unet.remove_tome()  # the last steps are those of the model that will draw
         rows, timesteps = (paddle.to_tensor(rng.integers(0, end, args.batch)) for end in (len(latents), 1000))
         noise = paddle.randn([args.batch, *latents.shape[1:]])
@@ -53,7 +54,7 @@ def train(args, photographs):
         loss.backward()
         optimizer.step()
         optimizer.clear_grad()
-        if step + 1 in (num_merged, args.steps):
+        if step + 1 in (merged_steps, args.steps):
             seconds = (time.perf_counter() - start) / (step + 1)
             kind = "merged" if unet.tome else "unmerged"
             print(f"step {step + 1}, {kind}: loss {float(loss):.3f}, {seconds:.2f} s a step so far")

@@ -1,4 +1,4 @@
-"""``apply_tome`` and ``remove_tome`` as functions and as methods."""
+"""``apply_tome`` and ``use_tome``, and the mixin."""
 
 import functools
 import inspect
@@ -24,7 +24,7 @@ def _explain_arguments(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **settings: Any) -> Any:
-        for name in settings.keys() - known.keys():
+        for name in (name for name in settings if name not in known):
             suggestion = did_you_mean(name, known)
             if name in ("preset", "settings"):
                 suggestion = f"; give it as config={shorten_repr(settings[name])}, or in place of the ratio"

@@ -1,4 +1,4 @@
-"""The processor, its cores, and memory in use. Imports no Paddle."""
+"""The processor, its precisions, cores and memory. Imports no Paddle."""
 
 import ctypes
 import os

@@ -6,6 +6,7 @@ import json
 import re
 import select
 import socket
+import sys
 import traceback
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -66,8 +67,10 @@ class PageServer(ThreadingTCPServer):
             self.files[f"/{name}"] = kind, Path(__file__).with_name(name).read_text("utf-8")
         self.serve_forever()
 
-    def handle_error(self, *_: Any) -> None:
+    def handle_error(self, *args: Any) -> None:
         """Say nothing of connections that end."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(*args)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -100,10 +103,12 @@ class _Handler(BaseHTTPRequestHandler):
 
         A page of another site cannot send JSON without asking first, and that is refused.
         """
-        kind, length = self.headers.get_content_type(), int(self.headers.get("Content-Length", 0))
-        if (self.path, kind) != ("/generate", "application/json") or not 0 <= length <= _MAX_BODY:
+        if (self.path, self.headers.get_content_type()) != ("/generate", "application/json"):
             return self.send_error(400)
         try:
+            length = int(self.headers.get("Content-Length", 0))
+            if not 0 <= length <= _MAX_BODY:
+                return self.send_error(400)
             form = dict(json.loads(self.rfile.read(length)))
         except (ValueError, TypeError):
             return self.send_error(400)

@@ -45,7 +45,7 @@ def compile_cpu(model_or_pipe: T, precision: str = AUTO) -> T:
             or AVX-512 BF16), with small changes; ``"auto"``, bfloat16 where the processor has it and float32 elsewhere;
             or ``"int8"``, convolutions and linear layers in 8 bits, which needs AMX, AVX-512 VNNI or AVX-VNNI, with
             larger changes. The rest, and all calls at a timestep of 100 or less, after which no step removes the noise
-            of rounding, are then as with ``"auto"``.
+            of rounding, are then as with ``"auto"``: all calls of FLUX, Würstchen and Stable Video Diffusion.
 
     Returns:
         ``model_or_pipe``, so that calls chain.

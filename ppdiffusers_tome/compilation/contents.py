@@ -92,14 +92,14 @@ class Contents:
         except RecursionError:
             self._refuse("values that are nested too deeply")
         self.obstacle = find_fault(model, self.tensors) or self.obstacle
-        self.weights = WeightReader([] if self.obstacle else self.tensors)
+        self.reader = WeightReader([] if self.obstacle else self.tensors)
         self.addresses, self._versions = self._locate()
         self._description = xxhash.xxh3_128_hexdigest("\n".join(self._text).encode())
 
     @property
     def digest(self) -> tuple[str, str]:
         """A hash of everything, equal where another process has equal contents."""
-        return self._description, self.weights.hash
+        return self._description, self.reader.hash
 
     def is_current(self) -> bool:
         """Return whether nothing has changed but maybe numbers in weights."""

@@ -48,7 +48,7 @@ class CompiledModel:
         self._last_precision = choose_float_precision()
         self._process, self._lock = os.getpid(), threading.RLock()  # a program computes one call at a time
         self._contents: Contents | None = None
-        self._weights = ("", "")  # the present ones and those before
+        self._recent_hashes = ("", "")  # of the present weights and those before
         self._keeps_timestep: dict[Any, bool] = {}  # True where the model embeds the timestep that it gets
         # The last used last; a text tells why there is none.
         self._programs: OrderedDict[Any, Program | str] = OrderedDict()
@@ -138,11 +138,12 @@ class CompiledModel:
             if self._contents is not None and self._contents.addresses != contents.addresses:
                 self._programs.clear()
             self._contents = contents
-        contents.weights.read(CALL_STACK.pipeline_call)
-        if contents.weights.hash not in self._weights:
-            self._weights = contents.weights.hash, self._weights[0]  # those of a LoRA in turns with those without it
+        contents.reader.read(CALL_STACK.pipeline_call)
+        if contents.reader.hash != self._recent_hashes[0]:
+            # Those of a LoRA in turns with those without it.
+            self._recent_hashes = contents.reader.hash, self._recent_hashes[0]
             for key, program in list(self._programs.items()):
-                if not isinstance(program, str) and program.weights not in self._weights:
+                if not isinstance(program, str) and program.weights_hash not in self._recent_hashes:
                     del self._programs[key]
         return contents
 
@@ -176,7 +177,7 @@ class CompiledModel:
             # Before there is a program, which holds memory, too.
             expected = compute_unless_noted(model_call, note)
             _openvino_process = os.getpid()
-            program = Program(trace, model_call.contents.weights.hash, model_call.precision, self.threads)
+            program = Program(trace, model_call.contents.reader.hash, model_call.precision, self.threads)
             outputs = program.run(model_call.tensors)
             if expected is not None:
                 compare_outputs(outputs, expected, model_call.precision, note)

@@ -99,7 +99,7 @@ class ModelCall:
         if WATCHERS:
             raise UncompilableError("merging is being recorded")
         if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
-            contents.weights.request()  # as whoever trains changes weights
+            contents.reader.request()  # as whoever trains changes weights
             raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
         if paddle.is_autocast_enabled():
             raise UncompilableError("paddle.amp.auto_cast is on")

@@ -18,8 +18,8 @@ from ppdiffusers_tome.machine import choose_float_precision, count_usable_cores,
 class Program:
     """A compiled program and what is needed to call it."""
 
-    def __init__(self, trace: Trace, weights: str, precision: str, threads: int) -> None:
-        self.weights = weights  # a hash of those of which it was made
+    def __init__(self, trace: Trace, weights_hash: str, precision: str, threads: int) -> None:
+        self.weights_hash = weights_hash  # of those of which it was made
         self._before = measure_used_memory()
         self._inputs, self._outputs = trace.inputs, trace.outputs
         self._num_outputs = len(trace.model.outputs)

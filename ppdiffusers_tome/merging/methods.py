@@ -16,7 +16,7 @@ class Method:
     about: str  # one clause, for pages that list the methods
     keeps_queries: bool = False  # True where every query stays and only keys and values are reduced
     compares: bool = True  # True where similarities are computed, so that groups of similar tokens exist
-    weighs_groups: bool = False  # True where group sizes weight merged keys
+    uses_group_sizes: bool = False  # True where group sizes weight merged keys
     # Settings that must stay at their defaults, each with the reason as a clause.
     unsupported_settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ METHODS: Mapping[str, Method] = {
     "keys": Method(
         about="all queries; the keys and values of similar tokens merge, each weighted by its number of tokens",
         keeps_queries=True,
-        weighs_groups=True,
+        uses_group_sizes=True,
         unsupported_settings=_KEYS_ONLY,
     ),
     # Token Downsampling (Smith et al., IJCAI 2024): keys and values of a regular or random choice of tokens.

@@ -122,7 +122,7 @@ class ToMeConfig:
     @property
     def uses_group_sizes(self) -> bool:
         """True where the method weights merged keys by group size."""
-        return METHODS[self.method].weighs_groups
+        return METHODS[self.method].uses_group_sizes
 
     @property
     def uses_progress(self) -> bool:

@@ -23,7 +23,7 @@ from ppdiffusers_tome.patching.state.block_call import WATCHERS, BlockCall
 
 
 @dataclass(frozen=True)
-class MergingBlock:
+class RecordedBlock:
     """A block that ToMe is applied to."""
 
     denoiser: str  # the model's name in the pipeline (``unet``, ``controlnet``); "" for a model
@@ -35,9 +35,9 @@ class MergingBlock:
 class MergeRecord:
     """The merging of one image in one call of a block."""
 
-    block: MergingBlock
+    block: RecordedBlock
     grid: Grid  # its tokens, numbered row by row
-    call: int  # the number of the denoiser's call, from 0; most pipelines call it once a denoising step
+    call: int  # the number of the denoiser's call, from 0, most often one a step; -1 if ``forward`` is called alone
     timestep: float | None  # None where the denoiser has none, or where its call does not show it
     groups: np.ndarray  # int32 ``[tokens of the grid]``, each token's group, from 0; one that did not merge is alone
 
@@ -84,8 +84,8 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
     models = list(list_models(model_or_pipe))
-    blocks: dict[Any, MergingBlock] = {
-        block.layer: MergingBlock(name, block.path, block.level)
+    blocks: dict[Any, RecordedBlock] = {
+        block.layer: RecordedBlock(name, block.path, block.level)
         for name, model in models for block in find_blocks(model)
         if any(isinstance(override, BlockOverride) for override in list_overrides(block.layer))
     }  # fmt: skip

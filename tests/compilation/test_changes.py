@@ -107,7 +107,7 @@ def test_weights_layers_and_attributes_that_change(ratio: float | None) -> None:
 
 
 def test_an_attribute_of_a_class_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``num_heads`` of a class is read where an object has none of its own."""
+    """``scale`` of a class is read where an object has none of its own."""
     model, plain = compile_small_unet(), tiny.small_unet()
     for each in (model, plain):
         del vars(_first_block(each).attn1)["scale"]
@@ -242,6 +242,19 @@ def test_programs_of_weights_that_are_gone_go_too() -> None:
         model.conv_out.weight.set_value(model.conv_out.weight * factor)
         tiny.run_unet(model)
     assert len(list_programs(model)) == 2, "the present ones and those before"
+
+
+def test_programs_of_weights_that_came_back_stay() -> None:
+    """As of a LoRA that is taken off, put on and replaced."""
+    model = compile_small_unet()
+    weight = model.conv_out.weight
+    own = weight.clone()
+    programs = {}
+    for name, factor in (("own", 1.0), ("other", 2.0), ("own", 1.0), ("third", 3.0)):
+        weight.set_value(own * factor)
+        tiny.run_unet(model)
+        programs[name] = list_programs(model)[-1]
+    assert list_programs(model) == [programs["own"], programs["third"]]
 
 
 def test_a_cache_around_the_model_runs_as_often_as_without_compiling() -> None:

@@ -143,7 +143,7 @@ def test_token_mismatch_warns_once_and_runs_unmerged() -> None:
     call = DenoiserCall(DenoiserState(ToMeConfig()), paddle.nn.Layer())
 
     def match(tokens: int) -> Matching | None:
-        return BlockCall(call, "block", "", Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).reduction
+        return BlockCall(call, call.denoiser, "", Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).reduction
 
     sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
     with pytest.warns(UserWarning, match=sentence) as caught:

@@ -132,8 +132,10 @@ def count_matchings(layer: tiny.Model) -> Iterator[list[int]]:
     hook = layer.register_forward_pre_hook(lambda *_: counts.append(0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "match_tokens", count)
-        yield counts
-    hook.remove()
+        try:
+            yield counts
+        finally:
+            hook.remove()
 
 
 class Tensors:

@@ -197,7 +197,7 @@ def run_img2img(pipe: Any) -> None:
     ],
     ids=str,
 )
-def test_idle_start_and_end_are_logged(steps: int | None, settings: dict[str, Any], message: str | None) -> None:
+def test_idle_start_and_end_are_warned_of(steps: int | None, settings: dict[str, Any], message: str | None) -> None:
     """Once, where they leave no step merged or none unmerged."""
     pipe = tiny.pipeline(ppdiffusers.StableDiffusionPipeline if steps else ppdiffusers.StableDiffusionImg2ImgPipeline)
     pipe.apply_tome(**{"ratio": 0.5, **settings})

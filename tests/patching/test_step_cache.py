@@ -339,7 +339,7 @@ class TestOnPipelines:
         assert of_controlnets.num_skipped == count * unet.num_skipped > 0
 
     @fails_on_paddle_2
-    def test_a_pipeline_that_reads_attention_maps_is_computed_and_that_is_logged(self) -> None:
+    def test_a_pipeline_that_reads_attention_maps_is_computed_with_a_warning(self) -> None:
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionSAGPipeline)
         given = dict(steps=STEPS, sag_scale=0.75, guidance_scale=3.0)
         plain = tiny.run_pipeline(pipe, **given)
@@ -367,7 +367,7 @@ class TestOnPipelines:
         ],
         ids=["few steps", "small share"],
     )
-    def test_what_leaves_nothing_to_skip_is_logged_with_its_remedy(self, cache: Any, steps: int, words: str) -> None:
+    def test_what_leaves_nothing_to_skip_is_warned_of_with_its_remedy(self, cache: Any, steps: int, words: str) -> None:
         pipe = tiny.pipeline()
         plain = tiny.run_pipeline(pipe, steps=steps)
         apply_tome(pipe, ratio=0, cache=cache)

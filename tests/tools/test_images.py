@@ -11,7 +11,7 @@ from ppdiffusers_tome.tools.edges import detect_edges, fit_image, load_edges, re
 from ppdiffusers_tome.tools.figures.groups import draw_groups
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
-from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock
+from ppdiffusers_tome.tools.recorder import MergeRecord, RecordedBlock
 
 SQUARE = np.zeros((64, 64), bool)
 SQUARE[16:48, 16:48] = True
@@ -121,7 +121,7 @@ def test_a_sheet_holds_every_image_with_its_labels(size):
 
 
 def make_record(height: int, width: int, groups: list[int]) -> MergeRecord:
-    return MergeRecord(MergingBlock("unet", "block", 1), Grid(height, width), 0, None, np.array(groups, np.int32))
+    return MergeRecord(RecordedBlock("unet", "block", 1), Grid(height, width), 0, None, np.array(groups, np.int32))
 
 
 def test_a_group_has_its_mean_color_and_one_outline():

@@ -72,10 +72,11 @@ class PointOverride(Override):
         if point_call.awaited:  # the result has other keys, or lacks its positions
             # A function of the user inside may leave attention out in some calls only.
             self.bypassing_processor = processor if len(list_functions(self.layer)) == 1 else None
+            layers = " and ".join(sorted(point_call.awaited))
             raise UnmergeableError(
-                f"attention with {processor.__name__}, or a function in place of its forward, does not call "
-                f"{max(point_call.awaited)}, where ToMe reduces keys or rotates merged tokens by their positions, so "
-                "it runs unmerged; method='tome' needs no such layer where positions are not rotary"
+                f"attention with {processor.__name__}, or a function in place of its forward, does not call {layers}, "
+                "where ToMe reduces keys or rotates merged tokens by their positions, so it runs unmerged; "
+                "method='tome' needs no such layer where positions are not rotary"
             )
         if WATCHERS:
             block_call.tell_watchers()

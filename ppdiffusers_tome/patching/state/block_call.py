@@ -1,6 +1,6 @@
 """One call of a block, and the reduction of its tokens."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ class BlockCall:
     """One call of a block, the ``layer`` at a ``path`` in its denoiser."""
 
     call: DenoiserCall
-    layer: Hashable
+    layer: paddle.nn.Layer
     path: str
     layout: Layout  # of its tokens
     # Its input, [batch, tokens, channels] or [batch, channels, (frames,) height, width], until the reduction is made.

@@ -40,7 +40,7 @@ class DenoiserCall:
     step: Step | None = None  # None outside of a pipeline, or at a timestep on no list
     progress: float | None = None  # from 0, pure noise, to 1, the image; None if unknown
     shared: SharedValues | None = None  # with other steps; None where the call shares nothing
-    cached: Any = None  # its ``CachedCall``, set by ``open_cached_call``, or ``TwinCall``; None where all layers run
+    cached: Any = None  # its ``CachedCall``, set by ``open_cached_call``; in a twin a ``TracedCache``
     # Of the tokens of blocks, by the ``GridOverride`` of the layer that gets their latent; none where it is no grid.
     layouts: dict[object, Layout] = field(default_factory=dict)
     plans: dict[Layout, Plan] = field(default_factory=dict)

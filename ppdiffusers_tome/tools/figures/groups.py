@@ -9,7 +9,7 @@ from PIL import Image
 from ppdiffusers_tome.settings.text import format_count
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.settings import format_run
-from ppdiffusers_tome.tools.recorder import MergeRecord, MergingBlock
+from ppdiffusers_tome.tools.recorder import MergeRecord, RecordedBlock
 
 _HUE_STEP = (5**0.5 - 1) / 2  # of the color wheel, from one group to the next; the golden ratio keeps neighbors apart
 
@@ -22,7 +22,7 @@ def make_groups_sheet(
     Rows are the first, a middle and the last call of the denoiser, of which some schedulers make several a step.
     Columns are the first block of each level.
     """
-    blocks: dict[tuple[str, int], MergingBlock] = {}
+    blocks: dict[tuple[str, int], RecordedBlock] = {}
     for record in records:
         blocks.setdefault((record.block.denoiser, record.block.level), record.block)
     step = "step" if num_calls == made_with["steps"] else "call"
