@@ -114,7 +114,7 @@ class CompiledModel:
         else:
             outputs = program.run(model_call.tensors)
             self._programs.move_to_end(key)
-        model_call.step.keep(outputs)
+        model_call.step_values.keep(outputs)
         return outputs.returned
 
     def _require_timestep(self, model_call: ModelCall) -> None:

@@ -27,7 +27,7 @@ class CallOutputs(NamedTuple):
 
     returned: Any
     stored: list[tuple[str, Any, bool]]  # of layers that ran, by path; True where the value has a slope
-    made: dict[Any, Any]  # the reductions, by path, layout and batch
+    reductions: dict[Any, Any]  # that were made, by path, layout and batch
     has_skipped: bool  # a layer
 
 
@@ -65,7 +65,7 @@ class StepValues(NamedTuple):
             for path, value, has_slope in outputs.stored if cached.stores_values else ():
                 cached.store(path, value, has_slope=has_slope)
         if self.call.shared is not None:
-            self.call.shared.reductions.update(outputs.made)
+            self.call.shared.reductions.update(outputs.reductions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,17 +78,17 @@ class ModelCall:
     # ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as ``take_tensors`` separates them.
     arguments: Structure
     tensors: Sequence[paddle.Tensor]
-    step: StepValues  # what it takes of earlier steps and keeps for later ones
+    step_values: StepValues  # what it takes of earlier steps and keeps for later ones
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """All that decides the program but the tokens that merge."""
         shapes = ((tuple(x.shape), str(x.dtype)) for x in self.tensors)
-        return self.precision, self.contents.digest, self.arguments, self.step.stores_values, *shapes
+        return self.precision, self.contents.digest, self.arguments, self.step_values.stores_values, *shapes
 
     def count_merged(self, layouts: Iterable[Layout]) -> tuple[int, ...]:
         """Count the tokens that merge in each layout."""
-        call = self.step.call
+        call = self.step_values.call
         return () if call is None else tuple(call.find_plan(layout).num_merged for layout in layouts)
 
     def require_compilable(self) -> None:
@@ -113,13 +113,14 @@ class ModelCall:
 
 
 def make_call(
-    layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: StepValues
-) -> ModelCall:
+    layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+    step_values: StepValues,
+) -> ModelCall:  # fmt: skip
     """Separate a call's tensors from what is constant in its program."""
     tensors: list[paddle.Tensor] = []
     scales = [paddle.to_tensor(each.scale, "float32", paddle.CPUPlace()) for each in contents.ip_adapters]
-    arguments = take_tensors((args, kwargs, step.predicted, step.reductions, scales), tensors)
-    return ModelCall(layer, contents, precision, arguments, tensors, step)
+    arguments = take_tensors((args, kwargs, step_values.predicted, step_values.reductions, scales), tensors)
+    return ModelCall(layer, contents, precision, arguments, tensors, step_values)
 
 
 def replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -62,8 +62,8 @@ class TwinCall:
         self.tensors = tensors
         self.arguments = put_tensors(model_call.arguments, tensors)
         self._args, self._kwargs, predicted, self._reductions, scales = self.arguments
-        self._call = model_call.step.call
-        self._cached = TracedCache(predicted, stores_values=model_call.step.stores_values)
+        self._call = model_call.step_values.call
+        self._cached = TracedCache(predicted, stores_values=model_call.step_values.stores_values)
         for adapter, scale in zip(list_ip_adapters(self.twin), scales, strict=True):
             vars(adapter)["scale"] = scale
         self.timestep: Any = None

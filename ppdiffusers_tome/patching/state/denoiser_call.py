@@ -122,6 +122,5 @@ class DenoiserCall:
                 )
             return 0
         if self.denoising is not None and grid.num_merged(config.highest_ratio) > 0:
-            self.denoising.has_merging_step |= num_merged > 0
-            self.denoising.has_unmerged_step |= num_merged == 0
+            self.denoising.note_step(merges=num_merged > 0)
         return num_merged

@@ -36,7 +36,6 @@ class Denoising:
         self.scheduler: Any = None  # of the denoiser, at its last call
         # Of the present run, by number; None until the cache over steps chooses them.
         self.skipped_steps: frozenset[int] | None = None
-        # True once blocks ran in a step in which the ratio let tokens merge, or in one in which it did not.
         self.has_merging_step = self.has_unmerged_step = False
 
     def enter_step(self, timestep: float) -> Step | None:
@@ -52,6 +51,11 @@ class Denoising:
         self._has_later_step |= step.number > 0
         self._step, self._previous, self._present = step, self._present, []
         return step
+
+    def note_step(self, *, merges: bool) -> None:
+        """Note that blocks ran in a step, and whether the ratio let tokens merge."""
+        self.has_merging_step |= merges
+        self.has_unmerged_step |= not merges
 
     def _read_timesteps(self, scheduler: Any) -> TimestepList:
         """Read a list of timesteps once, as that waits for the device."""
