@@ -72,9 +72,9 @@ class PointOverride(Override):
         if point_call.awaited:  # the result has other keys, or lacks its positions
             # A function of the user inside may leave attention out in some calls only.
             self.bypassing_processor = processor if len(list_functions(self.layer)) == 1 else None
-            layers = " and ".join(sorted(point_call.awaited))
+            layer = max(point_call.awaited)  # one, so that blocks that await others do not warn again
             raise UnmergeableError(
-                f"attention with {processor.__name__}, or a function in place of its forward, does not call {layers}, "
+                f"attention with {processor.__name__}, or a function in place of its forward, does not call {layer}, "
                 "where ToMe reduces keys or rotates merged tokens by their positions, so it runs unmerged; "
                 "method='tome' needs no such layer where positions are not rotary"
             )
