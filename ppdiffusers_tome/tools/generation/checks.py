@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.machine import AUTO, choose_float_precision
+from ppdiffusers_tome.machine import AUTO, choose_float_precision, explain_missing_precision, has_precision
 from ppdiffusers_tome.settings.config import UNMERGED
 from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
@@ -104,6 +104,8 @@ def check_device(settings: ImageSettings, device: str | None) -> None:
         )
     if settings.compile is not None and find_spec("openvino") is None:
         raise UserError("--compile needs openvino, which is not installed: pip install 'openvino>=2026.4,<2027'")
+    if settings.compile is not None and not has_precision(settings.compile):
+        raise UserError(f"--compile {explain_missing_precision(settings.compile)}")
 
 
 def check_loaded(loaded: LoadedPipeline) -> None:

@@ -17,8 +17,18 @@ def is_torch(folder: Path) -> bool:
 
 
 def list_pickles(folder: Path) -> list[str]:
-    """List the weights that are pickles, also where safetensors are beside them."""
-    return [str(path.relative_to(folder)) for path in _list_files(folder) if path.suffix in _PICKLED]
+    """List the pickled weights that ppdiffusers reads."""
+    own_name = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
+
+    def reads_pickles(part: Path) -> bool:
+        config = part / "config.json"
+        is_own = config.is_file() and b'"_class_name"' in config.read_bytes()
+        name = own_name if is_own else "model"  # of paddlenlp's text encoders
+        # These come before a pickle, which comes before a variant such as fp16.
+        return not any((part / f"{name}.safetensors{end}").is_file() for end in ("", ".index.json"))
+
+    pickles = [path for path in _list_files(folder) if path.suffix in _PICKLED and reads_pickles(path.parent)]
+    return [str(path.relative_to(folder)) for path in pickles]
 
 
 def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> str | None:

@@ -113,3 +113,11 @@ def test_pickled_weights_are_named_before_they_are_loaded(model, tmp_path, capsy
     assert "weights are pickles, which can run any code" in first
     assert first.endswith(": unet/model_state.pdparams")
     assert (tmp_path / "ran").exists()
+
+
+def test_pickles_beside_safetensors_are_not_warned_of(model, tmp_path, capsys):
+    """Folders of hubs often hold both; ppdiffusers reads the safetensors."""
+    (model / "unet" / "diffusion_paddle_model.pdparams").write_bytes(pickle.dumps({"a": Marks(tmp_path / "ran")}))
+    assert main([*GENERATE, "--model", str(model), "--output", str(tmp_path / "out")]) == 0
+    assert "pickles" not in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
