@@ -171,7 +171,8 @@ def _run_blocks(
     call, layout = DenoiserCall(state, paddle.nn.Layer(), denoising, CallIdentity()), Layout(case.grid)
     call.set_timestep(timestep)
     for number in range(case.blocks):
-        reduction: Any = BlockCall(call, number, str(number), layout, x).reduction
+        key: Any = number  # in place of the block's layer, the same at every step
+        reduction: Any = BlockCall(call, key, str(number), layout, x).reduction
         reduction.restore(reduction.reduce(x))
 
 
