@@ -10,7 +10,7 @@ import pytest
 from ppdiffusers import StableDiffusionPipeline
 
 import tiny
-from examples.conftest import EXAMPLES, load_module
+from examples.helpers import EXAMPLES, load_module
 from pipelines.whole import text_parts
 from ppdiffusers_tome import ToMeConfig
 

@@ -26,10 +26,10 @@ from PIL import Image
 from studio import Studio
 from words import LANGUAGES, WORDS, translate
 
-from examples.conftest import EXAMPLES, encode_image, encode_photo, load_program, make_form
+from examples.helpers import EXAMPLES, encode_image, encode_photo, load_program, make_form
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.tools.cli.program import run_command
-from tools.cli.conftest import SMALL, draw_square
+from tools.cli.helpers import SMALL, draw_square
 
 FOLDER = EXAMPLES / "play"
 # Attributes that hold words.

@@ -16,13 +16,13 @@ from page import render_page
 from PIL import Image
 from studio import ImagePair, RefusedError, Studio
 
-from examples.conftest import encode_photo, make_form, make_studio
+from examples.helpers import encode_photo, make_form, make_studio
 from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET
 from ppdiffusers_tome.tools.measure.similarity import compare_images
-from tools.cli.conftest import SMALL, draw_square, write_dit
+from tools.cli.helpers import SMALL, draw_square, write_dit
 
 
 def compare(studio: Studio, report: Callable[[Any], Any] = print, **fields: Any) -> ImagePair:

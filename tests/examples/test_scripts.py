@@ -18,11 +18,11 @@ from scipy.linalg import sqrtm
 
 import tiny
 from environment import python_path, run_python
-from examples.conftest import EXAMPLES, load_module, run_example
+from examples.helpers import EXAMPLES, load_module, run_example
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import find_model
-from tools.cli.conftest import PROMPT, compare, pixels_of
+from tools.cli.helpers import PROMPT, compare, pixels_of
 
 SCORES = load_module("score_images", EXAMPLES / "quality" / "score_images.py")
 

@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.edges import detect_edges
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model, list_small_models
 from ppdiffusers_tome.tools.generation.sampling import generate_image
-from tools.cli.conftest import heard
+from tools.cli.helpers import heard
 
 
 @pytest.mark.parametrize(

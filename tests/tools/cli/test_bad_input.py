@@ -6,7 +6,7 @@ import pytest
 
 from ppdiffusers_tome.tools.generation import loading
 from ppdiffusers_tome.tools.generation.models import find_model
-from tools.cli.conftest import PROMPT
+from tools.cli.helpers import PROMPT
 
 MODEL = find_model("photographs").folder
 

@@ -10,7 +10,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome.tools.cli.program import main
-from tools.cli.conftest import PROMPT, SMALL, change_json
+from tools.cli.helpers import PROMPT, SMALL, change_json
 
 GENERATE = ["generate", *SMALL, "--prompt", PROMPT]
 UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "prediction_type": "none"}  # no version runs it

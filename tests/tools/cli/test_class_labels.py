@@ -15,7 +15,7 @@ from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_labels
-from tools.cli.conftest import make_parser, pixels_of, write_dit
+from tools.cli.helpers import make_parser, pixels_of, write_dit
 
 SIDE = 32
 COMMON: dict[str, Any] = dict(height=SIDE, width=SIDE, steps=2, guidance_scale=3.0)

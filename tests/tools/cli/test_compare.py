@@ -22,7 +22,7 @@ from ppdiffusers_tome.tools.edges import load_edges
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.prompts import parse_prompts
 from ppdiffusers_tome.tools.images import read_settings
-from tools.cli.conftest import PROMPT, ROCKET, SMALL, change_json, compare, heard, make_parser, pixels_of, read_rows
+from tools.cli.helpers import PROMPT, ROCKET, SMALL, change_json, compare, heard, make_parser, pixels_of, read_rows
 
 FILES = ["compare.json", "compare.jsonl", "compare.md", "compare.png", "images"]
 HALF = Configuration("ratio 0.5", ToMeConfig(0.5))

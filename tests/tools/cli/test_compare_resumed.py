@@ -10,7 +10,7 @@ import pytest
 from ppdiffusers_tome.tools.compare import run
 from ppdiffusers_tome.tools.generation import loaded_pipeline, loading
 from ppdiffusers_tome.tools.images import write_image
-from tools.cli.conftest import PROMPT, ROCKET, compare, heard, pixels_of, read_rows
+from tools.cli.helpers import PROMPT, ROCKET, compare, heard, pixels_of, read_rows
 
 TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
 BOTH = ["--ratios", "0.5", "--configs", "quality"]

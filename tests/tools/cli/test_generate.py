@@ -22,7 +22,7 @@ from ppdiffusers_tome.tools.generation import loading, sampling
 from ppdiffusers_tome.tools.generation.models import find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.settings import SCHEDULERS
 from ppdiffusers_tome.tools.images import read_settings
-from tools.cli.conftest import PROMPT, ROCKET, SMALL, heard, pixels_of
+from tools.cli.helpers import PROMPT, ROCKET, SMALL, heard, pixels_of
 
 CLEAN = 0.8  # a similarity that a noisy rocket does not reach
 NATIVE = ("--height", "512", "--width", "512", "--steps", "6", "--guidance-scale", "1")

@@ -18,7 +18,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.tome_arguments import name_option
 from ppdiffusers_tome.tools.generation import loading
-from tools.cli.conftest import PROMPT, make_parser
+from tools.cli.helpers import PROMPT, make_parser
 
 # What a command is run with, and the options that a case asks about; all that are not in the case where it has none.
 CASES = {

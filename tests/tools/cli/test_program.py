@@ -29,7 +29,7 @@ from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.measure import memory
 from ppdiffusers_tome.tools.measure.system import has_only_cpu
-from tools.cli.conftest import PROMPT, SMALL, heard, make_parser
+from tools.cli.helpers import PROMPT, SMALL, heard, make_parser
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}
 COMMANDS = tuple(commands.commands())

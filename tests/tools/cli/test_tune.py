@@ -8,7 +8,7 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tuning import results
-from tools.cli.conftest import PROMPT, SMALL
+from tools.cli.helpers import PROMPT, SMALL
 
 GIVEN = [*SMALL, "--prompt", PROMPT]
 

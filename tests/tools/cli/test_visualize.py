@@ -11,7 +11,7 @@ from ppdiffusers_tome.tools.figures.groups import draw_groups
 from ppdiffusers_tome.tools.generation.sampling import generate_image
 from ppdiffusers_tome.tools.images import read_settings
 from ppdiffusers_tome.tools.recorder import record_merging
-from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
+from tools.cli.helpers import PROMPT, SMALL, heard, pixels_of
 
 SIZE = ["--height", "128", "--width", "128", "--steps", "2"]
 BLOCK = "down_blocks.0.attentions.0.transformer_blocks.0"
