@@ -9,7 +9,7 @@ import pytest
 
 import tiny
 from benchmarks.onnx_kernels import use_kernels
-from patching.test_processors import CASES
+from patching.processors import CASES
 from ppdiffusers_tome import apply_tome
 
 

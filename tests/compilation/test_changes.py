@@ -19,7 +19,7 @@ import tiny
 from compilation.comparison import Counted, check_by_paddle, check_same, difference, needs_openvino
 from compilation.programs import compile_small_unet, get_compiled, list_programs
 from patching.helpers import EverySecond
-from patching.test_processors import CASES, Counting
+from patching.processors import CASES, Counting
 from ppdiffusers_tome import ToMeTypeError, apply_tome, compile_cpu, remove_tome, shared_copy, uncompile_cpu, use_tome
 from ppdiffusers_tome.compilation import contents, trace
 from ppdiffusers_tome.compilation.arrays import share_memory

@@ -1,7 +1,6 @@
 """Programs compute what Paddle does, for every family of models that can be compiled, and whole images."""
 
 import copy
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 
 import tiny
 from compilation.comparison import Counted, check_same, difference, needs_openvino, programs_alone
+from compilation.families import FAMILIES, USUAL, build_pair, list_families
 from compilation.programs import compile_small_unet, list_programs
 from patching.contract import contract_of
 from ppdiffusers_tome import apply_tome, compile_cpu
@@ -22,18 +22,11 @@ from ppdiffusers_tome.compilation.trace import trace_call
 from ppdiffusers_tome.machine import has_precision
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
-from zoo import Specimen, specimens
+from zoo import Specimen
 from zoo.specimen import keep_random_state
 
 pytestmark = needs_openvino
 
-USUAL = {"controlnet", "dit", "pixart", "sd3", "unet", "unet_unconditional", "unidiffuser", "uvit"}
-# All that must compile; others are computed by Paddle.
-COMPILING = USUAL | {
-    "added_kv", "audio_diffusion", "audioldm", "audioldm2", "controlnet_sdxl", "gligen", "lvdm", "lvdm_unconditional",
-    "prior_transformer", "sdxl", "st_unet", "t5_film", "unet_3d", "unet_consistency", "unet_motion",
-    "unet_spatio_temporal", "upscaler", "versatile", "vid2vid_st_unet", "vq_diffusion",
-}  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {
     "half": dict(ratio=0.5),
     "balanced": dict(ratio="balanced"),
@@ -42,27 +35,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "tiles": dict(ratio=0.6, tile=8),
     "all": tiny.MERGE_ALL,
 }
-
-
-def build_pair(specimen: Specimen) -> tuple[Any, Any]:
-    """Build a model twice, merged where it can be, to compile the second."""
-    plain, model = specimen.build(), specimen.build()
-    if specimen.reason is None:
-        apply_tome(plain, ratio=0.5)
-        apply_tome(model, ratio=0.5)
-    if specimen.name.endswith("st_unet"):
-        specimen.run(model)  # which sets its batch, as a program would not do
-    return plain, model
-
-
-FAMILIES = [each for each in specimens() if each.name in COMPILING and each.is_there]
-
-
-def list_families(quick: Collection[str]) -> list[Any]:
-    """List what compiles, the others for sweeps."""
-    return [
-        pytest.param(each, id=each.name, marks=() if each.name in quick else pytest.mark.sweep) for each in FAMILIES
-    ]
 
 
 @pytest.mark.parametrize("specimen", list_families(USUAL))

@@ -13,7 +13,7 @@ from ppdiffusers.models.lora import LoRACompatibleConv, LoRAConv2dLayer
 
 import tiny
 from compilation.comparison import programs_alone
-from patching.test_processors import CASES, load_ip_adapter, load_lora, set_counting, set_sliced, set_xformers
+from patching.processors import CASES, load_ip_adapter, load_lora, set_counting, set_sliced, set_xformers
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation import comparison, slices
 from ppdiffusers_tome.compilation.slices import compute_in_slices

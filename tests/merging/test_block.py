@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tiny
-from merging.test_properties import PROPERTY
-from patching.helpers import first_arguments, groups
+from merging.helpers import PROPERTY, groups
+from patching.helpers import first_arguments
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matching import Matching

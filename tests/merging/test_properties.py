@@ -7,21 +7,15 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from patching.helpers import groups
+from merging.helpers import PROPERTY, groups
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching, match_tokens
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import split_by_tile
-
-# The same examples every time, on every machine, and no file of those that failed.
-PROPERTY = settings(
-    max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate, Phase.shrink),
-)  # fmt: skip
 
 
 def computes(dtype: str) -> bool:

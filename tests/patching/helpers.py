@@ -1,4 +1,4 @@
-"""Helpers of tests: what merges in a call; errors and caches on layers."""
+"""Helpers of tests: what merges in a call; errors, caches and chunks on layers."""
 
 import contextlib
 import gc
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from ppdiffusers.models.attention import BasicTransformerBlock
 
 import tiny
-from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
@@ -28,10 +28,11 @@ needs_recompute = pytest.mark.skipif(
 )
 
 
-def groups(matching: Matching) -> list[np.ndarray]:
-    """Token numbers of every row of the merged sequence, counted over the batch."""
-    owner = matching.owner.numpy()
-    return [np.flatnonzero(owner == row) for row in range(matching.batch * matching.num_left)]
+def chunk(model: tiny.Model, size: int, dim: int) -> tiny.Model:
+    for layer in model.sublayers():
+        if isinstance(layer, BasicTransformerBlock):
+            layer.set_chunk_feed_forward(size, dim)
+    return model
 
 
 class StumbledError(Exception):

@@ -10,7 +10,7 @@ from ppdiffusers.models import Transformer2DModel
 from ppdiffusers.models.attention import BasicTransformerBlock
 
 import tiny
-from patching.helpers import first_arguments
+from patching.helpers import chunk, first_arguments
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens
@@ -82,13 +82,6 @@ def test_text_mask_as_long_as_the_tokens_is_left_alone() -> None:
         masked = unet(tiny.latent(2, 8, 8), 5, text, encoder_attention_mask=keep).sample.numpy()
         cut = unet(tiny.latent(2, 8, 8), 5, text[:, :40]).sample.numpy()
     assert np.abs(masked - cut).max() <= 1e-5
-
-
-def chunk(model: tiny.Model, size: int, dim: int) -> tiny.Model:
-    for layer in model.sublayers():
-        if isinstance(layer, BasicTransformerBlock):
-            layer.set_chunk_feed_forward(size, dim)
-    return model
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 0.5, 0.7])

@@ -12,8 +12,8 @@ from ppdiffusers import StableDiffusionControlNetPipeline, StableDiffusionSAGPip
 
 import tiny
 from patching.contract import marks_of
+from patching.helpers import chunk
 from patching.port import apply_port
-from patching.test_blocks import chunk
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.tuning.measurement import keep_random_state
 from zoo import Specimen, specimens

@@ -14,7 +14,7 @@ from studio import drop_controlnet
 
 import tiny
 from patching.helpers import count_queries
-from patching.test_processors import load_ip_adapter
+from patching.processors import load_ip_adapter
 from pipelines.whole import (
     Made,
     build_pipeline,
