@@ -13,7 +13,7 @@ import pytest
 import tiny
 from compilation.comparison import BY_PADDLE, check_same, difference, needs_openvino, programs_alone
 from compilation.programs import get_compiled, list_openvino_models, list_programs
-from pipelines.test_images import CASES
+from pipelines.images import CASES
 from pipelines.whole import Draw, Made, start
 from ppdiffusers_tome import apply_tome, compile_cpu, get_tome
 from ppdiffusers_tome.compilation import contents

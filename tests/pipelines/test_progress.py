@@ -9,8 +9,7 @@ import pytest
 
 import tiny
 from patching.helpers import count_queries
-from pipelines import test_images as images
-from pipelines import test_video_audio as videos
+from pipelines import images, videos
 from pipelines.whole import calls_that_merge, draw, start
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.tools.recorder import record_merging
