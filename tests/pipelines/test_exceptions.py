@@ -9,7 +9,7 @@ import pytest
 
 import tiny
 from patching.helpers import StumbledError
-from pipelines.test_threads_and_sharing import SETTINGS, draw
+from pipelines.numbered import SETTINGS, draw
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state import plan
 

@@ -5,37 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import paddle
 import pytest
 from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
 from patching.helpers import count_queries
+from pipelines.numbered import SETTINGS, SIZES, STEPS, draw
 from ppdiffusers_tome import apply_tome, remove_tome, shared_copy
-
-SETTINGS = {
-    "usual": tiny.MERGE_ALL,
-    "reuse": dict(tiny.MERGE_ALL, reuse_steps=2),
-    "tiles and schedule": dict(ratio=(0.6, 0.2), max_downsample=2, tile=4, end=0.8),
-    "todo": dict(ratio=0.5, max_downsample=2, method="todo"),
-    "keys": dict(ratio=0.5, max_downsample=2, method="keys", reuse_steps=2),
-}
-STEPS = 3
-# Height and width of the latent; most with as many tokens as another of another shape.
-SIZES = [(16, 16), (8, 32), (32, 8), (12, 20)]
-
-
-def text(seed: int) -> paddle.Tensor:
-    return tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=seed)
-
-
-def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
-    """Latents of image ``number``: its size, noise and words are its own; so is the result, whoever draws beside."""
-    height, width = SIZES[number % len(SIZES)]
-    words = dict(prompt_embeds=text(number), negative_prompt_embeds=text(9))
-    noise = tiny.array((1, 4, height, width), seed=number)
-    asked = dict(latents=noise, num_inference_steps=STEPS, output_type="latent", height=2 * height, width=2 * width)
-    return tiny.to_numpy(pipe(**words, **{**asked, **given}).images)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -1,0 +1,28 @@
+"""Images by number, each of a size, noise and words of its own, and settings to draw them with."""
+
+from typing import Any
+
+import numpy as np
+
+import tiny
+
+SETTINGS = {
+    "usual": tiny.MERGE_ALL,
+    "reuse": dict(tiny.MERGE_ALL, reuse_steps=2),
+    "tiles and schedule": dict(ratio=(0.6, 0.2), max_downsample=2, tile=4, end=0.8),
+    "todo": dict(ratio=0.5, max_downsample=2, method="todo"),
+    "keys": dict(ratio=0.5, max_downsample=2, method="keys", reuse_steps=2),
+}
+STEPS = 3
+# Height and width of the latent; most with as many tokens as another of another shape.
+SIZES = [(16, 16), (8, 32), (32, 8), (12, 20)]
+
+
+def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
+    """Latents of image ``number``: its size, noise and words are its own; so is the result, whoever draws beside."""
+    height, width = SIZES[number % len(SIZES)]
+    text, other = (tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=seed) for seed in (number, 9))
+    words = dict(prompt_embeds=text, negative_prompt_embeds=other)
+    noise = tiny.array((1, 4, height, width), seed=number)
+    asked = dict(latents=noise, num_inference_steps=STEPS, output_type="latent", height=2 * height, width=2 * width)
+    return tiny.to_numpy(pipe(**words, **{**asked, **given}).images)
