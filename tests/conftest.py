@@ -1,4 +1,4 @@
-"""For all tests: what makes them quicker, whatever they test."""
+"""For all tests: what makes them quicker, and the same every time."""
 
 import gc
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 from ppdiffusers_tome.cpu import let_mkl_use_avx2
 
@@ -15,6 +16,12 @@ let_mkl_use_avx2()
 # Last, as their modules have common names: what the small models were trained on and what judges their images, and
 # the page.
 sys.path += [str(Path(__file__).parents[1] / "examples" / folder) for folder in ("train_demo_models", "play")]
+# Of properties: the same examples on every machine, and no file of those that failed.
+settings.register_profile(
+    "tests", max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+)  # fmt: skip
+settings.load_profile("tests")
 
 
 def pytest_collection_finish() -> None:

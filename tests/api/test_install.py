@@ -96,10 +96,9 @@ back = held()
 ppdiffusers_tome.uninstall()
 still = held()
 ppdiffusers_tome.install()
-same = lambda a, b: all(x is y for p, q in zip(a, b) for x, y in zip(p, q))
+pairs = (before, first), (first, again), (back, before), (still, before), (held(), first)
 port = before[0][0].__module__ + " " + before[2][0].__module__
-print(json.dumps([reported, port, same(before, first), same(first, again), same(back, before), same(still, before),
-                  same(held(), first)]))
+print(json.dumps([reported, port, *(all(x is y for p, q in zip(a, b) for x, y in zip(p, q)) for a, b in pairs)]))
 """
     module = "ppdiffusers.patches.tomesd_patch_utils"
     found = tiny.run_in_new_process(REPORT + code)

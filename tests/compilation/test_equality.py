@@ -11,8 +11,7 @@ from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 
 import tiny
 from compilation.comparison import Counted, check_same, difference, needs_openvino, programs_alone
-from compilation.families import FAMILIES, USUAL, build_pair, list_families
-from compilation.programs import compile_small_unet, list_programs
+from compilation.programs import FAMILIES, USUAL, build_pair, compile_small_unet, list_families, list_programs
 from patching.contract import contract_of
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.compilation.contents import Contents

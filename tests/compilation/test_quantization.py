@@ -11,8 +11,7 @@ import pytest
 
 import tiny
 from compilation.comparison import check_by_paddle, difference, needs_openvino, programs_alone
-from compilation.families import build_pair, list_families
-from compilation.programs import get_compiled, list_openvino_models, list_programs
+from compilation.programs import build_pair, get_compiled, list_families, list_openvino_models, list_programs
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.machine import PRECISIONS, has_precision
 from ppdiffusers_tome.tuning.trials import compute_psnr

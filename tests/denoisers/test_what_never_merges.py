@@ -7,8 +7,7 @@ import paddle
 import pytest
 
 import tiny
-from merging.helpers import groups
-from patching.helpers import first_arguments, watch_blocks
+from patching.helpers import first_arguments, groups, watch_blocks
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer

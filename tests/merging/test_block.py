@@ -9,8 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tiny
-from merging.helpers import PROPERTY, groups
-from patching.helpers import first_arguments
+from patching.helpers import first_arguments, groups
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matching import Matching
@@ -61,7 +60,7 @@ def reduce_by_hand(reduction: Any, x: paddle.Tensor) -> paddle.Tensor:
     return paddle.stack([x[image][positions[image]] for image in range(batch)])
 
 
-@settings(PROPERTY, max_examples=40)
+@settings(max_examples=40)
 @given(configs(), st.integers(1, 2), st.integers(4, 11), st.integers(4, 11))
 @paddle.no_grad()
 def test_a_block_attends_over_the_groups(config: ToMeConfig, batch: int, height: int, width: int) -> None:

@@ -5,7 +5,7 @@ import paddle
 import pytest
 
 import tiny
-from merging.helpers import groups
+from patching.helpers import groups
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys
 from ppdiffusers_tome.merging.grid import Grid, Layout

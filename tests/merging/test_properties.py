@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from merging.helpers import PROPERTY, groups
+from patching.helpers import groups
 from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching, match_tokens
@@ -125,7 +125,7 @@ def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.nda
 
 
 class TestMatching:
-    @settings(PROPERTY, max_examples=240)
+    @settings(max_examples=240)
     @given(cases(), st.lists(st.sampled_from(HARSH)), st.data())
     def test_groups_hold_every_token_once(self, case: Case, harsh: list[float], data: st.DataObject) -> None:
         """Latents that overflowed give a bad image; they must not name rows that do not exist."""
@@ -135,7 +135,6 @@ class TestMatching:
             matching = case.match(x, data.draw(tiles(case)))
         check_groups(case, matching, case.num_merged)
 
-    @PROPERTY
     @given(cases(), st.data())
     def test_unmerging_a_merge_keeps_the_mean_of_each_group(self, case: Case, data: st.DataObject) -> None:
         dtype = data.draw(st.sampled_from(ALL_TYPES))
@@ -154,7 +153,6 @@ class TestMatching:
         if dtype == "float64":
             assert np.abs(to_float(matching.reduce(back)) - rows).max() <= 1e-6
 
-    @PROPERTY
     @given(cases(), st.data())
     def test_a_group_is_masked_when_one_of_its_tokens_is(self, case: Case, data: st.DataObject) -> None:
         matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
@@ -182,7 +180,6 @@ def spoil_tokens(case: Case, harsh: list[float], dtype: str) -> paddle.Tensor:
 
 
 class TestKeys:
-    @PROPERTY
     @given(cases(), st.sampled_from(ALL_TYPES))
     def test_keys_are_tokens_spread_evenly_and_among_them_all_destinations(self, case: Case, dtype: str) -> None:
         y = case.tokens(dtype)

@@ -21,7 +21,6 @@ from ppdiffusers_tome.tools.recorder import record_merging
 from zoo.specimen import Inputs
 
 METHODS = ("tome", "todo", "keys")
-same = np.array_equal
 
 
 @contextmanager
@@ -79,7 +78,7 @@ def test_attention_whose_norms_are_not_called_runs_unmerged(has_norms: bool, nam
     with check_single_warning("does not call norm_"):
         for times in (2, 1):  # what was computed before it was found out is computed again; from then on it is known
             calls.clear()
-            assert same(numbers(specimen, model), plain)
+            assert np.array_equal(numbers(specimen, model), plain)
             assert len(calls) == times * len(attentions(model))
 
 
@@ -99,8 +98,8 @@ def test_a_processor_with_fused_layers_runs_unmerged(name: str, names: tuple[str
     expected = numbers(specimen, model)
     apply_tome(fuse(model, *names), 0.5, method=method)
     with check_single_warning("Fused, or a function in place of its forward, does not call "):
-        assert same(numbers(specimen, model), expected)
-        assert same(numbers(specimen, model), expected)
+        assert np.array_equal(numbers(specimen, model), expected)
+        assert np.array_equal(numbers(specimen, model), expected)
 
 
 @pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(ratio=0.5, method="todo")], ids=str)
@@ -120,7 +119,7 @@ def test_positions_may_be_given_for_every_image() -> None:
     """FLUX takes those of the first."""
     model, ids = apply_tome(FLUX.build(), 0.5), arguments(FLUX, Inputs())[1]["img_ids"]
     for_all = dict(img_ids=paddle.stack([ids, ids + 7]))
-    assert same(numbers(FLUX, model, for_all), numbers(FLUX, model))
+    assert np.array_equal(numbers(FLUX, model, for_all), numbers(FLUX, model))
 
 
 def test_positions_that_are_no_grid_run_unmerged() -> None:
@@ -130,9 +129,9 @@ def test_positions_that_are_no_grid_run_unmerged() -> None:
         plain = numbers(FLUX, remove_tome(model), dict(img_ids=ids))
         apply_tome(model, 0.5)
         with check_single_warning("do not describe a grid of tokens"):
-            assert same(numbers(FLUX, model, dict(img_ids=ids)), plain)
-            assert same(numbers(FLUX, model, dict(img_ids=ids.clone())), plain)
-        assert not same(numbers(FLUX, model), numbers(FLUX, remove_tome(model)))
+            assert np.array_equal(numbers(FLUX, model, dict(img_ids=ids)), plain)
+            assert np.array_equal(numbers(FLUX, model, dict(img_ids=ids.clone())), plain)
+        assert not np.array_equal(numbers(FLUX, model), numbers(FLUX, remove_tome(model)))
 
 
 def test_positions_are_read_once_while_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +183,9 @@ def test_a_cache_around_attention_hands_out_all_tokens(settings: dict[str, Any])
     computed = steps(model)
     for attention in attentions(model):
         EverySecond.put_on(attention)
-    assert list(map(same, steps(model), computed)) == [True, False, True, False]
+    assert list(map(np.array_equal, steps(model), computed)) == [True, False, True, False]
     # The cache stays when ToMe goes.
-    assert list(map(same, steps(remove_tome(model)), steps(FLUX.build()))) == [True, False, True, False]
+    assert list(map(np.array_equal, steps(remove_tome(model)), steps(FLUX.build()))) == [True, False, True, False]
 
 
 # Caches over steps that replace the ``forward`` of classes, as PaddleMIX' examples for FLUX do. Each is a few lines of
@@ -229,7 +228,7 @@ def test_merging_works_beside_a_cache_over_steps(name: str, tome_first: bool, mo
         warnings.simplefilter("error")
         cached = steps(model)
     # Computed steps are those of merging alone, the others are those of neither alone.
-    assert list(map(same, cached, merged)) == [True, False, True, False]
-    assert not any(map(same, cached, alone))
-    assert all(map(same, steps(remove_tome(model)), alone))
+    assert list(map(np.array_equal, cached, merged)) == [True, False, True, False]
+    assert not any(map(np.array_equal, cached, alone))
+    assert all(map(np.array_equal, steps(remove_tome(model)), alone))
     assert not [each for layer in model.sublayers(include_self=True) for each in list_overrides(layer)]

@@ -13,6 +13,7 @@ import pytest
 from ppdiffusers.models.attention import BasicTransformerBlock
 
 import tiny
+from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
@@ -33,6 +34,12 @@ def chunk(model: tiny.Model, size: int, dim: int) -> tiny.Model:
         if isinstance(layer, BasicTransformerBlock):
             layer.set_chunk_feed_forward(size, dim)
     return model
+
+
+def groups(matching: Matching) -> list[np.ndarray]:
+    """Token numbers of every row of the merged sequence, counted over the batch."""
+    owner = matching.owner.numpy()
+    return [np.flatnonzero(owner == row) for row in range(matching.batch * matching.num_left)]
 
 
 class StumbledError(Exception):

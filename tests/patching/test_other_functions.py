@@ -54,13 +54,11 @@ COMPILED = Mode(  # the results of Paddle and of a program are equal to rounding
     lambda model: uncompile_cpu(remove_tome(model)),
     lambda one, two: difference(one, two) <= BOUNDS["float32"],
 )
-MODES = [
-    pytest.param(Mode(), id="paddle"),
-    pytest.param(COMPILED, id="compiled", marks=[*needs_openvino, pytest.mark.sweep]),
-]
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(
+    params=[Mode(), pytest.param(COMPILED, marks=[*needs_openvino, pytest.mark.sweep])], ids=["paddle", "compiled"]
+)
 def mode(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mode:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where it is noted that a program was compared
     return request.param

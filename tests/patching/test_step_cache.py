@@ -77,7 +77,7 @@ def count_attentions(unet: tiny.Model) -> list[int]:
 class TestSchedule:
     @given(st.integers(1, 120), st.floats(0, 0.99), st.sampled_from(FAMILIES), st.booleans())
     @example(MIN_STEPS - 1, 0.5, UNET, False)
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     def test_the_share_is_of_any_number(self, num_steps: int, share: float, family: str, predicts_noise: bool) -> None:
         """Few steps are all computed."""
         computed = choose_computed_steps(num_steps, share, family, predicts_noise=predicts_noise)
@@ -86,7 +86,7 @@ class TestSchedule:
         assert len(computed) == max(min(4, num_steps), num_steps - skipped)
 
     @given(st.integers(MIN_STEPS, 120), st.floats(0.01, HIGHEST_SHARE), st.sampled_from(FAMILIES))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     def test_a_mild_share_skips_single_late_steps(self, num_steps: int, share: float, family: str) -> None:
         """Errors of early steps change what the image shows, and those of neighbours amplify one another."""
         computed = choose_computed_steps(num_steps, share, family, predicts_noise=True)

@@ -25,9 +25,7 @@ def generate(tmp_path: Path) -> Callable[..., list[Path]]:
 
 
 @pytest.fixture
-def get_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
+def get_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., str]:
     """Run the program in ``tmp_path``, expect it to refuse, and return its one line."""
     monkeypatch.chdir(tmp_path)
 
