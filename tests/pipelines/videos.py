@@ -105,4 +105,5 @@ def audio_ldm_2() -> Made:
     return pipe, dict(num_inference_steps=STEPS, **given)
 
 
-CASES = (animatediff, text_to_video, video_to_video, stable_video_diffusion, audio_ldm, audio_ldm_2)
+PIPELINES = (animatediff, text_to_video, video_to_video, stable_video_diffusion, audio_ldm, audio_ldm_2)
+CASES = {make.__name__: make for make in PIPELINES}

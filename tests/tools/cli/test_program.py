@@ -1,7 +1,5 @@
 """The program: help without waiting, one-line errors, Ctrl-C, tables, and the settings of its process."""
 
-from __future__ import annotations
-
 import re
 import resource
 import sys

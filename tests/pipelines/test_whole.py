@@ -1,22 +1,27 @@
-"""Whole pipelines that draw images: every one merges, sees fewer tokens, and is itself again when ToMe is removed."""
+"""Whole pipelines, of images, videos and sound: each merges, and is itself again when ToMe is removed."""
 
 from typing import Any
 
 import numpy as np
 import paddle
 import pytest
+from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero import CrossFrameAttnProcessor2_5
 from studio import drop_controlnet
 
+import tiny
 from patching.helpers import count_queries
-from pipelines.images import CASES, LATENT, PROMPT, SIZE, TEXT, sd, unclip_decoder, xl
+from pipelines import images, videos
+from pipelines.images import LATENT, PROMPT, SIZE, TEXT, sd, unclip_decoder, xl
 from pipelines.whole import check_merging, draw, fails_on_paddle_2, start, text_parts
+from ppdiffusers_tome import apply_tome
 from zoo import added_kv, controlnet_sdxl
-from zoo.specimen import normal, smooth_image
+from zoo.specimen import attention_anywhere, normal, smooth_image
 
+CASES = {**images.CASES, **videos.CASES}
 # How many blocks merge.
 BLOCKS = {"dit": 2, "pixart": 2, "sd3": 2, "unidiffuser": 3, "wuerstchen_prior": 2}
-# Of two steps the second alone: they begin with an image that is noised halfway.
-BEGIN_IN_THE_MIDDLE = ("img2img", "controlnet_img2img", "sdxl_refiner", "sdxl_inpaint")
+# Of two steps the second alone: they begin with what is noised halfway.
+BEGIN_IN_THE_MIDDLE = ("img2img", "controlnet_img2img", "sdxl_refiner", "sdxl_inpaint", "video_to_video")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -94,3 +99,19 @@ def test_attend_and_excite_gets_whole_maps_and_gradients(settings: dict[str, Any
     with pytest.warns(UserWarning, match="AttendExciteAttnProcessor keeps attention maps of all tokens"):
         assert np.array_equal(draw(pipe, call), merged)
     assert np.array_equal(draw(pipe.remove_tome(), call), plain)
+
+
+def test_attention_to_the_first_frame_merges() -> None:
+    """With the processor that text to video without training has on a GPU, which keeps no maps."""
+    unet = tiny.unet()
+    unet.set_attn_processor(CrossFrameAttnProcessor2_5(batch_size=2))
+
+    def run() -> np.ndarray:
+        with attention_anywhere(), paddle.no_grad():
+            return unet(tiny.latent(4), 500, encoder_hidden_states=tiny.text(4)).sample.numpy()
+
+    plain = run()
+    apply_tome(unet, 0.5)
+    merged = run()
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-3
