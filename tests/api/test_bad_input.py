@@ -16,17 +16,8 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome import (
-    NothingToMergeError,
-    ToMeConfig,
-    ToMeError,
-    ToMeTypeError,
-    ToMeValueError,
-    apply_tome,
-    get_tome,
-    remove_tome,
-    shared_copy,
-)
+from ppdiffusers_tome import ToMeConfig, apply_tome, get_tome, remove_tome, shared_copy
+from ppdiffusers_tome.errors import NothingToMergeError, ToMeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.settings.text import shorten_repr
 from zoo import uvit, vq_diffusion
 

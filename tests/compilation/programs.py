@@ -32,11 +32,9 @@ def build_pair(specimen: Specimen) -> tuple[Any, Any]:
     return plain, model
 
 
-def list_families(quick: Collection[str]) -> list[Any]:
+def list_families(fast: Collection[str]) -> list[Any]:
     """List what compiles, the others for sweeps."""
-    return [
-        pytest.param(each, id=each.name, marks=() if each.name in quick else pytest.mark.sweep) for each in FAMILIES
-    ]
+    return [pytest.param(each, id=each.name, marks=() if each.name in fast else pytest.mark.sweep) for each in FAMILIES]
 
 
 def compile_small_unet() -> Any:

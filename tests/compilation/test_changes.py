@@ -3,7 +3,6 @@
 import copy
 import functools
 import pickle
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +87,7 @@ CHANGES: list[Callable[[Any], None]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*gradients are recorded")
 @pytest.mark.parametrize("ratio", [None, pytest.param(0.5, marks=pytest.mark.sweep)])
 def test_weights_layers_and_attributes_that_change(ratio: float | None) -> None:
     """One after the other, as each must be seen beside those before."""
@@ -96,10 +96,8 @@ def test_weights_layers_and_attributes_that_change(ratio: float | None) -> None:
         apply_tome(each, ratio)
     last = check_same(model, plain)
     for number, change in enumerate(CHANGES):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*gradients are recorded")
-            change(model)
-            change(plain)
+        change(model)
+        change(plain)
         found = check_same(model, plain)
         assert (tiny.run_unet(model) == found).all()
         assert np.abs(found - last).max() > 1e-3, number

@@ -143,15 +143,14 @@ def test_a_model_that_changes_its_timestep(settings: dict[str, Any], monkeypatch
     assert difference(found, expected) <= 1e-6
 
 
+@pytest.mark.filterwarnings(f"ignore:(?s).*{BY_PADDLE}")
 def test_a_number_with_a_fraction_between_tensors() -> None:
     """Models cut it off, and not that of a tensor; none stands for the other."""
     model, plain = (apply_tome(tiny.small_unet(), 0.5, end=0.5) for _ in range(2))
     compile_cpu(model, "float32")
     for timestep in (paddle.to_tensor([700.25]), 700.25, 499.5, paddle.to_tensor([700.25])):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=f"(?s).*{BY_PADDLE}")
-            found = tiny.run_unet(model, timestep=timestep)
-        assert difference(found, tiny.run_unet(plain, timestep=timestep)) <= 1e-4
+        found, expected = (tiny.run_unet(each, timestep=timestep) for each in (model, plain))
+        assert difference(found, expected) <= 1e-4
     assert set(get_compiled(model)._keeps_timestep.values()) == {True, False}
 
 
@@ -169,6 +168,7 @@ def test_several_calls_a_step() -> None:
     assert get_tome(pipes[1].unet).entries[0].last_image.num_skipped == 8
 
 
+@pytest.mark.filterwarnings(f"ignore:(?s).*{BY_PADDLE}")
 def test_a_step_that_paddle_computes_between_two_of_programs() -> None:
     """What one leaves the other goes on with."""
     pipes = sampler_pair(ratio=0.5, cache=0.3, reuse_steps=3)
@@ -180,7 +180,5 @@ def test_a_step_that_paddle_computes_between_two_of_programs() -> None:
         with paddle.amp.auto_cast(enable=is_cast, level="O1", custom_black_list=whole):
             return tiny.run_unet(unet, timestep=timestep)
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=f"(?s).*{BY_PADDLE}")
-        expected, found = (np.array(pipe(call, steps=STEPS)) for pipe in pipes)
+    expected, found = (np.array(pipe(call, steps=STEPS)) for pipe in pipes)
     assert difference(found, expected) <= 1e-4

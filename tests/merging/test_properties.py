@@ -1,6 +1,5 @@
 """What holds of partitions, matchings and merging whatever comes: any grid, stride, ratio, batch, type and numbers."""
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,15 +124,13 @@ def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.nda
 
 
 class TestMatching:
+    @pytest.mark.filterwarnings("error")
     @settings(max_examples=240)
     @given(cases(), st.lists(st.sampled_from(HARSH)), st.data())
     def test_groups_hold_every_token_once(self, case: Case, harsh: list[float], data: st.DataObject) -> None:
         """Latents that overflowed give a bad image; they must not name rows that do not exist."""
         x = spoil_tokens(case, harsh, data.draw(st.sampled_from(EXACT_TYPES)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            matching = case.match(x, data.draw(tiles(case)))
-        check_groups(case, matching, case.num_merged)
+        check_groups(case, case.match(x, data.draw(tiles(case))), case.num_merged)
 
     @given(cases(), st.data())
     def test_unmerging_a_merge_keeps_the_mean_of_each_group(self, case: Case, data: st.DataObject) -> None:

@@ -1,6 +1,5 @@
 """What a block may hold besides plain layers: position embeddings, masks, chunks, prefixes of its own."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -99,9 +98,8 @@ def test_merging_a_chunked_mlp_warns_once_and_leaves_it_unmerged(ratio: float, s
     assert len([w for w in caught if "ToMe" in str(w.message)]) == 1
 
 
+@pytest.mark.filterwarnings("error:ToMe")
 def test_without_merging_a_chunked_mlp_nothing_is_said() -> None:
     unet = apply_tome(tiny.unet(), 0.3, max_downsample=2)
     whole = tiny.run_unet(unet)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert np.abs(tiny.run_unet(chunk(unet, 32, 1)) - whole).max() <= 1e-5
+    assert np.abs(tiny.run_unet(chunk(unet, 32, 1)) - whole).max() <= 1e-5

@@ -1,7 +1,6 @@
 """What changes while a call runs, which has one set of settings from its first layer to its last."""
 
 import threading
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -167,8 +166,5 @@ def test_none_of_the_blocks_ran() -> None:
     for block in blocks:
         block.parent.transformer_blocks = paddle.nn.LayerList()
     with pytest.warns(UserWarning, match="ran none of the blocks in which .*so ToMe has no effect") as told:
-        tiny.run_unet(unet)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tiny.run_unet(unet)
+        assert np.array_equal(*(tiny.run_unet(unet) for _ in range(2)))
     assert len([each for each in told if "none of the blocks" in str(each.message)]) == 1

@@ -29,6 +29,7 @@ SPECIMENS = [
     if not specimen.since and specimen.reason is None
 ]
 METHODS = ["tome", "keys", "todo"]
+ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
 
 
 def apply_and_compile(model: Any, *args: Any, **given: Any) -> Any:
@@ -208,9 +209,6 @@ def test_self_attention_with_keys_of_other_tokens(mode: Mode, method: str) -> No
     expected = tiny.run_unet(plain)
     assert np.abs(tiny.run_unet(unet) - expected).max() > 1e-4
     assert mode.is_same(tiny.run_unet(mode.remove(unet)), expected)
-
-
-ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
 
 
 @pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", ATTENTION])
