@@ -37,8 +37,8 @@ def set_sliced(unet: Any, folder: Path) -> None:
     assert any(isinstance(processor, SlicedAttnProcessor) for processor in unet.attn_processors.values())
 
 
+def load_lora(unet: Any, folder: Path) -> None:
     """Load a LoRA from a file that another UNet wrote before."""
-    """Load a LoRA from a file, written first from another UNet as a training script does."""
     if not any(folder.iterdir()):
         trained = tiny.unet()
         for attention in trained.sublayers():
@@ -77,8 +77,8 @@ def load_ip_adapter(unet: Any, folder: Path) -> None:
 
 
 @dataclass(frozen=True)
+class Case:
     """What a user does to a UNet, and what it is called with."""
-    """One thing a user does to a UNet, and what it is then called with."""
 
     prepare: Callable[[Any, Path], None] = lambda unet, folder: None
     call: dict[str, Any] = field(default_factory=dict)
