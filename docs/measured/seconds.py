@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 
 NAMES = {
     "float32, by Paddle, one image": "by Paddle",
+    "float32": "compiled\nin float32",
     "bfloat16": "compiled\nin bfloat16",
     "int8": "compiled\nin 8 bits",
 }
