@@ -79,7 +79,7 @@ def combine_options(
 
 @contextmanager
 def name_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Let refusals of a setting, which begin with its name and ``=``, begin with its option."""
+    """Begin refusals with the option, in place of ``name=``."""
     try:
         yield
     except ToMeError as error:
