@@ -181,7 +181,7 @@ def test_a_photo_guides_its_user_alone(address: str, studio: Studio) -> None:
 
 def test_words_have_the_same_placeholders_in_both_languages_and_are_used() -> None:
     source = "".join(path.read_text("utf-8") for path in FOLDER.iterdir() if path.suffix in (".py", ".html"))
-    source += (FOLDER.parents[1] / "ppdiffusers_tome/tools/generation/checks.py").read_text("utf-8")
+    source += (FOLDER.parents[1] / "ppdiffusers_tome/tools/generation/loaded_pipeline.py").read_text("utf-8")
     for key, texts in WORDS.items():
         english, chinese = ({name for _, name, _, _ in Formatter().parse(text) if name} for text in texts)
         assert english == chinese, key

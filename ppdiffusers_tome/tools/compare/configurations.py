@@ -16,6 +16,7 @@ from ppdiffusers_tome.tools.console.tome_arguments import (
     combine_options,
     get_tome_overrides,
     name_option,
+    parse_number,
     refuse_conflicts,
 )
 
@@ -46,7 +47,7 @@ REFERENCE = Configuration("unmerged")  # with which all others are compared
 def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is compared with the unmerged pipeline."""
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
-    group.add_argument("--ratios", type=float, nargs="*", metavar="X",
+    group.add_argument("--ratios", type=parse_number, nargs="*", metavar="X",
                        help=f"fractions to merge (default: --configs {DEFAULT_PRESET})")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings, with the options of token merging")
@@ -55,11 +56,7 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
-    """Return the unmerged pipeline and what is compared with it.
-
-    Raises:
-        UserError: a file cannot be read, two different configurations have the same name, or there are none.
-    """
+    """Return the unmerged pipeline and what is compared with it."""
     overrides = get_tome_overrides(args)
     paths, ratios = args.configs, args.ratios or []
     if args.ratios is None and not paths:

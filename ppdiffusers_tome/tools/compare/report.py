@@ -60,7 +60,7 @@ class Row:
         if measure not in self.medians:
             return "-"
         median = self.medians[measure]
-        lowest = f" ({median.low:.1f})" if measure == "psnr_db" and math.isfinite(median.low) else ""
+        lowest = f" ({median.least:.1f})" if measure == "psnr_db" and math.isfinite(median.least) else ""
         return median.format(MEASURES[measure][1]) + lowest
 
     def to_dict(self) -> dict[str, Any]:

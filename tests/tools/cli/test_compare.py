@@ -120,7 +120,7 @@ def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate):
         assert (row["psnr_db"] is None) == (name == "unmerged")
         assert f"| {name} |" in (folder / "compare.md").read_text()
         assert any(line.strip().startswith(name) for line in captured.out.splitlines())
-    assert rows["unmerged"]["speed_up"] == {"median": 1, "low": 1, "high": 1, "interval": None}
+    assert rows["unmerged"]["speed_up"] == {"median": 1, "least": 1, "greatest": 1, "interval": None}
     assert 10 < rows["ratio 0.5"]["psnr_db"]["median"] < 60
     assert read_settings(folder / "compare.png")["run"] == json.loads((folder / "compare.json").read_text())["run"]
     for ratio, kept in (("0", "unmerged-*"), ("0.5", "ratio-0-5-*")):
