@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import ToMeError, UserError
-from ppdiffusers_tome.settings.combine import combine_settings
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.text import format_count, format_setting
 from ppdiffusers_tome.tools.console.tome_arguments import (
@@ -84,10 +83,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
 
 def _read_config(path: str, overrides: dict[str, Any]) -> Configuration:
     """Return a preset or file with the command's own settings."""
-    try:
-        config = combine_settings(path, overrides)
-    except ToMeError as error:
-        raise UserError(f"--configs {error}") from error  # which names the path
+    config = combine_options(path, overrides)
     if config.changes_nothing:
         raise UserError(f"--configs {path} changes nothing, and the unmerged pipeline is compared anyway; leave it out")
     values = config.to_dict()

@@ -53,7 +53,8 @@ generate --prompts prompts.txt --controlnet-scale 2 | --controlnet-scale needs t
 compare --ratios 2 | --ratios 2 must be at least 0 and below 0.75
 compare --ratio 2 | '--ratio' is not an argument of compare; did you mean --ratios?
 compare --ratios | nothing is to be compared with the unmerged pipeline
-compare --configs nowhere.json | --configs nowhere.json cannot be read
+compare --configs nowhere.json | nowhere.json cannot be read as settings
+compare --configs balanced --reuse-steps 2 | --reuse-steps 2 has no effect with
 compare --seeds -1 | --seeds -1 must be from 0 to 2**62
 compare --prompts /dev/null | --prompts /dev/null holds no prompt
 compare --prompts /proc/self/exe | --prompts /proc/self/exe cannot be read (it is not text in UTF-8); give a text
