@@ -104,7 +104,7 @@ class CompiledModel:
             raise UncompilableError("this process was forked, and OpenVINO's threads are in the first one")
         if call is not None and call.state.config.differs_by_step:
             self._require_timestep(model_call)
-            # Reading what earlier steps left begins a step of the cache, so nothing may be refused after it.
+            # Only now, as reading what earlier steps left sets the call's timestep and begins a step of the cache.
             model_call = make_call(*parts, StepValues.read(call))
         key = self._find_key(model_call)
         program = self._programs.get(key)
