@@ -46,8 +46,7 @@ class CompiledModel:
         self.requires_programs = False  # True: a call that cannot become a program is an error, not Paddle's.
         # The last calls of an image are in this one instead of 8 bits. It is found once, as that reads a file.
         self._last_precision = choose_float_precision()
-        # A program computes one call at a time. A forked process needs another lock.
-        self._process, self._lock = os.getpid(), threading.RLock()
+        self._process, self._lock = os.getpid(), threading.RLock()  # A program computes one call at a time.
         self._contents: Contents | None = None
         # The hashes of the present weights and of those before: two, as a LoRA may be loaded and unloaded in turns.
         self._recent_hashes = ("", "")

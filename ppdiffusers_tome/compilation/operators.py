@@ -189,9 +189,8 @@ def _pool(op: Operator) -> Any:
 
 
 def _repeat(op: Operator) -> Any:
-    axis = op["axis"]
-    index = np.repeat(np.arange(op.x_shape[axis]), op["repeats"])
-    return ov.gather(op.x, index, np.array(axis, np.int64))
+    index = np.repeat(np.arange(op.x_shape[op["axis"]]), op["repeats"])
+    return ov.gather(op.x, index, np.array(op["axis"], np.int64))
 
 
 def _group_norm(op: Operator) -> Any:
@@ -348,7 +347,9 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "full_like": lambda op: np.full(op.x_shape, op.compute(1)[0], op.dtype),
     "full_int_array": lambda op: np.array(op["value"], op.dtype),
     "assign_value": lambda op: np.array(op["values"]).astype(op.dtype).reshape(op["shape"]),
-    "logspace": lambda op: np.logspace(*(op.compute(n)[0] for n in range(3)), base=op.compute(3)[0]).astype(op.dtype),
+    "logspace": lambda op: np.logspace(
+        op.compute(0)[0], op.compute(1)[0], op.compute(2)[0], base=op.compute(3)[0]
+    ).astype(op.dtype),
     "arange": lambda op: np.arange(*(op.compute(number)[0] for number in range(3))).astype(op.dtype),
 }
 OPERATORS = {name: _check(write) for name, write in OPERATORS.items()}
