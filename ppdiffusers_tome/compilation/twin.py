@@ -1,4 +1,4 @@
-"""A twin of a model, with which a call is traced or compared.
+"""The twin of a model: a copy by which a call is traced or compared.
 
 The user's own layers are never touched, so nothing has to be put back, and other threads may change them meanwhile.
 """
@@ -47,18 +47,18 @@ class TracedCache:
 
 
 class TwinCall:
-    """A call by a twin, with other weights and tensors, maybe symbols.
+    """A call of a model's twin, with other weights and tensors, maybe symbols.
 
     Attributes:
-        twin: a copy of the model's layers and ToMe, without its programs.
-        tensors: in place of the call's own.
-        arguments: of ``ModelCall``, with these tensors.
-        timestep: that the model embedded.
-        layouts: of the tokens of blocks that are on a grid.
+        twin: the copy of the model's layers and ToMe, without its programs.
+        tensors: the tensors in place of the call's own.
+        arguments: the call's arguments with these tensors.
+        timestep: the timestep that the model embedded; None before.
+        layouts: the layouts of the tokens of blocks that are on a grid.
     """
 
     def __init__(self, model_call: ModelCall, weights: Sequence[Any], tensors: Sequence[Any]) -> None:
-        self.twin = _copy_model(model_call.layer, dict(zip(map(id, model_call.contents.tensors), weights, strict=True)))
+        self.twin = _copy_model(model_call.model, dict(zip(map(id, model_call.contents.tensors), weights, strict=True)))
         self.tensors = tensors
         self.arguments = put_tensors(model_call.arguments, tensors)
         self._args, self._kwargs, predicted, self._reductions, scales = self.arguments
@@ -75,7 +75,7 @@ class TwinCall:
         denoiser = next((each for each in overrides if isinstance(each, DenoiserOverride)), None)
         run: Any = MethodType(type(self.twin).forward, self.twin)
         for override in reversed(overrides):
-            if override is not denoiser:  # which would begin a call of the model's pipeline
+            if override is not denoiser:  # That one would begin a call of the model's pipeline.
                 run = partial(override, run)
         outer = CALL_STACK.frames, CALL_STACK.pipeline_call
         shared = SharedValues(CallIdentity(), dict(self._reductions))
@@ -102,13 +102,13 @@ class TwinCall:
 def _copy_model(model: Layer, tensors: Mapping[int, Any]) -> Layer:
     """Copy a model of known code, with other tensors by ``id`` of its own."""
     with CHANGE_LOCK:
-        # Its settings, and what was warned of, are the model's.
+        # The twin shares the model's settings, and what was warned of.
         states = {id(each.state): each.state for each in walk_overrides(model)}
         compiled = (vars(layer).get(COMPILED) for layer in model.sublayers(include_self=True))
-        # What runs around its programs is no part of them.
+        # Functions and hooks that run around a program are no part of it.
         around = [*list_functions(model), model._forward_pre_hooks, model._forward_post_hooks]
         memo = {**tensors, **states, **{id(each): None for each in (*compiled, *around) if each is not None}}
         twin = copy.deepcopy(model, memo)
     for layer in twin.sublayers(include_self=True):
-        layer._built = True  # as Paddle marks it at its first call
+        layer._built = True  # As Paddle marks it at its first call.
     return twin

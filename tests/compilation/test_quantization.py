@@ -15,7 +15,7 @@ from compilation.programs import get_compiled, list_openvino_models, list_progra
 from compilation.test_equality import build_pair, list_families
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.machine import PRECISIONS, has_precision
-from ppdiffusers_tome.tuning.trials import compute_psnr
+from ppdiffusers_tome.tuning.similarity import compute_psnr
 from zoo import Specimen
 from zoo.specimen import keep_random_state
 

@@ -27,7 +27,7 @@ from studio import Studio
 from words import LANGUAGES, WORDS, translate
 
 from examples.conftest import EXAMPLES, encode_image, encode_photo, load_program, make_form
-from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.errors import ToMeError, UncompilableError
 from ppdiffusers_tome.tools.cli.program import run_command
 from tools.cli.conftest import SMALL, draw_square
 
@@ -162,8 +162,8 @@ def test_failures_are_in_words_and_the_next_comparison_works(
         return raise_error
 
     for fault, words in (
-        (fail(MemoryError()), "not enough memory"), (fail(UserError("--compile: it cannot")), "--compile: it cannot"),
-        (None, "the reason is on the terminal"),
+        (fail(MemoryError()), "not enough memory"), (None, "the reason is on the terminal"),
+        (fail(UncompilableError("UNet cannot be compiled")), "--compile: UNet cannot be compiled; omit --compile"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(studio.plain.pipe, "encode_prompt", fault)

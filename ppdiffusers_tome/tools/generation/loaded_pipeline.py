@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.errors import UncompilableError, UserError
 from ppdiffusers_tome.patching.apply import AppliedBlocks
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.text import format_count, shorten_repr
@@ -170,13 +170,17 @@ class LoadedPipeline:
             peaks.append(read_peak())
             after_step()
 
-        with limit_memory():
-            image = generate_image(
-                self.pipe, prompt, height=height, width=width, seed=seed,
-                steps=settings.steps if steps is None else steps, guidance_scale=self.guidance_scale,
-                negative_prompt=settings.negative_prompt, edges=self.edges, controlnet_scale=settings.controlnet_scale,
-                after_step=end_step,
-            )  # fmt: skip
+        try:
+            with limit_memory():
+                image = generate_image(
+                    self.pipe, prompt, height=height, width=width, seed=seed,
+                    steps=settings.steps if steps is None else steps, guidance_scale=self.guidance_scale,
+                    negative_prompt=settings.negative_prompt, edges=self.edges,
+                    controlnet_scale=settings.controlnet_scale, after_step=end_step,
+                )  # fmt: skip
+        except UncompilableError as error:
+            remedy = "" if str(error).endswith("give float32") else "; omit --compile"
+            raise UserError(f"--compile: {error}{remedy}") from error
         seconds, denoising_peak = meter.seconds(), peaks[-1] if peaks else None
         return GeneratedImage(image, seconds, read_peak(), denoising_peak, meter.is_disturbed())
 
