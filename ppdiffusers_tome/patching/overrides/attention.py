@@ -5,8 +5,8 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import accepts_group_sizes
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError

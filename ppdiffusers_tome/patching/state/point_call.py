@@ -6,7 +6,7 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
