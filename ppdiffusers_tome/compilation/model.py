@@ -95,7 +95,7 @@ class CompiledModel:
             UncompilableError: why Paddle computes it.
         """
         contents, precision = self._update_contents(layer), self._choose_precision(layer, args, kwargs)
-        call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is layer), None)
+        call = next((entry.call for entry in reversed(CALL_STACK.entries) if entry.call.denoiser is layer), None)
         parts = layer, contents, precision, *replace_numbers(layer, args, kwargs)
         model_call = make_call(*parts, StepValues(call))
         model_call.require_compilable()

@@ -15,7 +15,7 @@ from ppdiffusers_tome.patching.arguments import (
     name_arguments,
 )
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, StackEntry
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE, is_recomputing
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall, list_step_settings
@@ -48,7 +48,7 @@ class DenoiserOverride(Override):
         try:
             with CHANGE_LOCK:
                 self.state.running.add(call)
-            output = CALL_STACK.run(Frame(call), original, *args, **kwargs)
+            output = CALL_STACK.run(StackEntry(call), original, *args, **kwargs)
         finally:
             self.state.running.discard(call)
         call.end()

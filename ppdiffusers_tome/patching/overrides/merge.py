@@ -12,7 +12,7 @@ from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, TEXT_NORMS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, StackEntry
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.slots import list_functions
@@ -68,7 +68,7 @@ class PointOverride(Override):
         reduces_inside = reduction.keeps_queries or merge_point.merges_inside
         if not reduces_inside:
             args, kwargs = replace_first_argument(self.layer, args, kwargs, point_call.reduce(tokens))
-        output = CALL_STACK.run(Frame(block_call.call, block_call, point_call), original, *args, **kwargs)
+        output = CALL_STACK.run(StackEntry(block_call.call, block_call, point_call), original, *args, **kwargs)
         if point_call.awaited:  # the result has other keys, or lacks its positions
             # A function of the user inside may leave attention out in some calls only.
             self.bypassing_processor = processor if len(list_functions(self.layer)) == 1 else None
