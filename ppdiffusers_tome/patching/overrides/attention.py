@@ -43,7 +43,7 @@ class MaskOverride(Override):
 
     def _reduce(self, mask: paddle.Tensor, point_call: PointCall) -> paddle.Tensor:
         """Reduce an image's mask, or make room for its keys."""
-        reduction, merges_inside = point_call.reduction, point_call.merge_point.merges_inside
+        reduction, merges_inside = point_call.reduction, point_call.point.merges_inside
         if mask.shape[-1] != reduction.num_tokens:  # of a text
             if not merges_inside:
                 return mask
