@@ -61,7 +61,7 @@ def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
 
     slot = find_slot(layer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slot, "inside", compute) if slot else patch.setitem(vars(layer), "forward", compute)
+        patch.setattr(slot, "inner", compute) if slot else patch.setitem(vars(layer), "forward", compute)
         yield seen
 
 
