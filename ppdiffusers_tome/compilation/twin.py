@@ -25,25 +25,23 @@ from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedVa
 
 
 class TracedCache:
-    """Stands for a ``CachedCall`` in a twin, without histories."""
+    """The ``CallCache`` of a call by a twin, without histories."""
 
     def __init__(self, predicted: Mapping[str, Any], *, stores_values: bool) -> None:
         self.stores_values = stores_values
         self.has_skipped = False
-        self.chains: dict[str, Any] = {}
+        self.chain_inputs: dict[str, Sequence[Any]] = {}
+        self.chain_outputs: dict[str, Sequence[Any]] = {}
         self.stored: list[tuple[str, Any, bool]] = []  # as of ``CallOutputs``
         self._predicted = predicted
 
     def skips(self, path: str) -> bool:
-        """Return whether a layer is skipped."""
         return path in self._predicted
 
     def predict(self, path: str) -> Any:
-        """Return the value of a layer that is skipped."""
         return self._predicted[path]
 
     def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
-        """Keep the value of a layer that ran."""
         self.stored.append((path, value, has_slope))
 
 

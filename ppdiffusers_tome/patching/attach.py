@@ -20,12 +20,12 @@ from ppdiffusers_tome.patching.overrides.merge import NormOverride, OutputOverri
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.slots import close_slots
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.step_cache.skipped_layers import ChainOverride, CoarseOverride, create_cache_overrides
+from ppdiffusers_tome.patching.step_cache.skipped_layers import ChainOverride, LevelOverride, create_cache_overrides
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Where one layer has several overrides, as where it is a block, its parent and the denoiser, from the outermost in.
 ORDER: tuple[type[Override], ...] = (
-    DenoiserOverride, TimestepOverride, CoarseOverride, ChainOverride, GridOverride, BlockOverride, PointOverride,
+    DenoiserOverride, TimestepOverride, LevelOverride, ChainOverride, GridOverride, BlockOverride, PointOverride,
     MaskOverride, ProjectionOverride, OutputOverride, NormOverride,
 )  # fmt: skip
 
