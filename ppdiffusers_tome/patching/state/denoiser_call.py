@@ -75,7 +75,8 @@ class DenoiserCall:
         self.timestep = timestep
         settings = list_step_settings(self.state.config, is_eager=self.is_eager)
         if settings and self.shared is None:  # else it is the call of a ``TwinCall``, whose step is known
-            require_eager(settings[0])
+            remedy = "apply_tome with one ratio and without start, end and cache"
+            require_eager(settings[0], remedy, why="as it depends on the step")
             self._enter_step(float(timestep.reshape([-1])[0]))
 
     def _enter_step(self, timestep: float) -> None:
