@@ -84,7 +84,7 @@ class TwinCall:
             if self._call is not None and denoiser is not None:
                 call = DenoiserCall(
                     self._call.state, self.twin, progress=self._call.progress, shared=shared, cached=self._cached,
-                    given_timestep=find_timestep(denoiser.parameters, self._args, self._kwargs),
+                    given_timestep=find_timestep(name_arguments(denoiser.parameters, self._args, self._kwargs)),
                 )  # fmt: skip
                 if denoiser.reads_timestep:
                     call.read_timestep()
