@@ -21,8 +21,6 @@ _numbers = itertools.count(1)
 
 
 class _SecondRuns(threading.local):
-    """The second runs of layers in one thread."""
-
     last_state = 0  # the number of the state that Paddle asked for last
     end_states: tuple[int, ...] = ()  # the numbers of those that end the running second runs, innermost last
 

@@ -150,7 +150,6 @@ class OutputOverride(InnerOverride):
     """The override of attention's last layer, whose output is restored."""
 
     def run(self, point_call: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer; restore its output if projections got reduced tokens."""
         output = original(*args, **kwargs)
         return point_call.restore(output) if point_call.has_reduced else output
 
@@ -162,7 +161,6 @@ class NormOverride(InnerOverride):
     num_heads: int
 
     def run(self, point_call: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer; rotate its output by reduced tokens' positions."""
         output = original(*args, **kwargs)
         if self.name not in point_call.rotations:
             return output
