@@ -115,14 +115,14 @@ class Contents:
         self._owner = layer
         self._read_class(type(layer))
         slots, overrides = vars(layer).get(SLOTS, {}).values(), list_overrides(layer)
-        self.snapshot.slots += [(slot, slot.inside, slot.overrides) for slot in slots]
+        self.snapshot.slots += [(slot, slot.inner, slot.overrides) for slot in slots]
         self._text += [f"{type(each).__name__} {each.state.config}" for each in overrides]
         replaced = {"forward", *(each.method_name for each in overrides)}
         skipped = {*_UNREAD, *replaced, SLOTS, COMPILED, *(["scale"] if layer in self.ip_adapters else [])}
         if layer is self._model:  # Functions and hooks on the model itself run around its programs.
             skipped.update(_HOOKS)
         else:
-            for function in (*(vars(layer).get(name) for name in replaced), *(slot.inside for slot in slots)):
+            for function in (*(vars(layer).get(name) for name in replaced), *(slot.inner for slot in slots)):
                 if function is not None and not _find_module(function).startswith("ppdiffusers_tome."):
                     self._refuse(f"a function in place of a method ({getattr(function, '__qualname__', function)})")
             if any(vars(layer)[name] for name in _HOOKS):

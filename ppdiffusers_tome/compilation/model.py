@@ -23,7 +23,7 @@ from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall, Step
 from ppdiffusers_tome.errors import ToMeTypeError, UncompilableError
 from ppdiffusers_tome.machine import choose_float_precision
 from ppdiffusers_tome.messages import show_progress, warn_user
-from ppdiffusers_tome.patching.arguments import list_parameters
+from ppdiffusers_tome.patching.arguments import list_parameters, name_arguments
 from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK
 from ppdiffusers_tome.patching.overrides.denoiser import find_timestep
 from ppdiffusers_tome.patching.paddle_compat import FALLBACK, convert_while_tracing
@@ -95,7 +95,7 @@ class CompiledModel:
             UncompilableError: why Paddle computes it.
         """
         contents, precision = self._update_contents(model), self._choose_precision(model, args, kwargs)
-        call = next((frame.call for frame in reversed(CALL_STACK.frames) if frame.call.denoiser is model), None)
+        call = next((entry.call for entry in reversed(CALL_STACK.entries) if entry.call.denoiser is model), None)
         parts = model, contents, precision, *replace_numbers(model, args, kwargs)
         model_call = make_call(*parts, StepValues(call))
         model_call.require_compilable()
@@ -139,7 +139,7 @@ class CompiledModel:
         """Return the precision of a call, which is not 8 bits at the end."""
         if self.precision != "int8":
             return self.precision
-        timestep = find_timestep(list_parameters(model), args, kwargs)
+        timestep = find_timestep(name_arguments(list_parameters(model), args, kwargs))
         is_last = timestep is not None and np.max(np.asarray(timestep)) <= _LAST_TIMESTEP
         return self._last_precision if is_last else self.precision
 

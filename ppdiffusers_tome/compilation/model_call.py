@@ -17,7 +17,7 @@ from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
-from ppdiffusers_tome.patching.step_cache.cached_call import open_cached_call
+from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
 
 _INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # The types of tensors that a program takes.
 
@@ -51,7 +51,7 @@ class StepValues(NamedTuple):
         """Read what a call takes of earlier steps; its settings differ by step."""
         call.read_timestep()
         cached = open_cached_call(call) if call.state.config.cache else None
-        predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
+        predicted = cached.predict_all() if isinstance(cached, CachedCall) else {}
         shared = call.shared if call.state.config.reuse_steps > 1 else None
         return cls(call, predicted, {} if shared is None else dict(shared.reductions))
 

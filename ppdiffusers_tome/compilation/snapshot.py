@@ -35,7 +35,7 @@ class Snapshot:
             return (
                 all(container == copy for container, copy, _ in self._containers)
                 and all(holder.get(name) is x for holder, name, x in self.tensors)
-                and all(slot.inside is inside and slot.overrides is found for slot, inside, found in self.slots)
+                and all(slot.inner is inner and slot.overrides is found for slot, inner, found in self.slots)
                 and all(np.array_equal(array, copy) for array, copy in self.arrays)
             )
         except Exception:  # Values such as tensors cannot be compared.

@@ -15,7 +15,8 @@ from ppdiffusers_tome.compilation.contents import COMPILED, list_ip_adapters
 from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.merging.grid import Layout
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
+from ppdiffusers_tome.patching.arguments import name_arguments
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, StackEntry
 from ppdiffusers_tome.patching.override import list_overrides, walk_overrides
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, find_timestep
 from ppdiffusers_tome.patching.slots import list_functions
@@ -24,25 +25,23 @@ from ppdiffusers_tome.patching.state.shared_values import CallIdentity, SharedVa
 
 
 class TracedCache:
-    """Stands for a ``CachedCall`` in a twin, without histories."""
+    """The ``CallCache`` of a call by a twin, without histories."""
 
     def __init__(self, predicted: Mapping[str, Any], *, stores_values: bool) -> None:
         self.stores_values = stores_values
         self.has_skipped = False
-        self.chains: dict[str, Any] = {}
+        self.chain_inputs: dict[str, Sequence[Any]] = {}
+        self.chain_outputs: dict[str, Sequence[Any]] = {}
         self.stored: list[tuple[str, Any, bool]] = []  # as of ``CallOutputs``
         self._predicted = predicted
 
     def skips(self, path: str) -> bool:
-        """Return whether a layer is skipped."""
         return path in self._predicted
 
     def predict(self, path: str) -> Any:
-        """Return the value of a layer that is skipped."""
         return self._predicted[path]
 
     def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
-        """Keep the value of a layer that ran."""
         self.stored.append((path, value, has_slope))
 
 
@@ -77,22 +76,22 @@ class TwinCall:
         for override in reversed(overrides):
             if override is not denoiser:  # That one would begin a call of the model's pipeline.
                 run = partial(override, run)
-        outer = CALL_STACK.frames, CALL_STACK.pipeline_call
+        outer = CALL_STACK.entries, CALL_STACK.pipeline_call
         shared = SharedValues(CallIdentity(), dict(self._reductions))
         call: DenoiserCall | None = None
         try:
-            CALL_STACK.frames, CALL_STACK.pipeline_call = (), None
+            CALL_STACK.entries, CALL_STACK.pipeline_call = (), None
             if self._call is not None and denoiser is not None:
                 call = DenoiserCall(
                     self._call.state, self.twin, progress=self._call.progress, shared=shared, cached=self._cached,
-                    given_timestep=find_timestep(denoiser.parameters, self._args, self._kwargs),
+                    given_timestep=find_timestep(name_arguments(denoiser.parameters, self._args, self._kwargs)),
                 )  # fmt: skip
                 if denoiser.reads_timestep:
                     call.read_timestep()
-                CALL_STACK.frames = (Frame(call),)
+                CALL_STACK.entries = (StackEntry(call),)
             returned = run(*self._args, **self._kwargs)
         finally:
-            CALL_STACK.frames, CALL_STACK.pipeline_call = outer
+            CALL_STACK.entries, CALL_STACK.pipeline_call = outer
             self.timestep = None if call is None else call.timestep
         self.layouts = () if call is None else tuple(call.layouts.values())
         made = {key: value for key, value in shared.reductions.items() if key not in self._reductions}
