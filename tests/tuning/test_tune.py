@@ -118,7 +118,7 @@ class TestOnAPipeline:
         assert told[-len(settings) :] == [found.unmerged, *found.trials]
         same, mild, strong = (trial.psnr for trial in (found.unmerged, *found.trials))
         assert math.inf == same > mild > strong > 1
-        assert found.unmerged.speed_up == 1
+        assert found.unmerged.speedup == 1
         assert not capsys.readouterr().out
 
     def test_the_least_similar_image_of_all_calls_counts(self):
@@ -250,17 +250,17 @@ class TestTurns:
                              ids=["machine was busy", "programs were dropped, so a call runs again"])  # fmt: skip
     def test_a_slow_call_does_not_count(self, seconds):
         *_, unmerged, mild = self.take_turns(seconds)
-        assert (unmerged.speed_up, mild.speed_up) == (1, 1.4)
+        assert (unmerged.speedup, mild.speedup) == (1, 1.4)
 
     @pytest.mark.parametrize("told", [5, 6])  # 5: Ctrl-C in the last round
     def test_what_took_more_seconds_is_never_called_faster(self, told):
         trials = self.take_turns([0.95, 0.83, 0.71, 0.68, 0.70, 0.82])[:told]
         found = conclude({trial.config: trial for trial in trials}.values(), Target())
         assert found.unmerged.seconds < found.trials[0].seconds
-        assert found.trials[0].speed_up == found.unmerged.seconds / found.trials[0].seconds
+        assert found.trials[0].speedup == found.unmerged.seconds / found.trials[0].seconds
         assert found.best is None
         for first, trial in zip(trials[::2], trials[1::2], strict=False):
-            assert trial.speed_up == first.seconds / trial.seconds
+            assert trial.speedup == first.seconds / trial.seconds
 
     @pytest.mark.parametrize(("busy", "waiting", "own_work", "is_disturbed"), [
         (1, 0, 0, True), (1, 0, 1.7, True), (1, 0, 1.9, False), (0.8, 0, 0, False), (0.8, 0.2, 0, False),

@@ -114,7 +114,7 @@ def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, 
     table = Table(["settings", "", "seconds", "speed-up", "PSNR (dB), least"], left=2)
     for trial in (tuned.unmerged, *tuned.trials):
         mark, psnr = "best" if trial is tuned.best else "", format_psnr(trial.psnr)
-        table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speed_up:.2f}x", psnr)
+        table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speedup:.2f}x", psnr)
     required = (("PSNR {:g} dB", target.psnr), ("speed-up {:g}x", target.speedup))
     given = ", ".join(words.format(value) for words, value in required if value is not None)
     results = {"run": made_with, "target": vars(target), "verdict": tuned.verdict,
