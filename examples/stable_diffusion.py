@@ -14,7 +14,7 @@ import ppdiffusers_tome  # gives every pipeline apply_tome
 
 
 def draw(args):
-    """Draw an image merged and unmerged; save the merged one."""
+    """Draw an image merged and unmerged; save both."""
     import paddle  # takes seconds, so arguments are checked before
     from ppdiffusers import DDIMScheduler, StableDiffusionPipeline
 
@@ -52,8 +52,10 @@ def draw(args):
     image.save(args.output)
     print(f"{args.output}: {seconds:.1f} s, {pipe.tome}")
     pipe.remove_tome()
-    _, unmerged_seconds = draw_twice()
-    print(f"unmerged: {unmerged_seconds:.1f} s, {unmerged_seconds / seconds:.2f} times as long")
+    unmerged, unmerged_seconds = draw_twice()
+    unmerged_output = args.output.with_stem(f"{args.output.stem}-unmerged")
+    unmerged.save(unmerged_output)
+    print(f"{unmerged_output}: {unmerged_seconds:.1f} s, {unmerged_seconds / seconds:.2f} times as long")
 
 
 if __name__ == "__main__":

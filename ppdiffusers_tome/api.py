@@ -103,8 +103,8 @@ def apply_tome(
 
     Progress of the denoising is the place of the step in the scheduler's timesteps, 0 at pure noise and 1 at the final
     image. A denoiser that is called outside its pipeline uses the timestep: 1000 is pure noise, 0 the image; there
-    ``cache`` and ``reuse_steps`` have no effect. A ramp, ``start`` and ``end`` read the timestep on the host, once for
-    every call of the denoiser.
+    ``cache`` and ``reuse_steps`` have no effect. A ramp, ``start``, ``end``, ``cache`` and ``reuse_steps`` read the
+    timestep on the host, once for every call of the denoiser.
 
     Returns:
         The pipeline or model, so that calls chain.

@@ -1,4 +1,4 @@
-"""Errors of this package; each is a built-in error too."""
+"""Errors of this package; those of wrong arguments are built-in errors, too."""
 
 
 class ToMeError(Exception):
@@ -22,4 +22,4 @@ class UserError(ToMeError):
 
 
 class UncompilableError(ToMeError):
-    """Why a call cannot become a program, as a clause; Paddle computes it instead."""
+    """A call that cannot become a program, so that Paddle computes it."""

@@ -81,12 +81,7 @@ def list_control_groups(controller: str) -> Iterator[Path]:
 
 
 def measure_used_memory() -> int:
-    """Give freed memory back, and measure what this process holds.
-
-    Returns:
-        Bytes of its own memory, without mapped files; 0 where the system does not tell.
-    """
-    give_memory_back()
+    """Return the bytes of this process without mapped files; 0 if unknown."""
     with suppress(OSError):
         _, resident, shared, *_ = map(int, _PROCESS_MEMORY.read_text().split())
         return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

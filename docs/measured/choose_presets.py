@@ -81,7 +81,7 @@ def find_candidates(evaluations: Sequence[Mapping[str, Any]]) -> list[Candidate]
         if isinstance(tome["ratio"], Mapping):  # the same at levels 1 and 2, when a ratio could differ by level
             settings |= {"ratio": tome["ratio"]["1"], "max_downsample": 2}
         evaluated = {model: rows for model, rows in models.items() if name in rows}
-        speed = {model: rows[name]["block_speed_up"]["median"] for model, rows in evaluated.items()}
+        speed = {model: rows[name]["block_speedup"]["median"] for model, rows in evaluated.items()}
         gain = {model: compute_gain(rows[name], rows[REFERENCE]) for model, rows in evaluated.items()}
         candidates.append(Candidate(name, settings, speed, gain))
     return sorted(candidates, key=lambda candidate: -candidate.speed[MODEL])

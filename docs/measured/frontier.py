@@ -80,8 +80,8 @@ def make_point(row: Mapping[str, Any]) -> Point:
         name=configuration["name"].split(", max_downsample")[0],
         family=PORT if configuration.get("contender") == PORT else configuration.get("family") or "merged",
         line=json.dumps(settings, sort_keys=True),
-        image_speed=row["speed_up"]["median"],
-        block_speed=row["block_speed_up"]["median"],
+        image_speed=row["speedup"]["median"],
+        block_speed=row["block_speedup"]["median"],
         psnr=bounds[0],
         interval=tuple(bounds[1:]) or None,
     )

@@ -25,7 +25,7 @@ from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.loading import load_pipeline
 from ppdiffusers_tome.tools.generation.models import find_model
 from ppdiffusers_tome.tools.measure.stats import Median
-from ppdiffusers_tome.tuning.trials import compute_psnr
+from ppdiffusers_tome.tuning.similarity import compute_psnr
 
 CELL = 2  # tokens per side of a cell, one of which is a destination
 

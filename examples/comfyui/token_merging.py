@@ -75,9 +75,7 @@ class PaddleTokenMerging:
         pipe = shared_copy(sd_pipe)
         if config is None:
             return pipe, "nothing merges"
-        applied = pipe.apply_tome(config).tome
-        blocks = ", ".join(f"{number} blocks of {denoiser}" for denoiser, number in applied.blocks.items())
-        return pipe, f"{config.summary}: {blocks}"
+        return pipe, str(pipe.apply_tome(config).tome)
 
 
 def _make_config(settings, ratio, method, start, end, cache):

@@ -16,7 +16,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
 from ppdiffusers_tome.tools.edges import detect_edges, fit_image
-from ppdiffusers_tome.tools.generation.checks import check_loaded, describe_oddities
+from ppdiffusers_tome.tools.generation.checks import check_loaded
 from ppdiffusers_tome.tools.generation.prompts import check_text
 from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE, ImageSettings
 from ppdiffusers_tome.tools.images import read_image
@@ -135,7 +135,7 @@ class Studio:
                 loaded.labels.find_class(prompt)
         except UserError:
             raise RefusedError(reason, **values) from None
-        keys = [*describe_oddities(loaded, prompt)]
+        keys = [*loaded.describe_oddities(prompt)]
         if edges is not None and edges.getbbox() is None:
             keys.append("no_edges")
         subjects = ", ".join(own.model.subjects)
@@ -166,8 +166,6 @@ class Studio:
             future.cancel()
 
     def _compare(self, request: ImageRequest, report: Report, show_unmerged: ShowImage) -> ImagePair:
-        from ppdiffusers_tome.api import get_tome
-
         last, unmerged = self._last or (None, None)
         is_reused = last == request
         if unmerged is None or not is_reused:
@@ -180,7 +178,7 @@ class Studio:
         notes: Notes = [("request_note", {**shown, "height": request.loaded.size[0], "width": request.loaded.size[1]})]
         notes += [
             ("applied_note", {"denoiser": each.denoiser, "settings": each.config.summary, "blocks": len(each.paths)})
-            for each in getattr(get_tome(request.loaded.pipe), "entries", ())
+            for each in request.loaded.entries
         ]
         for name, (count, calls) in request.loaded.count_skipped_calls().items():
             notes.append(("skipped_note", {"denoiser": name, "skipped": count, "calls": calls}))

@@ -20,63 +20,56 @@ T = TypeVar("T")
 
 
 def compile_cpu(model_or_pipe: T, precision: str = AUTO) -> T:
-    """Let OpenVINO compute a pipeline's models on a CPU, with all settings of ToMe.
+    """Let OpenVINO compute a pipeline's models on a CPU, merged or not.
 
     The denoisers (UNets, ControlNets, transformers) and the VAE run as programs that OpenVINO compiles, one for each
     kind of call (size, batch, length of the text, settings of ToMe, kind of step), made in seconds when it is first
-    met. The first result of each in a user's processes is compared with Paddle's own: beyond 0.1% in float32, 10% in
-    bfloat16 or 25% in 8 bits (root mean square; 10% of what a cache keeps in float32) it is not used. The process is
-    set up as ``prepare_cpu`` does. A model keeps programs of up to 12 GiB, and at least two; the least recently used go
-    first. Weights of 64 MiB or more move into a mapped file, which the system may drop from memory. Each image reads
-    all weights once, to find changes, so what was dropped comes back from the disk. Writing the file of Stable
-    Diffusion 1.5 takes 4 s, finding it later a second.
+    met. The first result of each in a user's processes is compared with Paddle's own; a program that differs too much
+    is not used. A model that holds code of neither Paddle nor ppdiffusers (a processor or hook of one's own, another
+    package's cache) is computed by Paddle, and so are gradients, training, FLUX with ToMe, and all else that cannot
+    become a program; a warning tells why. The process is set up as ``prepare_cpu`` does. What this takes of time,
+    memory and disk is in ``docs/en/guides/cpu.md``.
 
-    A program is made of code of Paddle and ppdiffusers alone. A model with anything else in it (a processor or hook of
-    one's own, another package's cache) is computed by Paddle, and so are gradients, training and what OpenVINO cannot
-    compute; a warning tells why. Weights, layers, processors and settings may change afterwards: other programs are
-    made. Not noticed are functions of Paddle's and ppdiffusers' modules that are replaced, and numbers in weights that
-    change without Paddle counting it (``set_value``, an optimizer) between two steps of one image. Outside of a
-    pipeline the weights of a model of more than 16 MiB are read in at most 3% of the time, so such a change may be
-    noticed some calls later.
+    Weights, layers, processors and settings may change afterwards: other programs are made. Not noticed are functions
+    of Paddle's and ppdiffusers' modules that are replaced, and numbers in weights that change without Paddle counting
+    it (``set_value``, an optimizer) between two steps of one image; outside of a pipeline they are, some calls later.
 
     Args:
         model_or_pipe: a ppdiffusers pipeline in float32, or one of its models.
         precision: ``"float32"``, the same image to rounding; ``"bfloat16"``, faster on processors that have it (AMX
             or AVX-512 BF16), with small changes; ``"auto"``, bfloat16 where the processor has it and float32 elsewhere;
             or ``"int8"``, convolutions and linear layers in 8 bits, which needs AMX, AVX-512 VNNI or AVX-VNNI, with
-            larger changes. The rest, and all calls at a timestep of 100 or less, after which no step removes the noise
-            of rounding, are then as with ``"auto"``: all calls of FLUX, Würstchen and Stable Video Diffusion.
+            larger changes. The other layers, and all at timesteps of 100 or less of 1000, are then as with ``"auto"``.
 
     Returns:
         ``model_or_pipe``, so that calls chain.
 
     Raises:
-        ToMeTypeError: it is neither a pipeline nor a model.
-        ToMeValueError: the precision is unknown or the processor lacks it; openvino or Paddle 3 is missing; or a
-            model cannot be compiled (its type, device or settings, or a function in place of its
-            ``forward``). Nothing has changed then.
+        ToMeTypeError: ``model_or_pipe`` is neither a pipeline nor a model.
+        ToMeValueError: the precision is unknown or the processor lacks it; openvino or Paddle 3 is missing; or a model
+            cannot be compiled (its type, device or settings, or a function in place of its ``forward``). Nothing has
+            changed then.
 
     Example:
         >>> pipe.apply_tome("balanced")  # doctest: +SKIP
         >>> compile_cpu(pipe)  # doctest: +SKIP
     """
-    layers = list(_list_layers(model_or_pipe))
+    models = list(_list_compiled_models(model_or_pipe))
     precision = choose_float_precision() if precision == AUTO else precision
     require_compiler(precision)
-    for name, layer in layers:
-        if fault := find_fault(layer, [*layer.parameters(), *layer.buffers()]):
+    for name, model in models:
+        if fault := find_fault(model, [*model.parameters(), *model.buffers()]):
             raise ToMeValueError(f"{name} cannot be compiled: {fault}")
-        if not is_replaceable(layer):
+        if not is_replaceable(model):
             raise ToMeValueError(
                 f"{name} cannot be compiled: other code put a function in place of its forward (a cache, offloading); "
                 "take that off first"
             )
-    # Little is left to Paddle, and freed memory is better given back.
-    threads = prepare_cpu(keep_memory=False)
-    for name, layer in layers:
-        uncompile_model(layer)  # whose programs may read weights where they are
-        map_weights(layer, name)
-        compile_model(layer, precision, threads)
+    threads = prepare_cpu(keep_memory=False)  # Paddle has few layers left for which it would pay to keep memory.
+    for name, model in models:
+        uncompile_model(model)  # Programs of an earlier ``compile_cpu`` may read weights at their present addresses.
+        map_weights(model, name)
+        compile_model(model, precision, threads)
     return model_or_pipe
 
 
@@ -89,21 +82,9 @@ def uncompile_cpu(model_or_pipe: T) -> T:
 
 
 def require_programs(pipe: Any) -> None:
-    """Let a compiled pipeline raise a ``UserError`` where Paddle would compute."""
-    for _, layer in _list_layers(pipe):
-        vars(layer)[COMPILED].is_required = True
-
-
-def _list_layers(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
-    """Yield what is compiled, with names: denoisers, encoders and decoders of VAEs."""
-    for name, model in list_models(model_or_pipe, denoisers_only=False):
-        if hasattr(model, "decode") and isinstance(getattr(model, "decoder", None), Layer):
-            parts = [part for part in ("encoder", "decoder") if isinstance(getattr(model, part, None), Layer)]
-            yield from ((f"{name}.{part}".lstrip("."), getattr(model, part)) for part in parts)
-        elif is_a(model, "MultiControlNetModel"):
-            yield from ((f"{name}.nets.{number}".lstrip("."), net) for number, net in enumerate(model.nets))
-        elif is_denoiser_name(name):
-            yield name or type(model).__name__, model
+    """Let a compiled pipeline raise an ``UncompilableError`` where Paddle would compute."""
+    for _, model in _list_compiled_models(pipe):
+        vars(model)[COMPILED].requires_programs = True
 
 
 def require_compiler(precision: str) -> None:
@@ -118,9 +99,21 @@ def require_compiler(precision: str) -> None:
         )
     try:
         import openvino.opset15  # noqa: F401
-    except Exception as error:  # of a broken installation, anything
+    except Exception as error:  # A broken installation may raise anything.
         raise ToMeValueError(
             f"compile_cpu needs openvino ({type(error).__name__}: {error}); pip install 'openvino>=2026.4,<2027'"
         ) from error
     if not has_precision(precision):
         raise ToMeValueError(explain_missing_precision(precision))
+
+
+def _list_compiled_models(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
+    """Yield the models to compile with names: denoisers, encoders and decoders of VAEs."""
+    for name, model in list_models(model_or_pipe, denoisers_only=False):
+        if hasattr(model, "decode") and isinstance(getattr(model, "decoder", None), Layer):
+            parts = [part for part in ("encoder", "decoder") if isinstance(getattr(model, part, None), Layer)]
+            yield from ((f"{name}.{part}".lstrip("."), getattr(model, part)) for part in parts)
+        elif is_a(model, "MultiControlNetModel"):
+            yield from ((f"{name}.nets.{number}".lstrip("."), net) for number, net in enumerate(model.nets))
+        elif is_denoiser_name(name):
+            yield name or type(model).__name__, model

@@ -14,7 +14,7 @@ def share_memory(*tensors: paddle.Tensor) -> list[np.ndarray]:
     arrays = []
     for x in tensors:
         x = x.detach().contiguous()
-        # Not ``numpy()``, which copies.
+        # ``numpy()`` would copy.
         memory = {
             "data": (x.data_ptr(), False), "shape": tuple(x.shape), "version": 3,
             "typestr": np.dtype(str(x.dtype).rsplit(".", 1)[-1]).str,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.compilation.mapped_weights import find_cache_folder
+from ppdiffusers_tome.compilation.cache_folder import find_cache_folder
 from ppdiffusers_tome.compilation.model_call import CallOutputs, ModelCall
 from ppdiffusers_tome.compilation.slices import compute_in_slices
 from ppdiffusers_tome.compilation.structure import take_tensors
@@ -35,18 +35,18 @@ _STORED_BOUND = 0.1
 
 
 def find_note(model_call: ModelCall, layouts: Sequence[Layout]) -> Path | None:
-    """Return the file that notes a call's comparison; None without a home."""
-    modules = (sys.modules.get(name) for name in ("openvino", "paddle", "ppdiffusers"))
-    computed_by = [getattr(module, "__version__", "") for module in modules], find_processor_name()
-    key = repr((__version__, model_call.kind, model_call.count_merged(layouts), *computed_by, platform.machine()))
+    """Return the file that notes a call's comparison; None without a home folder."""
+    versions = [getattr(sys.modules.get(name), "__version__", "") for name in ("openvino", "paddle", "ppdiffusers")]
+    computed_by = versions, find_processor_name(), platform.machine()
+    key = repr((__version__, model_call.kind, model_call.count_merged(layouts), *computed_by))
     with suppress(RuntimeError):
         return find_cache_folder() / hashlib.sha256(key.encode()).hexdigest()
-    return None  # each process compares
+    return None
 
 
 def compute_unless_noted(model_call: ModelCall, note: Path | None) -> CallOutputs | None:
     """Compute a call by Paddle; None where its comparison is noted."""
-    if note is not None and os.path.isfile(note):  # False too where Path raises, as in a folder without permission
+    if note is not None and os.path.isfile(note):  # ``Path.is_file`` raises in a folder without permission.
         return None
     twin_call = TwinCall(model_call, model_call.contents.tensors, model_call.tensors)
     compute_in_slices(twin_call.twin)
@@ -60,12 +60,12 @@ def compare_outputs(outputs: CallOutputs, expected: CallOutputs, precision: str,
         (measure_difference(outputs.returned, expected.returned), bound),
         (measure_difference(outputs.stored, expected.stored, pooled=True), max(bound, _STORED_BOUND)),
     ):
-        if not difference <= most:  # NaN is not
+        if not difference <= most:  # NaN is refused, too.
             raise UncompilableError(
                 f"its result in {precision} differs from Paddle's by {difference:.2g}, more than {most:g}"
                 + ("" if precision == "float32" else "; give float32")
             )
-    with suppress(OSError):  # else the next process compares again
+    with suppress(OSError):  # Without a note the next process compares again.
         if note is not None:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()
@@ -75,8 +75,8 @@ def measure_difference(result: Any, expected: Any, *, pooled: bool = False) -> f
     """Compare two outputs of a call.
 
     Returns:
-        The root mean square of the difference, over that of what is expected; of several tensors the largest, or that
-        of all their numbers. 0 without any, NaN where one has NaN.
+        The root mean square of the difference, divided by that of the expected numbers: the largest of all tensors, or
+        with ``pooled`` that of all their numbers together. 0 without tensors, NaN where one has NaN.
     """
     found: list[paddle.Tensor] = []
     wanted: list[paddle.Tensor] = []

@@ -4,28 +4,25 @@ A program holds what known code did once. So a model is compiled only if all of 
 this package; all that such code may read is compared by value, at any depth.
 """
 
-import time
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import paddle
 import xxhash
 from paddle.nn import Layer
 
-from ppdiffusers_tome.compilation.arrays import share_memory
-from ppdiffusers_tome.compilation.mapped_weights import hash_arrays
 from ppdiffusers_tome.compilation.snapshot import Snapshot
+from ppdiffusers_tome.compilation.weight_reader import WeightReader
 from ppdiffusers_tome.patching.override import list_overrides
 from ppdiffusers_tome.patching.slots import SLOTS
 
-# The attribute of a layer that is compiled.
+# The attribute of a compiled model that holds its programs.
 COMPILED = "_ppdiffusers_tome_compiled"
 _KNOWN = {"paddle", "ppdiffusers", "paddlenlp", "ppdiffusers_tome"}
-# Whose classes they inherit from, and whose decorators make functions of their own.
+# Modules that known classes inherit from, or whose decorators wrap known functions.
 _HARMLESS = {
     "_abc", "abc", "builtins", "collections", "contextlib", "dataclasses", "decorator", "enum", "functools", "typing",
 }  # fmt: skip
@@ -34,49 +31,20 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 # Attributes that Paddle gives every layer and that no ``forward`` reads.
 _UNREAD = vars(Layer()).keys() - {"training", "_parameters", "_buffers", "_sub_layers", *_HOOKS}
-# Outside of a pipeline: the bytes of weights that are read before every call, and the share of the time that reading
-# more takes at most.
-_FEW_BYTES, _READING_SHARE = 16 * 2**20, 0.03
-# Keys of a config that tell where it is from.
+# Keys of a config that tell where it is from, which changes no result.
 _ORIGINS = ("_name_or_path", "_use_default_values")
-
-
-class WeightReader:
-    """Reads weights once in a pipeline's call, elsewhere in little of the time."""
-
-    def __init__(self, tensors: Sequence[paddle.Tensor]) -> None:
-        self.hash = ""  # of all numbers at the last reading
-        self._tensors = tensors
-        self._next_reading = 0.0  # the time from which they are read again outside of a pipeline
-        self._read_in = WeakSet[Any]()  # the calls of pipelines in which they were read
-
-    def read(self, pipeline_call: Any) -> None:
-        """Read the weights, if due; outside of a pipeline the call is None."""
-        begin = time.perf_counter()
-        if pipeline_call in self._read_in or (pipeline_call is None and begin < self._next_reading):
-            return
-        arrays = share_memory(*self._tensors)
-        self.hash = hash_arrays(arrays)
-        end, num_bytes = time.perf_counter(), sum(array.nbytes for array in arrays)
-        self._next_reading = end + ((end - begin) / _READING_SHARE if num_bytes > _FEW_BYTES else 0)
-        if pipeline_call is not None:
-            self._read_in.add(pipeline_call)
-
-    def request(self) -> None:
-        """Have the weights read before the next call outside of a pipeline."""
-        self._next_reading = 0.0
 
 
 class Contents:
     """A model's code, state and weights at one moment.
 
     Attributes:
-        obstacle: why no call of the model becomes a program: a fault, or code in it that is not known; None without.
+        obstacle: why no call of the model becomes a program: a fault, or code in it that is not known; or None.
         tensors: parameters, buffers and other tensors, each once.
-        weights: the reader of their numbers; of none where there is an obstacle.
-        addresses: of the tensors.
-        ip_adapters: the processors, whose ``scale`` is an input of a program.
-        snapshot: of all state but the numbers in tensors.
+        reader: reads the numbers in the tensors, or nothing where there is an obstacle.
+        addresses: the address of each tensor.
+        ip_adapters: the processors of IP-Adapters, whose ``scale`` is an input of a program.
+        snapshot: a copy of all state but the numbers in tensors.
     """
 
     def __init__(self, model: Layer) -> None:
@@ -84,8 +52,8 @@ class Contents:
         self.tensors: list[paddle.Tensor] = []
         self.ip_adapters = list_ip_adapters(model)
         self._model, self._owner = model, model
-        self._text: list[str] = []
-        self._numbers: dict[int, int] = {}  # of the objects read so far, by identity
+        self._text: list[str] = []  # A description of all that was read, in pieces.
+        self._numbers: dict[int, int] = {}  # The objects that were read, numbered in their order, by identity.
         self.snapshot = Snapshot()
         try:
             self._read(model)
@@ -109,10 +77,6 @@ class Contents:
         """Return the address and the version of each tensor."""
         return [x.data_ptr() for x in self.tensors], [x.inplace_version for x in self.tensors]
 
-    def _refuse(self, what: str) -> None:
-        if self.obstacle is None:
-            self.obstacle = f"{type(self._owner).__name__} has {what}, code of which a program would know nothing"
-
     def _read(self, value: Any) -> None:
         """Describe a value in the text, and all that is in it."""
         if isinstance(value, _PLAIN):
@@ -123,14 +87,14 @@ class Contents:
             self._numbers[id(value)] = len(self._numbers)
             self._text.append(f"{type(value).__module__}.{type(value).__qualname__}")
             owner = self._owner
-            self._read_new(value)  # which may be the owner of what is in it
+            self._read_new(value)  # It may set another owner for what is in the value.
             self._owner = owner
 
     def _read_new(self, value: Any) -> None:
         if isinstance(value, paddle.Tensor):
             self.tensors.append(value)
             self._text.append(f"{value.shape} {value.dtype}")
-        elif isinstance(value, paddle.pir.Value):  # of a twin that is traced
+        elif isinstance(value, paddle.pir.Value):  # A symbol in a twin that is traced.
             return
         elif isinstance(value, np.ndarray):
             self._text.append(f"{value.shape} {value.dtype} {value.tobytes().hex()}")
@@ -141,47 +105,24 @@ class Contents:
             self._require_known(value.__module__, value.__qualname__)
         elif isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, partial)):
             self._read_function(value)
-        elif self._read_class(type(value)):  # what is in other code's objects does not matter
+        elif self._read_class(type(value)):  # An unknown class is refused, whatever is in its object.
             if isinstance(value, _CONTAINERS):
                 self._read_items(value)
             else:
                 self._read_attributes(value)
 
-    def _read_items(self, value: Any) -> None:
-        if not isinstance(value, (tuple, frozenset)):
-            self.snapshot.add(value, self._owner)
-        self._text.append(str(len(value)))
-        for item in sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value:
-            self._read(item)
-            if isinstance(value, Mapping):
-                self._read(None if item in _ORIGINS else value[item])
-                if isinstance(value[item], paddle.Tensor):
-                    self.snapshot.tensors.append((value, item, value[item]))
-
-    def _read_attributes(self, value: Any, skipped: Container[str] = ()) -> None:
-        attributes = getattr(value, "__dict__", None)
-        if attributes is None:  # such as a type of Paddle's
-            self._text.append(str(value).partition(" at 0x")[0])
-            return
-        self._owner = value
-        self.snapshot.add(attributes, value)
-        for name, each in list(attributes.items()):
-            if name not in skipped:
-                self._text.append(name)
-                self._read(each)
-
     def _read_layer(self, layer: Layer) -> None:
         self._owner = layer
         self._read_class(type(layer))
         slots, overrides = vars(layer).get(SLOTS, {}).values(), list_overrides(layer)
-        self.snapshot.slots += [(slot, slot.inside, slot.overrides) for slot in slots]
+        self.snapshot.slots += [(slot, slot.inner, slot.overrides) for slot in slots]
         self._text += [f"{type(each).__name__} {each.state.config}" for each in overrides]
         replaced = {"forward", *(each.method_name for each in overrides)}
         skipped = {*_UNREAD, *replaced, SLOTS, COMPILED, *(["scale"] if layer in self.ip_adapters else [])}
-        if layer is self._model:  # the functions and hooks on it run around its programs
+        if layer is self._model:  # Functions and hooks on the model itself run around its programs.
             skipped.update(_HOOKS)
         else:
-            for function in (*(vars(layer).get(name) for name in replaced), *(slot.inside for slot in slots)):
+            for function in (*(vars(layer).get(name) for name in replaced), *(slot.inner for slot in slots)):
                 if function is not None and not _find_module(function).startswith("ppdiffusers_tome."):
                     self._refuse(f"a function in place of a method ({getattr(function, '__qualname__', function)})")
             if any(vars(layer)[name] for name in _HOOKS):
@@ -219,19 +160,38 @@ class Contents:
                     self._read(value)
         return True
 
+    def _read_items(self, value: Any) -> None:
+        if not isinstance(value, (tuple, frozenset)):
+            self.snapshot.add(value, self._owner)
+        self._text.append(str(len(value)))
+        for item in sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value:
+            self._read(item)
+            if isinstance(value, Mapping):
+                self._read(None if item in _ORIGINS else value[item])
+                if isinstance(value[item], paddle.Tensor):
+                    self.snapshot.tensors.append((value, item, value[item]))
+
+    def _read_attributes(self, value: Any, skipped: Container[str] = ()) -> None:
+        attributes = getattr(value, "__dict__", None)
+        if attributes is None:  # As for a type of Paddle's.
+            self._text.append(str(value).partition(" at 0x")[0])
+            return
+        self._owner = value
+        self.snapshot.add(attributes, value)
+        for name, each in list(attributes.items()):
+            if name not in skipped:
+                self._text.append(name)
+                self._read(each)
+
     def _require_known(self, module: str | None, name: str) -> bool:
         is_known = str(module).partition(".")[0] in _KNOWN | _HARMLESS
         if not is_known:
             self._refuse(f"{name} of {module}")
         return is_known
 
-
-def _find_module(function: Any) -> str:
-    """Return the module in which a function was written, or ""."""
-    if isinstance(function, BuiltinFunctionType):
-        return function.__module__ or "builtins"
-    # Its ``__module__`` may be copied from the function that it replaced. One made by ``exec`` has none, nor a partial.
-    return getattr(function, "__globals__", {}).get("__name__", "")
+    def _refuse(self, what: str) -> None:
+        if self.obstacle is None:
+            self.obstacle = f"{type(self._owner).__name__} has {what}, code of which a program would know nothing"
 
 
 def list_ip_adapters(model: Layer) -> list[Any]:
@@ -248,6 +208,14 @@ def find_fault(model: Layer, tensors: Sequence[paddle.Tensor]) -> str | None:
         return "its weights are on a GPU; load it under paddle.set_device('cpu')"
     if not all(x.is_contiguous() for x in tensors):
         return "one of its weights is a view of another tensor; make it contiguous()"
-    if model.training:  # layers of a LoRA are where they come later
+    if model.training:  # The model alone is asked, as layers of a LoRA that come later are in training mode.
         return "it is in training mode; call its eval()"
     return None
+
+
+def _find_module(function: Any) -> str:
+    """Return the module in which a function was written, or ""."""
+    if isinstance(function, BuiltinFunctionType):
+        return function.__module__ or "builtins"
+    # ``__module__`` may be that of a replaced function. A partial has no globals, and code of ``exec`` no name there.
+    return getattr(function, "__globals__", {}).get("__name__", "")

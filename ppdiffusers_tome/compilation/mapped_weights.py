@@ -1,9 +1,9 @@
 """Weights in a mapped file, so that a compiled model is held once.
 
 OpenVINO packs weights anew, so a compiled model is in memory twice. Paddle's copy is read once an image, to find
-changes (``contents.py``). From a mapped file the system can drop it between where memory is short, and reads it from
-the disk for the next image. Not from the file that a model was loaded from: saving over that one would change the
-weights of another model, or end the process.
+changes (``weight_reader.py``). Where memory is short, the system can drop what is mapped from a file, and read it from
+the disk again for the next image. It is not the file that the model was loaded from: saving over that one would change
+the weights of another model, or end the process.
 """
 
 import contextlib
@@ -14,24 +14,24 @@ import shutil
 import threading
 import weakref
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import paddle
-import xxhash
 from paddle.nn import Layer
 
 from ppdiffusers_tome.compilation.arrays import share_memory
+from ppdiffusers_tome.compilation.cache_folder import find_cache_folder
+from ppdiffusers_tome.compilation.weight_reader import hash_arrays
 from ppdiffusers_tome.machine import give_memory_back
 from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.call_stack import renew_after_fork
 
-MIN_BYTES = 64 * 2**20  # of a model; less would not show beside what Paddle and OpenVINO hold anyway, some 500 MiB
-FOLDER_BYTES = 16 * 2**30  # of all files; four models of Stable Diffusion 1.5's size
-PAGE = 4096  # Paddle, too, begins every tensor at a page, and a weight that changes then copies no other's
-_MAPPINGS: list[tuple[weakref.ref[mmap.mmap], range]] = []  # and the addresses of each
+MIN_BYTES = 64 * 2**20  # A smaller model would not show beside the 500 MiB that Paddle and OpenVINO hold anyway.
+FOLDER_BYTES = 16 * 2**30  # All files together hold no more: four models of Stable Diffusion 1.5's size.
+PAGE = 4096  # A weight begins at a page, as tensors of Paddle do, so that changing it copies no other's memory.
+_MAPPINGS: list[tuple[weakref.ref[mmap.mmap], range]] = []  # Each mapping with its addresses.
 _LOCK = threading.RLock()
 renew_after_fork(_LOCK)
 
@@ -46,7 +46,7 @@ def map_weights(model: Layer, label: str) -> None:
     Call it while no other thread computes with the model or changes it: the memory of its weights is freed. A view of a
     weight that is not in the model (``weight.T``) keeps its values and follows the weight no more.
     """
-    with _LOCK:  # else one thread might read what another frees
+    with _LOCK:  # Otherwise one thread might read what another frees.
         weights = _list_weights(model)
         arrays = share_memory(*weights)
         if sum(array.nbytes for array in arrays) < MIN_BYTES:
@@ -54,23 +54,14 @@ def map_weights(model: Layer, label: str) -> None:
         try:
             mapped = _find_or_write(arrays, label)
         except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-            # Without names of the model and file, so that one line tells it of all models.
+            # The warning names neither model nor file, so that it is shown once for all models.
             reason = getattr(error, "strerror", None) or error
             warn_user(f"weights stay in memory, where a file would let the system drop them: {reason}")
             return
         for weight, array in zip(weights, mapped, strict=True):
-            new = paddle.utils.dlpack.from_dlpack(array.__dlpack__())  # kept, which its get_tensor() does not do
+            new = paddle.utils.dlpack.from_dlpack(array.__dlpack__())  # Kept by name, as get_tensor() does not keep it.
             weight.get_tensor()._share_data_with(new.get_tensor())
         give_memory_back()
-
-
-def find_cache_folder() -> Path:
-    """Return our folder in ``~/.cache``, or in ``XDG_CACHE_HOME``.
-
-    Raises:
-        RuntimeError: of a user without a home.
-    """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ppdiffusers_tome"
 
 
 def _list_weights(model: Layer) -> list[paddle.Tensor]:
@@ -81,8 +72,8 @@ def _list_weights(model: Layer) -> list[paddle.Tensor]:
     users = Counter(x.data_ptr() - x._offset() for x in tensors)
     return [
         x for x in tensors
-        if x.dtype == paddle.float32 and x.place.is_cpu_place() and x.is_contiguous()
-        and users[x.data_ptr()] == 1 and (not hasattr(x, "_holder_size") or x._holder_size() == 4 * x.size)  # not 3.0
+        if x.dtype == paddle.float32 and x.place.is_cpu_place() and x.is_contiguous() and users[x.data_ptr()] == 1
+        and (not hasattr(x, "_holder_size") or x._holder_size() == 4 * x.size)  # Paddle 3.0 does not tell the size.
         and not any(memory() and x.data_ptr() in addresses for memory, addresses in _MAPPINGS)
     ]  # fmt: skip
 
@@ -95,8 +86,8 @@ def _find_or_write(arrays: list[np.ndarray], label: str) -> list[np.ndarray]:
         _write_file(path, arrays, label)
         if (mapped := _map_file(path, arrays, key)) is None:
             raise OSError(f"{path} is damaged, or a weight changed meanwhile")
-    with contextlib.suppress(OSError):  # a folder that is read only, or the file was deleted: the mapping holds
-        os.utime(path)  # the last use
+    with contextlib.suppress(OSError):  # The mapping holds in a folder without permission, or if the file was deleted.
+        os.utime(path)  # Its last use, by which ``_make_room`` chooses.
     return mapped
 
 
@@ -129,8 +120,8 @@ def _write_file(path: Path, arrays: list[np.ndarray], label: str) -> None:
     show_progress(f"writing {label}'s weights, {size / 2**30:.2f} GiB, to {path.parent}, {why}")
     temporary = path.with_name(f"{secrets.token_hex(8)}.weights.tmp")
     try:
-        # Nobody else reads the weights, nor does anybody write to a file that is mapped. No fsync, which takes long: a
-        # file that a crash of the system damages is found when it is read.
+        # Nobody else reads the weights, nor does anybody write to a file that is mapped. There is no fsync, which takes
+        # long: a file that a crash of the system damages is found when it is read.
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o400)) as file:
             for array in arrays:
                 file.write(array.data)
@@ -144,17 +135,9 @@ def _make_room(folder: Path, size: int) -> None:
     """Delete the least recently used files, to keep the bound with one more."""
     found = []
     for path in folder.glob("*.weights*"):
-        with contextlib.suppress(FileNotFoundError):  # another process renamed or deleted it
+        with contextlib.suppress(FileNotFoundError):  # Another process renamed or deleted it.
             found.append((path.stat().st_mtime, path.stat().st_size, path))
     for _, length, path in sorted(found, reverse=True):
         size += length
         if size > FOLDER_BYTES:
-            path.unlink(missing_ok=True)  # processes that have it mapped keep it
-
-
-def hash_arrays(arrays: list[np.ndarray]) -> str:
-    """Hash the numbers of arrays, a gigabyte in a tenth of a second."""
-    if sum(array.nbytes for array in arrays) < MIN_BYTES:
-        return xxhash.xxh3_128_hexdigest(b"".join(xxhash.xxh3_128_digest(array.data) for array in arrays))
-    with ThreadPoolExecutor(2) as pool:
-        return xxhash.xxh3_128_hexdigest(b"".join(pool.map(xxhash.xxh3_128_digest, arrays)))
+            path.unlink(missing_ok=True)  # Processes that have it mapped keep it.

@@ -17,32 +17,32 @@ from ppdiffusers_tome.patching.arguments import list_parameters
 from ppdiffusers_tome.patching.overrides.denoiser import TIMESTEPS
 from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
-from ppdiffusers_tome.patching.step_cache.cached_call import open_cached_call
+from ppdiffusers_tome.patching.step_cache.cached_call import CachedCall, open_cached_call
 
-_INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # of tensors among a call's arguments
+_INPUT_TYPES = {"float32", "int64", "int32", "bool"}  # The types of tensors that a program takes.
 
 
 class CallOutputs(NamedTuple):
     """The values that a call returns, or leaves for later steps."""
 
     returned: Any
-    stored: list[tuple[str, Any, bool]]  # of layers that ran, by path; True where the value has a slope
-    reductions: dict[Any, Any]  # that were made, by path, layout and batch
-    has_skipped: bool  # a layer
+    stored: list[tuple[str, Any, bool]]  # The path and value of each layer that ran, and whether that has a slope.
+    reductions: dict[Any, Any]  # The reductions that were made, by path, layout and batch.
+    has_skipped: bool  # Whether a layer was skipped.
 
 
 class StepValues(NamedTuple):
     """Values that a call takes of earlier steps and keeps for later."""
 
     call: DenoiserCall | None = None  # None without ToMe
-    predicted: Mapping[str, Any] = {}  # values of the layers that are skipped
-    reductions: Mapping[Any, Any] = {}  # that are used again
+    predicted: Mapping[str, Any] = {}  # The values of the layers that are skipped, by path.
+    reductions: Mapping[Any, Any] = {}  # The reductions that are used again.
 
     @property
     def stores_values(self) -> bool:
         """True in every step that a cache computes.
 
-        Also where no later step needs the values, so that all have one program.
+        It is True even where no later step needs the values, so that all computed steps have one program.
         """
         return self.call is not None and bool(self.call.state.config.cache) and not self.predicted
 
@@ -51,7 +51,7 @@ class StepValues(NamedTuple):
         """Read what a call takes of earlier steps; its settings differ by step."""
         call.read_timestep()
         cached = open_cached_call(call) if call.state.config.cache else None
-        predicted = {} if cached is None else {path: cached.predict(path) for path in cached.list_skipped()}
+        predicted = cached.predict_all() if isinstance(cached, CachedCall) else {}
         shared = call.shared if call.state.config.reuse_steps > 1 else None
         return cls(call, predicted, {} if shared is None else dict(shared.reductions))
 
@@ -72,13 +72,13 @@ class StepValues(NamedTuple):
 class ModelCall:
     """A call of a model: all that its program is made of."""
 
-    layer: Layer  # the model
-    contents: Contents  # what is in it
-    precision: str  # in which it is computed
+    model: Layer
+    contents: Contents
+    precision: str
     # ``args``, ``kwargs``, predicted values, reductions and scales of IP-Adapters, as ``take_tensors`` separates them.
     arguments: Structure
     tensors: Sequence[paddle.Tensor]
-    step_values: StepValues  # what it takes of earlier steps and keeps for later ones
+    step_values: StepValues
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -99,7 +99,7 @@ class ModelCall:
         if WATCHERS:
             raise UncompilableError("merging is being recorded")
         if paddle.is_grad_enabled() and any(not x.stop_gradient for x in (*tensors, *contents.tensors)):
-            contents.reader.request()  # as whoever trains changes weights
+            contents.reader.request()  # Training changes weights.
             raise UncompilableError("gradients are recorded; call it under paddle.no_grad()")
         if paddle.is_autocast_enabled():
             raise UncompilableError("paddle.amp.auto_cast is on")
@@ -107,36 +107,36 @@ class ModelCall:
             raise UncompilableError("it gets tensors on a GPU; give them on the CPU")
         if others := {str(x.dtype).removeprefix("paddle.") for x in tensors} - _INPUT_TYPES:
             raise UncompilableError(f"it gets tensors in {', '.join(sorted(others))}; give float32")
-        # Masks have -inf.
+        # Masks have -inf, so only +inf and NaN are looked for.
         if self.precision == "int8" and not all(x.max(initial=0) < np.inf for x in share_memory(*tensors)):
             raise UncompilableError("it gets NaN or infinity, which 8 bits would hide")
 
 
+def replace_numbers(model: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Replace numbers that change from call to call by tensors.
+
+    Numbers are constants of a program. A timestep with a fraction stays a number, as most models cut the fraction off
+    a number, and not off a tensor.
+    """
+
+    def convert(name: str, value: Any) -> Any:
+        if name == "cross_attention_kwargs" and isinstance(value, dict) and isinstance(value.get("scale"), float):
+            return {**value, "scale": paddle.to_tensor(value["scale"], "float32", paddle.CPUPlace())}  # A LoRA's scale.
+        if name == "conditioning_scale" and isinstance(value, float) and hasattr(model, "controlnet_down_blocks"):
+            return paddle.to_tensor([value] * (len(model.controlnet_down_blocks) + 1), "float32", paddle.CPUPlace())
+        is_whole = name in TIMESTEPS and isinstance(value, (int, float)) and value == value // 1
+        return paddle.to_tensor([int(value)], "int64", paddle.CPUPlace()) if is_whole else value
+
+    names = [*list_parameters(model), *[""] * len(args)]
+    return tuple(map(convert, names, args)), {name: convert(name, value) for name, value in kwargs.items()}
+
+
 def make_call(
-    layer: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+    model: Layer, contents: Contents, precision: str, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     step_values: StepValues,
 ) -> ModelCall:  # fmt: skip
     """Separate a call's tensors from what is constant in its program."""
     tensors: list[paddle.Tensor] = []
     scales = [paddle.to_tensor(each.scale, "float32", paddle.CPUPlace()) for each in contents.ip_adapters]
     arguments = take_tensors((args, kwargs, step_values.predicted, step_values.reductions, scales), tensors)
-    return ModelCall(layer, contents, precision, arguments, tensors, step_values)
-
-
-def replace_numbers(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Replace numbers that change from call to call by tensors.
-
-    Numbers are constants of a program. Most models cut off the fraction of a timestep that is a number, and not that of
-    a tensor, so a fraction stays.
-    """
-
-    def convert(name: str, value: Any) -> Any:
-        if name == "cross_attention_kwargs" and isinstance(value, dict) and isinstance(value.get("scale"), float):
-            return {**value, "scale": paddle.to_tensor(value["scale"], "float32", paddle.CPUPlace())}  # of a LoRA
-        if name == "conditioning_scale" and isinstance(value, float) and hasattr(layer, "controlnet_down_blocks"):
-            return paddle.to_tensor([value] * (len(layer.controlnet_down_blocks) + 1), "float32", paddle.CPUPlace())
-        is_whole = name in TIMESTEPS and isinstance(value, (int, float)) and value == value // 1
-        return paddle.to_tensor([int(value)], "int64", paddle.CPUPlace()) if is_whole else value
-
-    names = [*list_parameters(layer), *[""] * len(args)]
-    return tuple(map(convert, names, args)), {name: convert(name, value) for name, value in kwargs.items()}
+    return ModelCall(model, contents, precision, arguments, tensors, step_values)

@@ -16,19 +16,19 @@ from openvino.passes import ConstantFolding, Manager
 
 from ppdiffusers_tome.errors import UncompilableError
 
-# Values of attributes, by name, that all operators here compute.
+# Attributes, by name, of which only these values can be written.
 _ACCEPTED = {
     "padding_idx": (-1,), "flatten": (False,), "padding_algorithm": ("EXPLICIT",), "align_corners": (False,),
     "data_format": ("NCHW", "NCDHW"),
 }  # fmt: skip
-# OpenVINO computes float16 in float32, and cuts off whole numbers of 8 bits where Paddle goes around.
+# OpenVINO computes float16 in float32, and saturates whole numbers of 8 bits where Paddle wraps around.
 _TYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
 class Operator:
     """An operator of Paddle with its inputs in OpenVINO's program.
 
-    They are outputs of nodes, lists of them (``builtin.combine``), or None where one is missing.
+    An input is an output of a node, a list of such (``builtin.combine``), or None where it is missing.
     """
 
     def __init__(self, operator: Any, inputs: Sequence[Any]) -> None:
@@ -62,7 +62,7 @@ class Operator:
         if node.get_type_name() != "Constant":
             try:
                 model = openvino.Model([ov.result(node)], [])
-            except RuntimeError:  # of an input of the program
+            except RuntimeError:  # The node depends on an input of the program.
                 raise UncompilableError(f"{self.name} has a shape that is known only at run time") from None
             folding = Manager()
             folding.register_pass(ConstantFolding())
@@ -138,7 +138,7 @@ def _scatter(op: Operator) -> Any:
     data, index, updates = op.inputs
     if op["overwrite"]:
         return ov.scatter_update(data, index, updates, np.array(0, np.int64))
-    if op.compute(0).any():  # Paddle sets the rows that it adds to to zero first
+    if op.compute(0).any():  # Paddle first sets the rows to zero that it adds to.
         raise UncompilableError("pd_op.scatter adds to other numbers than zeros")
     return ov.scatter_nd_update(data, ov.unsqueeze(index, np.array(-1, np.int64)), updates, "sum")
 
@@ -146,13 +146,13 @@ def _scatter(op: Operator) -> Any:
 def _sort(op: Operator) -> list[Any]:
     length = np.array(op.x_shape[op["axis"]], np.int64)
     mode = "max" if op["descending"] else "min"
-    stable = op["stable"]
-    return list(ov.topk(op.x, length, op["axis"], mode, "value", index_element_type="i64", stable=stable).outputs())
+    node = ov.topk(op.x, length, op["axis"], mode, "value", index_element_type="i64", stable=op["stable"])
+    return list(node.outputs())
 
 
 def _argmax(op: Operator) -> Any:
     axis = op.compute(1)[0]
-    # Paddle takes the first of equal numbers. So does stable, in seven times the time, and equal real ones are rare.
+    # Paddle takes the first of equal numbers. So does ``stable``, in seven times the time; equal real numbers are rare.
     stable, kind = op.x.get_element_type().is_integral(), openvino.Type(op.dtype).to_string()
     found = ov.topk(op.x, np.array(1, np.int64), int(axis), "max", "value", index_element_type=kind, stable=stable)
     best = found.output(1)
@@ -162,7 +162,7 @@ def _argmax(op: Operator) -> Any:
 def _reduce(function: Callable[..., Any]) -> Callable[[Operator], Any]:
     def write(op: Operator) -> Any:
         axes = np.array(op["axis"] if len(op.inputs) == 1 else op.compute(1), np.int64)
-        x = ov.convert(op.x, openvino.Type(op.dtype).to_string())  # Paddle adds up whole numbers in int64
+        x = ov.convert(op.x, openvino.Type(op.dtype).to_string())  # Paddle adds up whole numbers in int64.
         return function(x, axes if axes.size else np.arange(len(op.x_shape)), keep_dims=op["keepdim"])
 
     return write
@@ -189,9 +189,8 @@ def _pool(op: Operator) -> Any:
 
 
 def _repeat(op: Operator) -> Any:
-    axis = op["axis"]
-    index = np.repeat(np.arange(op.x_shape[axis]), op["repeats"])
-    return ov.gather(op.x, index, np.array(axis, np.int64))
+    index = np.repeat(np.arange(op.x_shape[op["axis"]]), op["repeats"])
+    return ov.gather(op.x, index, np.array(op["axis"], np.int64))
 
 
 def _group_norm(op: Operator) -> Any:
@@ -202,7 +201,7 @@ def _group_norm(op: Operator) -> Any:
 def _multiply(op: Operator) -> Any:
     x, node = op.x, op.x.get_node()
     if node.get_type_name() == "GroupNormalization" and op.inputs[1].get_node().get_type_name() != "Constant":
-        # OpenVINO 2026.4 would make one kernel of both, which ends the process.
+        # OpenVINO 2026.4 would make one kernel of both nodes, which ends the process.
         settings, (data, scale, bias) = node.get_attributes(), node.input_values()
         rows = _reshape(data, [0, 0, -1])
         normal = ov.group_normalization(rows, scale, bias, settings["num_groups"], settings["epsilon"])
@@ -226,11 +225,11 @@ def _find_scale_and_bias(op: Operator, shape: list[int]) -> list[Any]:
 
 def _interpolate(op: Operator) -> Any:
     method, sizes = op["interp_method"], [each for each in (op["out_d"], op["out_h"], op["out_w"]) if each > 0]
-    if op.inputs[1] is not None:  # of a UNet with a side that is no multiple of 64 pixels: that of another layer
+    if op.inputs[1] is not None:  # In a UNet, a side that is no multiple of 64 pixels follows another layer's shape.
         sizes = op.compute(1).tolist()
     if any(each is not None for each in op.inputs[2:]):
         raise UncompilableError(f"{op.name} gets its size at run time")
-    # Paddle's nearest is the pixel at the left, as its linear in mode 1.
+    # Paddle's nearest pixel is that at the left, from which its linear mode 1 counts, too.
     coordinates = "half_pixel" if method == "bilinear" and op["align_mode"] == 0 else "asymmetric"
     return ov.interpolate(
         op.x, np.array(sizes or op["scale"], np.int64 if sizes else np.float32),
@@ -242,7 +241,7 @@ def _interpolate(op: Operator) -> Any:
 def _pad(op: Operator) -> Any:
     paddings = op.compute(1).astype(np.int64)
     begin, end = np.zeros((2, len(op.x_shape)), np.int64)
-    begin[2:], end[2:] = paddings[::2][::-1], paddings[1::2][::-1]  # Paddle begins with the last axis
+    begin[2:], end[2:] = paddings[::2][::-1], paddings[1::2][::-1]  # Paddle begins with the last axis.
     mode = {"replicate": "edge"}.get(op["mode"], op["mode"])
     return ov.pad(op.x, begin, end, mode, np.array(op["pad_value"], op.dtype))
 
@@ -268,7 +267,7 @@ def _check(write: Callable[[Operator], Any]) -> Callable[[Operator], Any]:
     def write_checked(op: Operator) -> Any:
         try:
             written = write(op)
-        except (RuntimeError, TypeError) as error:  # of OpenVINO
+        except (RuntimeError, TypeError) as error:  # OpenVINO refuses the inputs.
             raise UncompilableError(f"{op.name}: {error}") from error
         for node, result in zip(written if isinstance(written, list) else [written], op.results, strict=False):
             if not isinstance(node, list):
@@ -281,7 +280,7 @@ def _check(write: Callable[[Operator], Any]) -> Callable[[Operator], Any]:
     return write_checked
 
 
-# Those that OpenVINO has under the same names, and under others.
+# Operators that OpenVINO has under the same names, and under others.
 _NAMESAKES = (
     "abs", "add", "ceil", "cos", "divide", "equal", "erf", "floor", "gather_nd", "logical_and", "logical_not",
     "logical_or", "maximum", "minimum", "not_equal", "relu", "sigmoid", "sin", "sqrt", "subtract", "swish", "tanh",
@@ -290,7 +289,7 @@ _RENAMED = {
     "elementwise_pow": ov.power, "remainder": ov.floor_mod, "less_than": ov.less, "less_equal": ov.less_equal,
     "greater_than": ov.greater, "greater_equal": ov.greater_equal, "silu": ov.swish, "where": ov.select,
 }  # fmt: skip
-# By the name without the underscore of those that work in place; each gives a node, an array or a list of these.
+# Writers by the operator's name without an underscore at its end. Each gives a node, an array or a list of these.
 OPERATORS: dict[str, Callable[[Operator], Any]] = {
     **{name: _call(getattr(ov, name)) for name in _NAMESAKES},
     **{name: _call(function) for name, function in _RENAMED.items()},
@@ -299,7 +298,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     **dict.fromkeys(("conv2d", "conv3d", "depthwise_conv2d"), _convolution),
     **dict.fromkeys(("nearest_interp", "bilinear_interp"), _interpolate),
     **dict.fromkeys(("shape", "shape64"), lambda op: np.array(op.x_shape, op.dtype)),
-    # Of whole numbers they are real, but whole in Paddle's program.
+    # For whole numbers Paddle's program calls the result whole, though it is real: ``_check`` refuses these.
     "exp": lambda op: ov.exp(ov.convert(op.x, "f32")),
     "log": lambda op: ov.log(ov.convert(op.x, "f32")),
     "log_softmax": lambda op: ov.log_softmax(op.x, op["axis"]),
@@ -307,7 +306,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "leaky_relu": lambda op: ov.prelu(op.x, np.array([op["negative_slope"]], op.dtype)),
     "gelu": lambda op: ov.gelu(op.x, "tanh" if op["approximate"] else "erf"),
     "square": lambda op: ov.multiply(op.x, op.x),
-    # OpenVINO makes other nodes of a quotient, which lose the mark of ``precision.py``.
+    # A quotient would become other nodes, which lose the mark of ``precision.py``.
     "rsqrt": lambda op: ov.power(op.x, np.array(-0.5, op.dtype)),
     "reciprocal": lambda op: ov.divide(np.array(1, op.dtype), op.x),
     "pow": lambda op: ov.power(op.x, np.array(op["y"], op.dtype)),
@@ -322,7 +321,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "reshape": lambda op: _reshape(op.x, op.compute(1)),
     "flatten": _flatten,
     "squeeze": _squeeze,
-    "unsqueeze": lambda op: reduce(ov.unsqueeze, op.compute(1), op.x),  # Paddle counts axes after each
+    "unsqueeze": lambda op: reduce(ov.unsqueeze, op.compute(1), op.x),  # Paddle counts the axes anew after each.
     "expand": _expand,
     "tile": lambda op: ov.tile(op.x, op.compute(1)),
     "transpose": lambda op: ov.transpose(op.x, np.array(op["perm"], np.int64) % max(1, len(op.x_shape))),

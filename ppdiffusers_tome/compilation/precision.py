@@ -10,7 +10,7 @@ from typing import Any
 import openvino
 from openvino import opset15
 
-# What leads from tokens to the similarities among which the largest are found.
+# Operators that lead from tokens to the similarities among which the largest are found.
 _PASSED = {"Add", "Gather", "MatMul", "Multiply", "Power", "ReduceMax", "ReduceSum", "Reshape"}
 _MARKED = b"""<net name="marked" version="11"><layers>
 <layer id="0" name="x" type="Parameter" version="opset1"><data shape="1" element_type="f32"/>
@@ -25,7 +25,7 @@ def keep_precise(model: Any) -> None:
     """Keep embeddings of timesteps, indices and similarities in float32.
 
     OpenVINO computes in float32 what leads to an output, back to the last layer with weights or product of matrices. So
-    angles and indices become outputs, behind those of the model. Products of matrices need its mark ``precise``.
+    angles and indices become outputs, behind those of the model. Products of matrices need the mark ``precise``.
     """
     nodes = model.get_ops()
     model.add_results([opset15.result(node) for node in nodes if _is_angle_or_index(node)])
@@ -48,14 +48,14 @@ def _is_angle_or_index(node: Any) -> bool:
 
 def _leads_to_similarities(node: Any) -> bool:
     name, inputs = node.get_type_name(), [value.get_node().get_type_name() for value in node.input_values()]
-    if name == "Add":  # not the sum around a block
+    if name == "Add":  # A sum of two activations is the residual around a block.
         return "Constant" in inputs
-    return name in _PASSED and not (name == "MatMul" and "Constant" in inputs)  # weights
+    return name in _PASSED and not (name == "MatMul" and "Constant" in inputs)  # A constant factor is a layer's weight.
 
 
 @lru_cache(maxsize=1)
 def _read_mark() -> tuple[str, Any]:
-    """Read the mark and its name from a text, Python's only way."""
+    """Read the mark and its name from a text, the only way in Python."""
     [marked] = openvino.Core().read_model(_MARKED, b"").get_parameters()
     [key] = (info := marked.get_rt_info())
     return key, info[key]

@@ -12,35 +12,37 @@ from ppdiffusers_tome.compilation.quantization import quantize_layers
 from ppdiffusers_tome.compilation.structure import put_tensors
 from ppdiffusers_tome.compilation.trace import Trace
 from ppdiffusers_tome.errors import UncompilableError
-from ppdiffusers_tome.machine import choose_float_precision, count_usable_cores, measure_used_memory
+from ppdiffusers_tome.machine import choose_float_precision, count_usable_cores, give_memory_back, measure_used_memory
 
 
 class Program:
     """A compiled program and what is needed to call it."""
 
     def __init__(self, trace: Trace, weights_hash: str, precision: str, threads: int) -> None:
-        self.weights_hash = weights_hash  # of those of which it was made
+        self.weights_hash = weights_hash  # The hash of the weights of which it was made.
+        give_memory_back()
         self._before = measure_used_memory()
         self._inputs, self._outputs = trace.inputs, trace.outputs
-        self._num_outputs = len(trace.model.outputs)
-        # What a model in 8 bits leaves in float is in bfloat16, too.
+        self._num_outputs = len(trace.openvino_model.outputs)
+        # In 8 bits, the layers that stay in float are in bfloat16 where the processor has it.
         is_rounded = precision != "float32" and choose_float_precision() == "bfloat16"
         if is_rounded:
-            keep_precise(trace.model)
+            keep_precise(trace.openvino_model)
         # A step that skips nearly all layers may have none for 8 bits.
-        if precision == "int8" and not quantize_layers(trace.model) and not trace.has_skipped:
+        if precision == "int8" and not quantize_layers(trace.openvino_model) and not trace.has_skipped:
             raise UncompilableError("it has no layers to compute in 8 bits; give float32")
         settings = {"INFERENCE_PRECISION_HINT": "bf16" if is_rounded else "f32", "INFERENCE_NUM_THREADS": threads}
-        # Pinned threads of several processes would all be on the first cores.
+        # With fewer threads than cores, several processes may run, whose pinned threads would share the first cores.
         settings["ENABLE_CPU_PINNING"] = threads >= count_usable_cores()
-        # A request is for one call at a time.
-        self._request = openvino.Core().compile_model(trace.model, "CPU", settings).create_infer_request()
-        self.num_bytes = 0  # that it holds, known after its first call: weights, repacked, and tensors inside
+        self._request = openvino.Core().compile_model(trace.openvino_model, "CPU", settings).create_infer_request()
+        self.num_bytes = 0  # Its packed weights and inner tensors, which are there after the first call.
 
     def run(self, tensors: Sequence[paddle.Tensor]) -> CallOutputs:
         """Compute the call for the tensors in its arguments."""
         self._request.infer(share_memory(*(tensors[number] for number in self._inputs)), share_inputs=True)
-        self.num_bytes = self.num_bytes or max(1, measure_used_memory() - self._before)
+        if not self.num_bytes:
+            give_memory_back()
+            self.num_bytes = max(1, measure_used_memory() - self._before)
         found = self._request.output_tensors[: self._num_outputs]
         results = [paddle.to_tensor(each.data, place=paddle.CPUPlace()) for each in found]
         return CallOutputs(*put_tensors(self._outputs, results))

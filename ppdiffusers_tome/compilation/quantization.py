@@ -2,8 +2,8 @@
 
 A layer's weights are rounded to whole numbers from -127 to 127, with a scale for each channel of its output. Its input
 is divided by its own largest number (of each token, or of each image where a convolution mixes pixels) and rounded, and
-the result is multiplied by that number again. It is found in every call, so no calls need to be watched before, and
-nothing is cut off: ZeroQuant (Yao et al. 2022, section 4.2).
+the result is multiplied by that number again. The number is found in every call, so no calls need to be watched before,
+and nothing is cut off: ZeroQuant (Yao et al. 2022, section 4.2).
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ import numpy as np
 from openvino import opset15
 from openvino.utils.node_factory import NodeFactory
 
-# A layer with so few channels, or that makes more than so many times more or fewer, reads or writes latents or images.
+# A layer reads or writes latents or images if it has so few channels, or changes their number by more than this factor.
 _FEW_CHANNELS, _MOST_TIMES = 4, 8
-_BELOW_ZERO = 30  # of 255 steps for what swish returns, -0.2785 or more
+_BELOW_ZERO = 30  # So many of 255 steps are below zero for what swish returns, -0.2785 or more.
 
 
 def quantize_layers(model: Any) -> int:
@@ -47,18 +47,14 @@ def _is_quantizable(node: Any) -> bool:
 
 
 def _list_parts(node: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield a layer's input and weights.
-
-    Where a skip connection joins other channels, each has a scale of its own: Q-Diffusion (Li et al. 2023, section
-    4.2).
-    """
+    """Yield a layer's input and weights; two parts behind a skip connection."""
     data, weight = node.input_value(0), node.input_value(1).get_node().data
     joined = data.get_node()
     is_joined = joined.get_type_name() == "Concat" and joined.get_input_size() == 2
     if not is_joined or node.get_type_name() != "Convolution" or joined.get_attributes()["axis"] != 1:
         yield data, weight
         return
-    border = joined.input_value(0).get_shape()[1]
+    border = joined.input_value(0).get_shape()[1]  # Each part has its own scale: Q-Diffusion (Li et al. 2023, 4.2).
     yield joined.input_value(0), weight[:, :border]
     yield joined.input_value(1), weight[:, border:]
 
@@ -70,10 +66,10 @@ def _write_layer(node: Any, data: Any, weight: np.ndarray, rounded: dict[Any, tu
         axes = [len(shape) - 1]
     elif max(weight.shape[2:]) == 1 and node.get_output_shape(0)[2:] == shape[2:]:
         axes = [1]
-    else:  # it mixes pixels
+    else:  # The convolution mixes pixels.
         axes = list(range(1, len(shape)))
     key = data.get_node().get_name(), data.get_index(), *axes
-    if key not in rounded:  # query, key and value get the same
+    if key not in rounded:  # Several layers have one input, as those of query, key and value.
         rounded[key] = _round_input(data, axes)
     whole, scale = rounded[key]
     output_axis = 0 if is_convolution or node.get_attributes()["transpose_b"] else 1
@@ -86,17 +82,16 @@ def _round_input(data: Any, axes: list[int]) -> tuple[Any, Any]:
     """Divide a layer's input by a scale and round it; return both."""
     below = _BELOW_ZERO if data.get_node().get_type_name() == "Swish" else 128
     above = 255 - below
-    largest, smallest = (
-        reduce(data, np.array(axes), keep_dims=True) for reduce in (opset15.reduce_max, opset15.reduce_min)
-    )
+    largest = opset15.reduce_max(data, np.array(axes), keep_dims=True)
+    smallest = opset15.reduce_min(data, np.array(axes), keep_dims=True)
     scale = opset15.maximum(largest, opset15.multiply(smallest, np.float32(-above / below)))
-    scale = opset15.maximum(scale, np.float32(1e-12))  # of an input of zeros
+    scale = opset15.maximum(scale, np.float32(1e-12))  # An input of zeros would have none.
     ends = np.float32(-below / above), np.float32(1)
     return opset15.fake_quantize(opset15.divide(data, scale), *ends, *ends, levels=256), scale
 
 
 def _round_weight(weight: np.ndarray, axes: tuple[int, ...]) -> Any:
-    """Round weights, with a scale for all but some axes."""
+    """Round weights that share a scale along some axes."""
     scale = np.maximum(np.abs(weight).max(axis=axes, keepdims=True) / 127, np.float32(1e-20))
     whole = np.rint(weight / scale).astype(np.int8)
     return opset15.multiply(opset15.convert(opset15.constant(whole), "f32"), opset15.constant(scale))

@@ -1,7 +1,7 @@
 """Attention and convolutions a slice at a time, for the comparison of a program.
 
-Plain attention holds the scores of all queries and keys at once, 20 GiB at 1024x1024, and Paddle's convolution unfolds
-the whole image, 9 GiB there.
+At 1024x1024, plain attention holds 20 GiB of scores of all queries and keys at once, and Paddle's convolution 9 GiB of
+an unfolded image.
 """
 
 from types import MethodType
@@ -17,15 +17,15 @@ from ppdiffusers.utils import USE_PEFT_BACKEND
 
 from ppdiffusers_tome.patching.slots import replace_inner_forward
 
-CONVOLUTIONS = (Conv2D.forward, LoRACompatibleConv.forward)  # a subclass may have a ``forward`` of its own
-_MOST_SCORES = 2**26  # at once; 256 MiB
-_MOST_UNFOLDED = 2**22  # pixels at once; 16 MiB, which are faster than more
+CONVOLUTIONS = (Conv2D.forward, LoRACompatibleConv.forward)  # A subclass may have a ``forward`` of its own.
+_MOST_SCORES = 2**26  # So many scores are held at once, 256 MiB.
+_MOST_UNFOLDED = 2**22  # So many unfolded pixels are held at once, 16 MiB; more are slower.
 
 
 def compute_in_slices(model: Layer) -> None:
     """Let a model's plain attention and convolutions compute in slices.
 
-    It is for good: give a twin, not a user's model. Other processors stay.
+    It cannot be undone: give a twin, not a user's model. Other processors stay.
     """
     for layer in model.sublayers(include_self=True):
         if is_plain(getattr(layer, "processor", None)):
@@ -43,7 +43,7 @@ def is_plain(processor: Any) -> bool:
 
 
 class SlicedProcessor(attention_processor.AttnProcessor):
-    """Compute plain attention, of some queries at a time."""
+    """The plain attention of some queries at a time."""
 
     def __call__(
         self, attn: Any, hidden_states: paddle.Tensor, encoder_hidden_states: paddle.Tensor | None = None,
@@ -82,7 +82,7 @@ class SlicedProcessor(attention_processor.AttnProcessor):
         size, parts = max(1, _MOST_SCORES // (batch * heads * key.shape[2])), []
         for begin in range(0, num_queries, size):
             here = slice(begin, begin + size)
-            part = mask if mask is None or mask.shape[2] == 1 else mask[:, :, here]  # others differ by query
+            part = mask if mask is None or mask.shape[2] == 1 else mask[:, :, here]  # One row is for all queries.
             parts.append(paddle.matmul(attn.get_attention_scores(query[:, :, here], key, part), value))
         return attn.batch_to_head_dim(paddle.concat(parts, axis=2))
 
@@ -94,11 +94,11 @@ def _convolve(layer: Any, x: paddle.Tensor, *args: Any, **kwargs: Any) -> paddle
         x.ndim != 4 or x.size * layer.weight[0, 0].size <= _MOST_UNFOLDED
         or getattr(layer, "lora_layer", None) is not None
         or (layer._padding_mode, layer._data_format) != ("zeros", "NCHW")
-        or len(padding) != 2 or not all(isinstance(each, int) for each in padding)  # a word, or of each side
+        or len(padding) != 2 or not all(isinstance(each, int) for each in padding)  # It may be a word, or one a side.
     ):  # fmt: skip
         return type(layer).forward(layer, x, *args, **kwargs)
     x = F.pad(x, [padding[1], padding[1], padding[0], padding[0]])
-    stride, reach = layer._stride[0], layer._dilation[0] * (layer.weight.shape[2] - 1) + 1  # of rows
+    stride, reach = layer._stride[0], layer._dilation[0] * (layer.weight.shape[2] - 1) + 1  # These are of rows.
     num_rows = (x.shape[2] - reach) // stride + 1
     size = max(1, num_rows * _MOST_UNFOLDED // (x.size * layer.weight[0, 0].size))
     parts = [

@@ -12,9 +12,9 @@ class Snapshot:
     """Copies of what can change in place, beside it.
 
     Attributes:
-        arrays: each with a copy.
-        tensors: the mapping that holds each, its key, and the tensor; by identity, as two scalars may be equal.
-        slots: of layers' methods; the function inside of each, and its overrides.
+        arrays: each array with its copy.
+        tensors: each tensor after its mapping and key. It is compared by identity, as two scalars may be equal.
+        slots: each slot of a layer's method, with the function inside of it and its overrides.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Snapshot:
 
     def add(self, container: Any, owner: Any) -> None:
         """Copy a container, or the attributes of its owner."""
-        # The order, in which layers run, is compared of the first kind alone.
+        # Only an OrderedDict, such as that of sublayers, is compared with its order, in which layers run.
         kind = next((each for each in (OrderedDict, list, set) if isinstance(container, each)), dict)
         self._containers.append((container, kind(container), owner))
 
@@ -35,10 +35,10 @@ class Snapshot:
             return (
                 all(container == copy for container, copy, _ in self._containers)
                 and all(holder.get(name) is x for holder, name, x in self.tensors)
-                and all(slot.inside is inside and slot.overrides is found for slot, inside, found in self.slots)
+                and all(slot.inner is inner and slot.overrides is found for slot, inner, found in self.slots)
                 and all(np.array_equal(array, copy) for array, copy in self.arrays)
             )
-        except Exception:  # of values that cannot be compared, such as tensors
+        except Exception:  # Values such as tensors cannot be compared.
             return False
 
     def find_change(self) -> str | None:

@@ -15,9 +15,9 @@ from ppdiffusers_tome.merging.matching import Matching
 class Structure:
     """A nested value without its tensors."""
 
-    kind: type | None  # the type of the value, as ``1 == True``; None for a tensor
-    content: Any  # a tensor's number; a constant; or the structures in a list, tuple, mapping or reduction
-    keys: tuple[Any, ...] = ()  # of a mapping; the names of a reduction's fields
+    kind: type | None  # The type of the value, which tells True from 1; None for a tensor.
+    content: Any  # The number of a tensor, a constant, or the structures in a list, tuple, mapping or reduction.
+    keys: tuple[Any, ...] = ()  # The keys of a mapping, or the names of a reduction's fields.
 
 
 def take_tensors(value: Any, tensors: list[Any]) -> Structure:
@@ -27,7 +27,7 @@ def take_tensors(value: Any, tensors: list[Any]) -> Structure:
         UncompilableError: the value holds an object that is neither a tensor, number, text, reduction nor None.
     """
     if isinstance(value, (paddle.Tensor, paddle.pir.Value)):
-        is_symbol = isinstance(value, paddle.pir.Value)  # of which there may be several objects
+        is_symbol = isinstance(value, paddle.pir.Value)  # Several objects may be the same symbol.
         numbers = (number for number, each in enumerate(tensors) if is_symbol and value.is_same(each))
         number = next(numbers, len(tensors))
         tensors[number:] = tensors[number:] or [value]
@@ -53,4 +53,4 @@ def put_tensors(structure: Structure, tensors: Sequence[Any]) -> Any:
     if issubclass(kind, (list, tuple)):
         return kind(items)
     pairs = dict(zip(structure.keys, items, strict=True))
-    return pairs if kind is dict else kind(**pairs)  # such as a UNet2DConditionOutput
+    return pairs if kind is dict else kind(**pairs)  # A reduction, or a mapping such as UNet2DConditionOutput.

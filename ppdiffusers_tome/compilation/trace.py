@@ -30,7 +30,7 @@ from ppdiffusers_tome.patching.slots import replace_inner_forward
 # Paddle writes into one program at a time, whatever the thread.
 _LOCK = threading.Lock()
 renew_after_fork(_LOCK)
-# Operators that hand on a timestep as it is.
+# Operators that hand a timestep on as it is.
 _KEEPING = ("cast", "reshape", "expand", "unsqueeze", "squeeze", "flatten", "assign")
 
 
@@ -38,11 +38,11 @@ _KEEPING = ("cast", "reshape", "expand", "unsqueeze", "squeeze", "flatten", "ass
 class Trace:
     """A traced call."""
 
-    model: Any  # of OpenVINO; weights are constants on Paddle's memory
-    inputs: list[int]  # which of the call's tensors are inputs of it, as some are never read
-    outputs: Structure  # of its ``CallOutputs``
-    layouts: tuple[Layout, ...]  # of the tokens of blocks that are on a grid
-    has_skipped: bool  # a layer
+    openvino_model: Any  # Its weights are constants on Paddle's memory.
+    inputs: list[int]  # The numbers of the call's tensors that are inputs of it, as some are never read.
+    outputs: Structure  # The structure of its ``CallOutputs``.
+    layouts: tuple[Layout, ...]  # The layouts of the tokens of blocks that are on a grid.
+    has_skipped: bool  # Whether a layer was skipped.
 
 
 def trace_call(model_call: ModelCall) -> Trace:
@@ -60,36 +60,12 @@ def trace_call(model_call: ModelCall) -> Trace:
         _require_unchanged(before, model_call, twin_call)
     weights = [opset15.constant(x, shared_memory=True) for x in share_memory(*model_call.contents.tensors)]
     parameters = [opset15.parameter(x.shape, find_dtype(x.dtype)) for x in twin_call.tensors]
-    known = {f"weight{n}": each for n, each in enumerate(weights)}
-    known.update({f"input{n}": each for n, each in enumerate(parameters)})
-    nodes = [opset15.result(node) for node in _write_operators(program, known, results)]
+    inputs = {f"weight{n}": each for n, each in enumerate(weights)}
+    inputs.update({f"input{n}": each for n, each in enumerate(parameters)})
+    nodes = [opset15.result(node) for node in _write_operators(program, inputs, results)]
     used = [n for n, each in enumerate(parameters) if each.output(0).get_target_inputs()]
-    model = openvino.Model(nodes, [parameters[n] for n in used])
-    return Trace(model, used, structure, twin_call.layouts, outputs.has_skipped)
-
-
-def embeds_input(model_call: ModelCall) -> bool:
-    """Return whether a model embeds the timestep that it gets."""
-    with _LOCK, _static_mode(), suppress(Exception):  # Paddle computes what cannot be copied
-        twin_call = _make_symbolic_call(model_call)
-        for override in walk_overrides(twin_call.twin):
-            if isinstance(override, TimestepOverride):  # what comes after it is not needed
-                replace_inner_forward(override.layer, None, MethodType(_stop, override.layer))
-        with suppress(Exception):  # whatever else fails will again, where the call is traced
-            twin_call.run()
-        return _is_input(twin_call.timestep)
-    return False
-
-
-def _stop(*_: Any, **__: Any) -> None:
-    raise UncompilableError("the timestep is embedded")
-
-
-def _make_symbolic_call(model_call: ModelCall) -> TwinCall:
-    """Make a call with symbols as weights and as the call's tensors."""
-    weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(model_call.contents.tensors)]
-    inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(model_call.tensors)]
-    return TwinCall(model_call, weights, inputs)
+    openvino_model = openvino.Model(nodes, [parameters[n] for n in used])
+    return Trace(openvino_model, used, structure, twin_call.layouts, outputs.has_skipped)
 
 
 @contextmanager
@@ -102,6 +78,13 @@ def _static_mode() -> Iterator[Any]:
         yield program
 
 
+def _make_symbolic_call(model_call: ModelCall) -> TwinCall:
+    """Make a call with symbols as weights and as the call's tensors."""
+    weights = [paddle.static.data(f"weight{n}", x.shape, x.dtype) for n, x in enumerate(model_call.contents.tensors)]
+    inputs = [paddle.static.data(f"input{n}", x.shape, x.dtype) for n, x in enumerate(model_call.tensors)]
+    return TwinCall(model_call, weights, inputs)
+
+
 def _require_unchanged(before: Snapshot, model_call: ModelCall, twin_call: TwinCall) -> None:
     """Refuse a call that sets an attribute or fills an argument."""
     if change := before.find_change():
@@ -112,29 +95,19 @@ def _require_unchanged(before: Snapshot, model_call: ModelCall, twin_call: TwinC
         raise UncompilableError("it fills one of its arguments")
 
 
-def _is_input(value: Any) -> bool:
-    """Return whether a value is an input of the program, unchanged."""
-    if value is None:
-        return False
-    operator = value.get_defining_op()
-    while operator.name().removeprefix("pd_op.") in _KEEPING:
-        operator = operator.operands_source()[0].get_defining_op()
-    return operator.name() == "pd_op.data"
-
-
-def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[Any]) -> list[Any]:
+def _write_operators(program: Any, inputs: Mapping[str, Any], outputs: Sequence[Any]) -> list[Any]:
     """Write a program with OpenVINO's operators; return the nodes of its outputs.
 
-    Those of its inputs are given by name. An operator that is not known matters where its result is used.
+    The nodes of its inputs are given by name. An operator that cannot be written matters where its result is used.
     """
     nodes: dict[str, Any] = {}
     for operator in program.global_block().ops:
         ids = [value.id if value.initialized() else "" for value in operator.operands_source()]
         results = operator.results()
         try:
-            written = _write_operator(operator, [nodes.get(each) for each in ids], known)
+            written = _write_operator(operator, [nodes.get(each) for each in ids], inputs)
         except UncompilableError as error:
-            if operator.name().endswith("_"):  # it writes into its input, maybe a buffer
+            if operator.name().endswith("_"):  # It writes into its input, which may be a buffer.
                 raise
             written = [error] * len(results)
         # Results without a node are never read.
@@ -148,19 +121,39 @@ def _write_operators(program: Any, known: Mapping[str, Any], outputs: Sequence[A
     return [nodes[value.id] for value in outputs]
 
 
-def _write_operator(operator: Any, inputs: Sequence[Any], known: Mapping[str, Any]) -> Any:
+def _write_operator(operator: Any, operands: Sequence[Any], inputs: Mapping[str, Any]) -> Any:
     """Write an operator; return its node, array or outputs."""
-    for each in inputs:
+    for each in operands:
         for node in each if isinstance(each, list) else [each]:
             if isinstance(node, UncompilableError):
                 raise node
     name = operator.name().removeprefix("pd_op.").rstrip("_")
     if name == "data":
-        return known[operator.attrs()["name"]]
+        return inputs[operator.attrs()["name"]]
     if name == "builtin.combine":
-        return [inputs]
+        return [operands]
     if name == "builtin.split":
-        return inputs[0]
+        return operands[0]
     if name not in OPERATORS:
         raise UncompilableError(f"{operator.name()} is none of the operators that can be compiled")
-    return OPERATORS[name](Operator(operator, inputs))
+    return OPERATORS[name](Operator(operator, operands))
+
+
+def embeds_input(model_call: ModelCall) -> bool:
+    """Return whether a model embeds the timestep that it gets."""
+    with _LOCK, _static_mode(), suppress(Exception):  # Paddle computes what cannot be copied, or embeds no timestep.
+        twin_call = _make_symbolic_call(model_call)
+        for override in walk_overrides(twin_call.twin):
+            if isinstance(override, TimestepOverride):  # The layers after the embedding need not run.
+                replace_inner_forward(override.layer, None, MethodType(_stop, override.layer))
+        with suppress(Exception):  # Whatever else fails will fail again where the call is traced.
+            twin_call.run()
+        operator = twin_call.timestep.get_defining_op()
+        while operator.name().removeprefix("pd_op.") in _KEEPING:
+            operator = operator.operands_source()[0].get_defining_op()
+        return operator.name() == "pd_op.data"
+    return False
+
+
+def _stop(*_: Any, **__: Any) -> None:
+    raise UncompilableError("the timestep is embedded")

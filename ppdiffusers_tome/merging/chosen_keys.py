@@ -5,19 +5,18 @@ All tokens give queries, so nothing is restored. (Merged keys are a ``Matching``
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 import paddle
 
 from ppdiffusers_tome.merging.constants import Constant, load_constants
-from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition
 
 
 @dataclass(frozen=True)
 class ChosenKeys:
-    """Tokens that give keys and values, with the protocol of ``Matching``."""
+    """A ``TokenReduction`` to the tokens that give keys and values."""
 
     kept: paddle.Tensor  # int64 [left], tokens, the same in every image
     batch: int
@@ -40,11 +39,6 @@ class ChosenKeys:
 
     def reduce_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
         return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
-
-
-# What every method makes of a block's tokens: ``reduce``, ``restore``, ``reduce_mask``, ``positions`` (of one image
-# where all have the same), ``keeps_queries``, ``batch``, ``num_tokens`` and ``num_left``.
-TokenReduction: TypeAlias = Matching | ChosenKeys
 
 
 def select_key_tokens(partition: Partition, num_dropped: int, *, frames: int = 1) -> paddle.Tensor:
@@ -90,7 +84,6 @@ class _ChosenSources:
 
 @lru_cache(maxsize=32)
 def _choose_sources(count: int, num_sources: int, num_destinations: int, num_rest: int) -> _ChosenSources:
-    """Choose ``count`` sources, spread evenly."""
     share = (num_destinations + count) / (num_destinations + num_sources)
     outside = min(count, round(num_rest * share))
 

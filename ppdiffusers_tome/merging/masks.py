@@ -2,8 +2,8 @@
 
 import paddle
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.token_span import TokenSpan
 
 # Added to a score, it leaves nothing of it, and float16 holds it.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import paddle
-from paddle import in_dynamic_mode  # tests/benchmarks/gpu_trace.py replaces it, to trace what runs in place
+from paddle import in_dynamic_mode as works_in_place  # tests/benchmarks/gpu_trace.py replaces it
 
 from ppdiffusers_tome.merging.partition import Partition
 from ppdiffusers_tome.merging.similarity import HALF, find_nearest
@@ -24,10 +24,7 @@ class Matching:
         order: int64 ``[batch, tokens]``, of frames that merge by themselves ``[batch * frames, tokens of a frame]``;
             tokens counted over the whole batch: those merged away, then of each group its destination, or its only
             token, in the order of the merged sequence.
-        batch: number of images; -1 matches any (dynamic dimension).
-        num_tokens: tokens of an image before the reduction, those before the grid included.
-        num_left: tokens of an image after it.
-        keeps_queries: True where only keys and values are reduced and every query stays.
+        batch, num_tokens, num_left, keeps_queries: as of ``TokenReduction``.
 
     Example:
         >>> matching = Matching(
@@ -59,14 +56,7 @@ class Matching:
         return -paddle.log(self.inverse_count).reshape([self.batch, self.num_left])
 
     def reduce(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Compute the mean of each group.
-
-        Args:
-            x: ``[batch, tokens, channels]``, any float type, that of the result.
-
-        Returns:
-            ``[batch, left, channels]``.
-        """
+        """Compute the mean of each group."""
         # A program may know the batch of these tokens, but not that those of another layer have the same.
         rows = x.reshape([-1 if self.batch < 0 else self.batch * self.num_tokens, x.shape[2]])
         # A flat background may put thousands of tokens in one group: in half precision the sum would overflow or stop
@@ -75,12 +65,12 @@ class Matching:
         merged = scatter_rows(rows, self.owner, like=self.inverse_count, add=True)
         weights = self.inverse_count.astype("float64") if x.dtype == paddle.float64 else self.inverse_count
         # In place where no gradient needs the sums, to save a buffer.
-        merged = merged.multiply_(weights) if in_dynamic_mode() and merged.stop_gradient else merged * weights
+        merged = merged.multiply_(weights) if works_in_place() and merged.stop_gradient else merged * weights
         merged = merged if merged.dtype == x.dtype else merged.astype(x.dtype)
         return merged.reshape([self.batch, self.num_left, x.shape[2]])
 
     def restore(self, y: paddle.Tensor) -> paddle.Tensor:
-        """Give every token its group's result; nothing changes with ``keeps_queries``."""
+        """Give every token its group's result."""
         if self.keeps_queries:
             return y
         channels = y.shape[2]
@@ -88,14 +78,7 @@ class Matching:
         return rows.reshape([self.batch, self.num_tokens, channels])
 
     def reduce_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
-        """Reduce an attention bias; one masked token masks its group.
-
-        Args:
-            mask: ``[batch or batch * heads, 1 or tokens, tokens]``, 0 to keep and a large negative number to mask.
-
-        Returns:
-            ``[batch or batch * heads, 1 or left, left]``; where every query stays, all rows of ``mask`` are left.
-        """
+        """Reduce an attention bias; one masked token masks its group."""
         heads = mask.shape[0] // self.batch
         if mask.shape[0] == 1 and self.batch > 1:
             mask, heads = mask.expand([self.batch, *mask.shape[1:]]), 1
@@ -140,7 +123,7 @@ def match_tokens(
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
             x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])  # frames are images of their own
-        # Paddle multiplies no half precision on a CPU. A traced tensor has no place, in that benchmark, too.
+        # Paddle multiplies no half precision on a CPU. A traced tensor has no place.
         if x.dtype in HALF and paddle.in_dynamic_mode() and x.place.is_cpu_place():
             x = x.astype("float32")
         # The nearest destination of every source, an index in those of the partition.
@@ -184,7 +167,7 @@ def scatter_rows(
         As many rows as ``like``. Every row must be written at least once, without ``add`` exactly once.
     """
     shape = [like.shape[0] if like.shape[0] >= 0 else paddle.shape(like)[0], *updates.shape[1:]]
-    if not in_dynamic_mode():
+    if not works_in_place():
         return paddle.scatter(paddle.zeros(shape, dtype=updates.dtype), index, updates, overwrite=not add)
     # In place, as that takes one buffer and not two. Paddle's own kernels set the rows that they add to, here all, to
     # zero first; a plugin's may not, and whoever searches NaNs with Paddle's flag would find those of an empty buffer.

@@ -39,7 +39,6 @@ def find_nearest(
         >>> cosine.numpy()[0, :2].round(3).tolist(), best.numpy()[0, :2].tolist()
         ([1.0, 1.0], [1, 0])
     """
-
     # Squares are summed in float32: 65504, the largest float16, is reached by 256 channels of value 16.
     is_half = x.dtype in HALF
     wide = x.astype("float32") if is_half else x
@@ -58,8 +57,11 @@ def find_nearest(
     # A tile is compared as an image of its own.
     src = src.reshape([-1, sources.shape[0] // num_tiles, x.shape[2]])
     dst_unit = dst_unit.reshape([-1, destinations.shape[0] // num_tiles, x.shape[2]])
+    # On a CPU some sources at a time, as all products of a large image take gigabytes. A GPU would wait for launches.
+    at_once = max(1, _MOST_PRODUCTS // (src.shape[0] * dst_unit.shape[1]))
+    is_cut = at_once < src.shape[1] and paddle.in_dynamic_mode() and src.place.is_cpu_place()
     with _disable_autocast():
-        cosine, best = _find_largest(src, dst_unit)
+        cosine, best = _find_in_parts(src, dst_unit, at_once) if is_cut else _find_largest(src, dst_unit)
     shape = [x.shape[0], sources.shape[0]]
     cosine = cosine.reshape(shape)
     cosine = cosine.astype("float32") if is_half else cosine * take(inverse_length, sources).reshape(shape)
@@ -68,14 +70,6 @@ def find_nearest(
 
 def _find_largest(src: paddle.Tensor, dst_unit: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Find the largest product of each source, and its destination."""
-    # On a CPU some sources at a time, as all products of a large image take gigabytes. A GPU would wait for launches.
-    if paddle.in_dynamic_mode() and src.place.is_cpu_place():
-        length = max(1, _MOST_PRODUCTS // (src.shape[0] * dst_unit.shape[1]))
-        if length < src.shape[1]:
-            firsts = range(0, src.shape[1], length)
-            found = [_find_largest(src[:, first : first + length], dst_unit) for first in firsts]
-            cosines, bests = zip(*found, strict=True)
-            return paddle.concat(cosines, axis=1), paddle.concat(bests, axis=1)
     products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
     best = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products. (`take_along_axis` copies them,
@@ -85,6 +79,13 @@ def _find_largest(src: paddle.Tensor, dst_unit: paddle.Tensor) -> tuple[paddle.T
         return products.max(axis=-1), best
     row_starts = paddle.arange(0, best.size * products.shape[2], products.shape[2], dtype="int64")
     return paddle.gather(products.flatten(), best.flatten() + row_starts).reshape(best.shape), best
+
+
+def _find_in_parts(src: paddle.Tensor, dst_unit: paddle.Tensor, at_once: int) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Find what ``_find_largest`` does, for some sources at once."""
+    parts = [_find_largest(src[:, first : first + at_once], dst_unit) for first in range(0, src.shape[1], at_once)]
+    cosines, bests = zip(*parts, strict=True)
+    return paddle.concat(cosines, axis=1), paddle.concat(bests, axis=1)
 
 
 def _disable_autocast() -> AbstractContextManager[None]:

@@ -20,12 +20,12 @@ from ppdiffusers_tome.patching.overrides.merge import NormOverride, OutputOverri
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.slots import close_slots
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.step_cache.skipped_layers import ChainOverride, CoarseOverride, create_cache_overrides
+from ppdiffusers_tome.patching.step_cache.skipped_layers import ChainOverride, LevelOverride, create_cache_overrides
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Where one layer has several overrides, as where it is a block, its parent and the denoiser, from the outermost in.
 ORDER: tuple[type[Override], ...] = (
-    DenoiserOverride, TimestepOverride, CoarseOverride, ChainOverride, GridOverride, BlockOverride, PointOverride,
+    DenoiserOverride, TimestepOverride, LevelOverride, ChainOverride, GridOverride, BlockOverride, PointOverride,
     MaskOverride, ProjectionOverride, OutputOverride, NormOverride,
 )  # fmt: skip
 
@@ -66,8 +66,8 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         key = (id(block.parent), block.adapter.block_class)
         grid = grids[key] = grids.get(key) or GridOverride(state, block)
         inner = [
-            override for role, point in block.list_points(config)
-            for override in _create_overrides(state, block, role, point)
+            pair for role, point in block.list_points(config)
+            for pair in _create_overrides(state, block, role, point)
         ]  # fmt: skip
         overrides += [BlockOverride(state, block, grid, inner), *(override for _, override in inner)]
     overrides += grids.values()
@@ -87,7 +87,6 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
 def _create_overrides(
     state: DenoiserState, block: MergeableBlock, role: str, point: MergePoint
 ) -> list[tuple[str, Override]]:
-    """Create the overrides of a merge point, with their paths."""
     config, layer = state.config, find_layer(block.layer, point.layer)
     overrides: list[tuple[str, Override]] = [(point.layer, PointOverride(state, layer, point, role))]
     for name in point.list_inner_layers(METHODS[config.method].keeps_queries):

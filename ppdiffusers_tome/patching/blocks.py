@@ -1,6 +1,6 @@
 """Blocks in which tokens can merge, with their parents and levels."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,8 +8,8 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import list_adapters
-from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter, MergePoint
-from ppdiffusers_tome.patching.denoisers import find_level, find_refusal, find_timestep_layer
+from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter, MergePoint, UNetParts
+from ppdiffusers_tome.patching.denoisers import find_refusal, find_timestep_layer
 from ppdiffusers_tome.patching.layers import find_layer, is_a, list_class_names
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -61,6 +61,31 @@ def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[Merg
     return [block for block in merging if block.level <= limit]
 
 
+def find_level(model: Layer, path: str, unets: Sequence[UNetParts]) -> int:
+    """Return a layer's level in a UNet; 1 outside of UNets.
+
+    It is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
+    (33x36 latents crash it at level 8).
+    """
+    names = path.split(".")
+    for index, name in enumerate(names):
+        for unet in unets:
+            if name not in (unet.down, unet.middle, unet.up):
+                continue
+            root, within = find_layer(model, ".".join(names[:index])), names[index + 1 :]
+            # By position, as the blocks of a user's UNet may have names.
+            blocks = [child for child, _ in getattr(root, name).named_children()]
+            number = blocks.index(within[0]) if within and within[0] in blocks else 0
+            resized = getattr(root, unet.up if name == unet.up else unet.down, None)
+            changes = [] if resized is None else [_changes_size(block) for block in resized.children()]
+            if name == unet.up:  # the doublings from here on
+                changes = changes[number:]
+            elif name == unet.down:
+                changes = changes[: number + unet.halves_at_start]
+            return 2 ** sum(changes) * unet.patch(root)
+    return 1
+
+
 @lru_cache(maxsize=1024)
 def _find_adapters(parent_class: type) -> list[BlockAdapter]:
     """Return the adapters whose blocks a layer of this class may contain."""
@@ -81,3 +106,15 @@ def _walk_parents(layer: Layer, path: str, denoiser: Layer) -> Iterator[tuple[st
     yield path, layer, denoiser
     for name, child in layer.named_children():
         yield from _walk_parents(child, f"{path}.{name}".lstrip("."), denoiser)
+
+
+def _changes_size(block: Layer) -> bool:
+    """Return whether a block of a UNet halves or doubles the resolution."""
+    return (
+        # UNets of ppdiffusers; ``AttnSkipUpBlock2D`` and ``SkipUpBlock2D`` have a ``resnet_up``.
+        any(getattr(block, name, None) for name in ("downsamplers", "upsamplers", "resnet_up"))
+        # Würstchen's decoder, whose resizing layers are a norm and a convolution.
+        or any(is_a(layer, "Sequential") for layer in block.children())
+        # LVDM and ModelScope, whose blocks contain layers of these classes, or are such.
+        or any(is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True))
+    )

@@ -17,7 +17,7 @@ def renew_after_fork(lock: Any) -> None:
         os.register_at_fork(after_in_child=lock._at_fork_reinit)  # as Python does with its own locks
 
 
-class Frame(NamedTuple):
+class StackEntry(NamedTuple):
     """Running calls: of a denoiser, maybe a block in it, maybe a merge point."""
 
     call: DenoiserCall
@@ -31,16 +31,16 @@ class CallStack(threading.local):
     pipeline_call: PipelineCall | None = None  # the innermost
     # The calls of denoisers and in them, innermost last; while a backward pass runs layers again, those in which the
     # layers ran first.
-    frames: tuple[Frame, ...] = ()
+    entries: tuple[StackEntry, ...] = ()
 
-    def run(self, frame: Frame, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a function in a frame, which ends also if it raises."""
-        outer = self.frames
+    def run(self, entry: StackEntry, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a function under an entry, removed even if it raises."""
+        outer = self.entries
         try:
-            self.frames = (*outer, frame)
+            self.entries = (*outer, entry)
             return function(*args, **kwargs)
         finally:
-            self.frames = outer
+            self.entries = outer
 
 
 CALL_STACK = CallStack()

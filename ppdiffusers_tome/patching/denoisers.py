@@ -1,12 +1,11 @@
-"""Denoisers: those in which nothing merges, the timestep's layer, families, levels."""
+"""Denoisers: what refuses to merge, where the timestep is embedded, which family they are."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.adapters.adapter import UNETS, UNetParts
-from ppdiffusers_tome.patching.layers import find_layer, is_a
+from ppdiffusers_tome.patching.adapters.adapter import UNETS
+from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
 
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
@@ -52,40 +51,3 @@ def find_family(denoiser: Layer) -> str:
         return UNET
     is_class_conditional = getattr(getattr(denoiser, "config", None), "norm_type", None) == "ada_norm_zero"
     return CLASS_TRANSFORMER if is_class_conditional else TEXT_TRANSFORMER
-
-
-def find_level(model: Layer, path: str, unets: Sequence[UNetParts]) -> int:
-    """Return a layer's level in a UNet; 1 outside of UNets.
-
-    It is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
-    (33x36 latents crash it at level 8).
-    """
-    names = path.split(".")
-    for index, name in enumerate(names):
-        for unet in unets:
-            if name not in (unet.down, unet.middle, unet.up):
-                continue
-            root, within = find_layer(model, ".".join(names[:index])), names[index + 1 :]
-            # By position, as the blocks of a user's UNet may have names.
-            blocks = [child for child, _ in getattr(root, name).named_children()]
-            number = blocks.index(within[0]) if within and within[0] in blocks else 0
-            resized = getattr(root, unet.up if name == unet.up else unet.down, None)
-            changes = [] if resized is None else [_changes_size(block) for block in resized.children()]
-            if name == unet.up:  # the doublings from here on
-                changes = changes[number:]
-            elif name == unet.down:
-                changes = changes[: number + unet.halves_at_start]
-            return 2 ** sum(changes) * unet.patch(root)
-    return 1
-
-
-def _changes_size(block: Layer) -> bool:
-    """Return whether a block of a UNet halves or doubles the resolution."""
-    return (
-        # UNets of ppdiffusers; ``AttnSkipUpBlock2D`` and ``SkipUpBlock2D`` have a ``resnet_up``.
-        any(getattr(block, name, None) for name in ("downsamplers", "upsamplers", "resnet_up"))
-        # Würstchen's decoder, whose resizing layers are a norm and a convolution.
-        or any(is_a(layer, "Sequential") for layer in block.children())
-        # LVDM and ModelScope, whose blocks contain layers of these classes, or are such.
-        or any(is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True))
-    )

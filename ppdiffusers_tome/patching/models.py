@@ -29,7 +29,7 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
         )
     seen = set()
     # A pipeline of the user's own may hold models that are no registered components, also in lists.
-    for name, value in vars(model_or_pipe).items():
+    for name, value in list(vars(model_or_pipe).items()):  # another thread may set an attribute meanwhile
         if denoisers_only and not is_denoiser_name(name):
             continue
         several = isinstance(value, (list, tuple))

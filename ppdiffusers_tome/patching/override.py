@@ -25,21 +25,21 @@ class Override:
     """
 
     method_name: ClassVar[str] = "forward"
-    runs_in: ClassVar[str] = "call"  # the field of ``Frame`` that ``run`` gets; where it is None, the original runs
+    runs_in: ClassVar[str] = "call"  # the field of ``StackEntry`` that ``run`` gets; the original runs where it is None
     follows_wrappers: ClassVar[bool] = False  # True: moves to a layer that wraps its own, as a LoRA wraps ``to_k``
 
     state: DenoiserState
     layer: Layer
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        for frame in reversed(CALL_STACK.frames):
-            if frame.call.state is self.state:
-                if paddle.in_dynamic_mode() != frame.call.is_eager:
+        for entry in reversed(CALL_STACK.entries):
+            if entry.call.state is self.state:
+                if paddle.in_dynamic_mode() != entry.call.is_eager:
                     raise ToMeValueError(
-                        f"paddle.jit.to_static traces a layer inside of {type(frame.call.denoiser).__name__}, and its "
+                        f"paddle.jit.to_static traces a layer inside of {type(entry.call.denoiser).__name__}, and its "
                         "tokens are matched outside of that program; trace the whole model, or remove_tome"
                     )
-                call = getattr(frame, self.runs_in)
+                call = getattr(entry, self.runs_in)
                 return original(*args, **kwargs) if call is None else self.run(call, original, *args, **kwargs)
         self.note_outside()
         return original(*args, **kwargs)

@@ -35,12 +35,10 @@ def require_untraced(layer: Layer) -> None:
         )
 
 
-def require_eager(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:
+def require_eager(what: str, remedy: str, why: str = "which fixes how many tokens merge") -> None:
     """Refuse a feature while a program is traced, which cannot contain it."""
     if not paddle.in_dynamic_mode():
-        raise ToMeValueError(
-            f"{what} cannot become part of a program, which fixes how many tokens merge; {remedy} before tracing"
-        )
+        raise ToMeValueError(f"{what} cannot become part of a program, {why}; {remedy} before tracing")
 
 
 def drop_traced_programs(function: object) -> None:

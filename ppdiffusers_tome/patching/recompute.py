@@ -2,7 +2,7 @@
 
 With gradient checkpointing, such a layer belongs to the call in which it first ran, and runs outside its denoiser,
 maybe in another thread, after other calls at other sizes. Paddle's ``recompute`` gets a state where layers first run,
-here the frames of that moment (``custom_state_manager``). Before their second run it gets the present state and sets
+here the calls of that moment (``custom_state_manager``). Before their second run it gets the present state and sets
 the first one; afterwards it sets back the present one. Paddle 2.6 has no such state, Paddle 3 one for a process.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from paddle.distributed.fleet import recompute as _recompute
 
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, StackEntry
 
 _MANAGER: Any = getattr(_recompute, "custom_state_manager", None)
 HAS_STATE = _MANAGER is not None and _MANAGER.custom_get_state_func is None
@@ -21,8 +21,6 @@ _numbers = itertools.count(1)
 
 
 class _SecondRuns(threading.local):
-    """The second runs of layers in one thread."""
-
     last_state = 0  # the number of the state that Paddle asked for last
     end_states: tuple[int, ...] = ()  # the numbers of those that end the running second runs, innermost last
 
@@ -35,20 +33,20 @@ def is_recomputing() -> bool:
     return bool(_SECOND_RUNS.end_states)
 
 
-def _get_state(*_: Any) -> tuple[int, tuple[Frame, ...]]:
+def _get_state(*_: Any) -> tuple[int, tuple[StackEntry, ...]]:
     _SECOND_RUNS.last_state = next(_numbers)
-    return _SECOND_RUNS.last_state, CALL_STACK.frames
+    return _SECOND_RUNS.last_state, CALL_STACK.entries
 
 
-def _set_state(state: tuple[int, tuple[Frame, ...]]) -> None:
-    number, frames = state
-    for frame in frames:
-        frame.call.state.require_applied()
+def _set_state(state: tuple[int, tuple[StackEntry, ...]]) -> None:
+    number, entries = state
+    for entry in entries:
+        entry.call.state.require_applied()
     if _SECOND_RUNS.end_states[-1:] == (number,):
         _SECOND_RUNS.end_states = _SECOND_RUNS.end_states[:-1]
     else:
         _SECOND_RUNS.end_states += (_SECOND_RUNS.last_state,)  # Paddle asked for it just before
-    CALL_STACK.frames = frames
+    CALL_STACK.entries = entries
 
 
 if HAS_STATE:

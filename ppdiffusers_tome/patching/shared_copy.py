@@ -30,7 +30,7 @@ def shared_copy(model_or_pipe: T) -> T:
 
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
-        ToMeValueError: a cache of steps replaced the ``forward`` of a layer; a copy would run the original's layers.
+        ToMeValueError: a function that is no method replaced a ``forward``; a copy would run the original's layers.
 
     Example:
         >>> merged = shared_copy(pipe).apply_tome(ratio=0.5)
@@ -41,11 +41,8 @@ def shared_copy(model_or_pipe: T) -> T:
     return remove_tome(_copy(model_or_pipe, {}))
 
 
-def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """Copy a model, scheduler, pipeline or list; return anything else.
-
-    ``copies`` is the memo of ``deepcopy``.
-    """
+def _copy(value: Any, memo: dict[int, Any]) -> Any:
+    """Copy a model, scheduler, pipeline or list; return anything else."""
     if isinstance(value, Layer):
         for path, layer in value.named_sublayers(include_self=True):
             # ``deepcopy`` binds a method to the copy.
@@ -57,16 +54,16 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
                 )
             # The copy of a tensor is the tensor, so it is shared.
             tensors = [*layer._parameters.values(), *layer._buffers.values(), *vars(layer).values()]
-            copies |= {id(tensor): tensor for tensor in tensors if isinstance(tensor, paddle.Tensor)}
-        return copy.deepcopy(value, copies)
+            memo |= {id(tensor): tensor for tensor in tensors if isinstance(tensor, paddle.Tensor)}
+        return copy.deepcopy(value, memo)
     if hasattr(value, "set_timesteps"):
-        return copy.deepcopy(value, copies)
+        return copy.deepcopy(value, memo)
     if isinstance(value, (list, tuple)):
-        return type(value)([_copy(item, copies) for item in value])
-    if id(value) not in copies and hasattr(type(value), "components"):
-        copies[id(value)] = pipe = copy.copy(value)
+        return type(value)([_copy(item, memo) for item in value])
+    if id(value) not in memo and hasattr(type(value), "components"):
+        memo[id(value)] = pipe = copy.copy(value)
         for attribute, component in vars(value).items():
             if is_denoiser_name(attribute):
                 # setattr would write the classes' names into the pipeline's config again.
-                vars(pipe)[attribute] = _copy(component, copies)
-    return copies.get(id(value), value)
+                vars(pipe)[attribute] = _copy(component, memo)
+    return memo.get(id(value), value)

@@ -27,7 +27,7 @@ class Slot:
     """The place of a layer's method, where its overrides run."""
 
     method: MethodType  # runs the overrides; an attribute of the layer
-    inside: Any  # the function that stood there; None for the method of the class
+    inner: Any  # the function that stood there; None for the method of the class
     overrides: tuple[Any, ...] = ()  # around that, outermost last
 
 
@@ -40,9 +40,11 @@ def find_slot(layer: Layer, name: str = "forward") -> Slot | None:
 def open_slot(layer: Layer, name: str) -> Slot:
     """Return the slot of a layer's method; make one where none is."""
     attributes, slot = vars(layer), find_slot(layer, name)
-    if slot is None or not (slot.overrides or _is_held(slot, layer)):
-        inside = attributes.get(name)
-        slot = Slot(MethodType(_make_method(type(layer), name, inside), layer), inside)
+    # Other code may hold a slot's method on the layer, as hooks do.
+    is_held = slot is not None and slot.method in (each for each in attributes.values() if type(each) is MethodType)
+    if slot is None or not (slot.overrides or is_held):
+        inner = attributes.get(name)
+        slot = Slot(MethodType(_make_method(type(layer), name, inner), layer), inner)
         attributes.setdefault(SLOTS, {})[name], attributes[name] = slot, slot.method
     return slot
 
@@ -53,7 +55,7 @@ def close_slots(layer: Layer) -> None:
     for name, slot in list(attributes.get(SLOTS, {}).items()):
         # Other code that put a function in its place may put the method back when that goes.
         if not slot.overrides and attributes.get(name) in (None, slot.method):
-            _set_function(layer, name, slot.inside)
+            _set_function(layer, name, slot.inner)
             del attributes[SLOTS][name]
     if not attributes.get(SLOTS, True):
         del attributes[SLOTS]
@@ -62,14 +64,14 @@ def close_slots(layer: Layer) -> None:
 def list_functions(layer: Layer) -> list[Any]:
     """List the functions in place of a layer's ``forward``, ToMe's own included."""
     slot = find_slot(layer)
-    functions = vars(layer).get("forward"), slot and slot.inside
+    functions = vars(layer).get("forward"), slot and slot.inner
     return [each for each in functions if each is not None]
 
 
 def find_inner_forward(layer: Layer) -> Any:
     """Return the ``forward`` inside of a layer's overrides; None: the class's."""
     slot = find_slot(layer)
-    return slot.inside if slot else vars(layer).get("forward")
+    return slot.inner if slot else vars(layer).get("forward")
 
 
 def replace_inner_forward(layer: Layer, old: MethodType | None, new: MethodType | None) -> None:
@@ -77,14 +79,9 @@ def replace_inner_forward(layer: Layer, old: MethodType | None, new: MethodType 
     if find_inner_forward(layer) != old:
         return
     if slot := find_slot(layer):
-        slot.inside = new
+        slot.inner = new
     else:
         _set_function(layer, "forward", new)
-
-
-def _is_held(slot: Slot, layer: Layer) -> bool:
-    """Return whether other code holds a slot's method on the layer, as hooks do."""
-    return slot.method in (each for each in vars(layer).values() if type(each) is MethodType)
 
 
 def _set_function(layer: Layer, name: str, function: Any) -> None:
@@ -95,11 +92,11 @@ def _set_function(layer: Layer, name: str, function: Any) -> None:
         vars(layer).pop(name, None)
 
 
-def _make_method(cls: Any, name: str, inside: Any) -> Callable[..., Any]:
+def _make_method(cls: Any, name: str, inner: Any) -> Callable[..., Any]:
     """Make the method that runs the overrides of a slot.
 
     It is a function, which ``deepcopy`` shares and binds to the copy, and ``to_static`` accepts. A function of the user
-    may call it after its slot is gone; then it runs ``inside`` alone.
+    may call it after its slot is gone; then it runs ``inner`` alone.
     """
 
     @paddle.jit.not_to_static
@@ -107,9 +104,9 @@ def _make_method(cls: Any, name: str, inside: Any) -> Callable[..., Any]:
         psdb.fallback(**FALLBACK)
         slot = vars(layer).get(SLOTS, {}).get(name)  # without a call, as this runs often
         if slot is not None and slot.method.__func__ is method:
-            run, overrides = slot.inside, slot.overrides
+            run, overrides = slot.inner, slot.overrides
         else:
-            run, overrides = inside, ()
+            run, overrides = inner, ()
         if run is None:
             run = getattr(type(layer), name).__get__(layer)
         if not paddle.in_dynamic_mode():

@@ -35,8 +35,8 @@ def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[st
     overrides = {name: value for name, value in overrides.items() if value is not UNSET}
     if base is None or isinstance(base, ToMeConfig):
         return replace(base or ToMeConfig(), **overrides)
-    if isinstance(base, str | PathLike) and str(base) in PRESETS:
-        return replace(ToMeConfig.preset(str(base)), **overrides)
+    if isinstance(base, str) and base in PRESETS:
+        return replace(ToMeConfig.preset(base), **overrides)
     accepted = f"a ToMeConfig, the name of a preset ({', '.join(PRESETS)}) or the path of a JSON file of settings"
     check_type(base, str | PathLike, accepted, "config=")
     return replace(ToMeConfig.load(base), **overrides)

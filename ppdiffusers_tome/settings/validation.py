@@ -62,7 +62,6 @@ def _check_conflicts(values: Mapping[str, Any]) -> None:
 
 
 def _check_ratio(ratio: Any, settings: Mapping[str, Any]) -> float | tuple[float, ...]:
-    """Check a ratio or ramp against the stride and the method."""
     if isinstance(ratio, str | bytes) or not isinstance(ratio, Sequence):
         return _check_fraction("ratio", ratio, settings)
     if len(ratio) < 2:
@@ -93,7 +92,7 @@ def _check_fraction(name: str, ratio: Any, settings: Mapping[str, Any]) -> float
 def _suggest_config(ratio: Any) -> str:
     """Suggest the preset or file that a ratio may stand for."""
     if isinstance(ratio, str) and ratio in PRESETS:
-        return f"; call ToMeConfig.preset({ratio!r}), or apply_tome({ratio!r})"
+        return f"; call ToMeConfig.preset({ratio!r}), or give config={ratio!r}"
     if isinstance(ratio, str | PathLike) and str(ratio).endswith(".json"):
         return f"; pass a file of settings as config={str(ratio)!r}"
     return f"; the presets are {', '.join(PRESETS)}{did_you_mean(ratio, PRESETS)}" if isinstance(ratio, str) else ""

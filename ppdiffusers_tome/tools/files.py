@@ -10,11 +10,7 @@ from ppdiffusers_tome.errors import UserError
 
 
 def prepare_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) -> list[Path]:
-    """Make a folder for files, and return their paths.
-
-    Raises:
-        UserError: the folder cannot be written, or it holds something that must not be replaced.
-    """
+    """Make a folder for files, and return their paths."""
     is_named_as_image = folder.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".gif") and not folder.exists()
     if is_named_as_image or folder.is_file():
         raise UserError(f"--output {folder} names a file, and is to be a folder; give one such as outputs")

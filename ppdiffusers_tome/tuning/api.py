@@ -29,11 +29,10 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    Unmerged calls and the candidates take turns, once to warm up and in 3 rounds: the call runs
-    32 times with the usual 7 candidates. A run of more than twice the seconds of the first is repeated. All have seed 0
-    and run on a shared copy: the pipeline stays as it is, with its ToMe or without, and so do the global random
-    generators. A function in ``call`` that reaches the pipeline sees the original. On Ctrl-C ``on_trial`` has had what
-    was tried.
+    The call runs 32 times with the usual 7 candidates, as unmerged calls and the candidates take turns, once to warm up
+    and in 3 rounds. A run of more than twice the seconds of the first is repeated. All have seed 0 and run on a shared
+    copy: the pipeline stays as it is, with its ToMe or without, and so do the global random generators. A function in
+    ``call`` that reaches the pipeline sees the original. On Ctrl-C ``on_trial`` has had what was tried.
 
     Args:
         pipe: any ppdiffusers pipeline whose calls return PIL images.

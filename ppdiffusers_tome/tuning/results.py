@@ -19,7 +19,7 @@ CANDIDATES = (
     ToMeConfig(0.0, cache=0.2), *map(ToMeConfig.preset, PRESETS), ToMeConfig(0.5),
     replace(ToMeConfig.preset("balanced"), cache=0.2), ToMeConfig(0.0, cache=0.3), ToMeConfig(0.0, cache=0.5),
 )  # fmt: skip
-LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
+LEAST_SPEEDUP = 1.03  # two runs of the same settings differ by less
 
 
 def list_candidates(candidates: Iterable[ToMeConfig] | None, steps: Iterable[int | None]) -> list[ToMeConfig]:
@@ -59,7 +59,7 @@ class Target:
 
     def compute_shortfall(self, trial: "Trial") -> float:
         """Compute the larger fraction by which a trial misses a requirement."""
-        pairs = ((self.psnr, trial.psnr), (self.speedup, trial.speed_up))
+        pairs = ((self.psnr, trial.psnr), (self.speedup, trial.speedup))
         return max(0.0, *(1 - reached / required for required, reached in pairs if required is not None))
 
 
@@ -70,14 +70,14 @@ class Trial:
     Attributes:
         config: the settings.
         seconds: of all calls, the median over the rounds.
-        speed_up: the seconds of the unmerged calls, their median, divided by these.
+        speedup: the seconds of the unmerged calls, their median, divided by these.
         psnr: the least over all images, in dB; infinite where all are identical.
         is_disturbed: True where other programs took cores in most rounds, so that seconds and speed-up mislead.
     """
 
     config: ToMeConfig
     seconds: float
-    speed_up: float
+    speedup: float
     psnr: float
     is_disturbed: bool = False
 
@@ -89,7 +89,7 @@ class Trial:
     def __str__(self) -> str:
         similarity = f"{self.psnr:.1f} dB" if math.isfinite(self.psnr) else "identical"
         disturbed = ", while the machine was busy" if self.is_disturbed else ""
-        return f"{self.name}: {self.seconds:.2f} s, {self.speed_up:.2f}x the speed, {similarity}{disturbed}"
+        return f"{self.name}: {self.seconds:.2f} s, {self.speedup:.2f}x the speed, {similarity}{disturbed}"
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ def conclude(trials: Iterable[Trial], target: Target, scheduler: Any = None) -> 
     """
     unmerged, *others = trials
     # Where a round was cut short, the unmerged calls have run once more than some, and have another median.
-    others = [replace(trial, speed_up=unmerged.seconds / trial.seconds) for trial in others]
-    faster = [trial for trial in others if trial.speed_up >= LEAST_SPEED_UP]
-    rank = attrgetter("psnr", "speed_up") if target.psnr is None else attrgetter("speed_up")
+    others = [replace(trial, speedup=unmerged.seconds / trial.seconds) for trial in others]
+    faster = [trial for trial in others if trial.speedup >= LEAST_SPEEDUP]
+    rank = attrgetter("psnr", "speedup") if target.psnr is None else attrgetter("speedup")
     best = max((trial for trial in faster if target.compute_shortfall(trial) == 0), key=rank, default=None)
     verdict = f"The best is {best}"
     if not faster:

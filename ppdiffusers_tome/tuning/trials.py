@@ -1,6 +1,5 @@
 """The same calls with every setting in turns, unmerged ones among them."""
 
-import math
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.tuning.results import Trial
+from ppdiffusers_tome.tuning.similarity import compute_psnr
 
 ROUNDS = 3  # so that one in which the machine was busy does not count
 
@@ -41,9 +41,13 @@ def try_candidates(
         for _ in range(ROUNDS):
             for config in [*runs]:
                 with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", message="ToMe")  # advice about settings that nobody chose
+                    # Nobody chose these settings, so advice is ignored, but not that Paddle computes for a program.
+                    warnings.filterwarnings("ignore", message="ToMe: (?!.* is computed by Paddle)")
                     try:
-                        remove_tome(pipe) if config == UNMERGED else apply_config(pipe, config)
+                        if config == UNMERGED:
+                            remove_tome(pipe)
+                        else:
+                            apply_config(pipe, config)
                     except NothingToMergeError as error:
                         refusals.append(error)
                         del runs[config]
@@ -52,7 +56,7 @@ def try_candidates(
                         warm_up(config)
                     run = run_calls()
                     if runs[config] and run.seconds > 2 * runs[config][0].seconds:
-                        run = run_calls()  # of many compiled programs the oldest are dropped, and were made again
+                        run = run_calls()  # Of many compiled programs, the oldest were dropped and made again.
                 runs[config].append(run._replace(images=()) if runs[config] else run)
                 yield _summarize(config, runs[UNMERGED], runs[config])
     finally:
@@ -66,9 +70,3 @@ def _summarize(config: ToMeConfig, unmerged: Sequence[Run], runs: Sequence[Run])
     psnr = min(map(compute_psnr, unmerged[0].images, runs[0].images))
     num_disturbed = sum(first.is_disturbed or run.is_disturbed for first, run in zip(unmerged, runs, strict=True))
     return Trial(config, seconds, unmerged_seconds / seconds, psnr, is_disturbed=2 * num_disturbed > len(runs))
-
-
-def compute_psnr(reference: np.ndarray, pixels: np.ndarray) -> float:
-    """Compute the PSNR of two uint8 images in dB; infinite if identical."""
-    squared_error = np.mean(np.square(reference.astype(np.float64) - pixels))
-    return math.inf if squared_error == 0 else 10 * math.log10(255**2 / squared_error)

@@ -43,7 +43,7 @@ def test_a_unet_in_two_places_is_attached_once() -> None:
 
 
 class TestDifferentSettings:
-    """Denoisers, and parts of one, may each have settings of their own; nothing speaks for all of them then."""
+    """Denoisers may each have settings of their own; nothing speaks for all of them then."""
 
     FIRST = "down_blocks.0.attentions.0.transformer_blocks.0"
     LAST = tuple(f"up_blocks.1.attentions.{number}.transformer_blocks.0" for number in (0, 1))

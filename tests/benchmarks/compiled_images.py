@@ -34,7 +34,7 @@ from benchmarks.timing import Spread, rotate
 from benchmarks.turns import take_turns
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tuning.measurement import read_clock
-from ppdiffusers_tome.tuning.trials import compute_psnr
+from ppdiffusers_tome.tuning.similarity import compute_psnr
 
 PADDLE, SCHEDULER, GUIDANCES = "Paddle", "ddim", (7.5, 1.5)
 

@@ -247,7 +247,7 @@ def make_table(results: dict[Row, list[dict[str, Any]]]) -> Table:
                 "own MiB, compared", "own MiB", "difference"]  # fmt: skip
     table = Table(headings, left=4)
     for row, values in seconds.items():
-        speed_ups = [
+        speedups = [
             f"{statistics.median(seconds[base]) / statistics.median(values):.2f}x" if base in seconds else "-"
             for base in (find_base(row) for find_base in bases)
         ]
@@ -258,7 +258,7 @@ def make_table(results: dict[Row, list[dict[str, Any]]]) -> Table:
 
         table.add(
             f"{row.size}x{row.size}", row.precision, row.engine, row.variant,
-            Spread.from_values(values).format("{:.3g}".format), *speed_ups,
+            Spread.from_values(values).format("{:.3g}".format), *speedups,
             describe("making", True, ".1f"), describe("making", False, ".1f"),
             describe("peak_mib", True, ".0f"), describe("peak_mib", False, ".0f"),
             describe("own_mib", True, ".0f"), describe("own_mib", False, ".0f"),

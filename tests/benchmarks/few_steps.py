@@ -65,13 +65,13 @@ def make_table() -> str:
     for case, rows in cases.items():
         model, steps = case[0], case[5]
         seconds, kinds, values = costs[model], rows[0]["kinds"], [row["psnr"] for row in rows]
-        speed_up = "-"  # of a step that costs.jsonl lacks
+        speedup = "-"  # of a step that costs.jsonl lacks
         if seconds.keys() >= kinds.keys():
             rest = seconds["everything but the denoiser"]
             spent = rest + sum(count * seconds[kind] for kind, count in kinds.items())
-            speed_up = f"{(rest + int(steps) * seconds['whole']) / spent:.2f}"
+            speedup = f"{(rest + int(steps) * seconds['whole']) / spent:.2f}"
         psnr = f"{statistics.median(values):.1f}", f"{min(values):.1f}"
-        writer.writerow((*case, speed_up, *psnr, len(rows)))
+        writer.writerow((*case, speedup, *psnr, len(rows)))
     return text.getvalue()
 
 

@@ -107,8 +107,8 @@ def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration],
     for row in rows:
         own = seconds[row["configuration"]["name"]]
         row["block_seconds"] = asdict(Median.from_values(own))
-        speed_ups = [slow / fast for slow, fast in zip(seconds[REFERENCE.name], own, strict=True)]
-        row["block_speed_up"] = asdict(Median.from_values(speed_ups))
+        speedups = [slow / fast for slow, fast in zip(seconds[REFERENCE.name], own, strict=True)]
+        row["block_speedup"] = asdict(Median.from_values(speedups))
     found["levels"] = levels
 
 

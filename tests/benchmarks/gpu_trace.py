@@ -125,7 +125,7 @@ def _static_mode() -> Iterator[None]:
 @contextlib.contextmanager
 def trace_with_inplace() -> Iterator[None]:
     """Trace programs that write in place, for counting operators."""
-    with mock.patch.object(matching, "in_dynamic_mode", return_value=True):
+    with mock.patch.object(matching, "works_in_place", return_value=True):
         yield
 
 

@@ -150,7 +150,7 @@ def write_texts(path: Path) -> None:
 
 def compare_images(scheduler: str, folder: Path, other: Path) -> None:
     """Print each setting's median and lowest PSNR between two folders' images."""
-    from ppdiffusers_tome.tuning.trials import compute_psnr
+    from ppdiffusers_tome.tuning.similarity import compute_psnr
 
     for setting in SETTINGS:
         psnrs: list[float] = []

@@ -102,7 +102,7 @@ class Result:
         case, variant: what was measured.
         rounds: how many rounds it was timed in.
         seconds: of a denoiser call; None where nothing was timed.
-        speed_up: how many times as fast as the model without merging, from the rounds in which both ran.
+        speedup: how many times as fast as the model without merging, from the rounds in which both ran.
         out_of_memory: it did not fit.
     """
 
@@ -110,7 +110,7 @@ class Result:
     variant: str
     rounds: int
     seconds: Spread | None
-    speed_up: Spread | None
+    speedup: Spread | None
     out_of_memory: bool
 
 
@@ -262,8 +262,8 @@ def _make_table(results: Sequence[Result]) -> Table:
         seconds = "out of memory" if result.out_of_memory else NOT_MEASURED
         if result.seconds is not None:
             seconds = result.seconds.format(format_seconds)
-        speed_up = "-" if result.speed_up is None else result.speed_up.format("{:.2f}x".format)
-        table.add(result.case.name, result.variant, seconds, speed_up)
+        speedup = "-" if result.speedup is None else result.speedup.format("{:.2f}x".format)
+        table.add(result.case.name, result.variant, seconds, speedup)
     return table
 
 

@@ -120,11 +120,11 @@ def _format(result: Mapping[str, Any] | None) -> str:
         return NOT_MEASURED
     if result["seconds"] is None:
         return "out of memory"
-    seconds, speed_up = format_seconds(result["seconds"]["median"]), result["speed_up"]
-    if speed_up is None or result["variant"] in (NONE, TORCH):
+    seconds, speedup = format_seconds(result["seconds"]["median"]), result["speedup"]
+    if speedup is None or result["variant"] in (NONE, TORCH):
         return seconds
-    share = f", {1 / speed_up['median']:.0%}" if result["variant"] == TOMESD else ""
-    return f"{seconds} ({speed_up['median']:.2f}x{share})"
+    share = f", {1 / speedup['median']:.0%}" if result["variant"] == TOMESD else ""
+    return f"{seconds} ({speedup['median']:.2f}x{share})"
 
 
 def plot(machines: Sequence[Machine]) -> Any:
@@ -138,9 +138,9 @@ def plot(machines: Sequence[Machine]) -> Any:
     for axes, (machine, size) in zip(panels, columns, strict=True):
         for number, variant in enumerate(variants):
             result = machine.find(size, variant) or {}
-            speed_up = (result.get("speed_up") or {}).get("median", 0)
-            axes.barh(number, speed_up, 0.7, color=f"C{number}")
-            axes.annotate(_format(result or None), (speed_up, number), xytext=(6, 0), textcoords="offset points",
+            speedup = (result.get("speedup") or {}).get("median", 0)
+            axes.barh(number, speedup, 0.7, color=f"C{number}")
+            axes.annotate(_format(result or None), (speedup, number), xytext=(6, 0), textcoords="offset points",
                           va="center", size=8)  # fmt: skip
         axes.set(title=f"{machine.name}, {size}x{size}", xlim=(0, 4.5), xticks=[])
         axes.set_yticks(range(len(variants)), [TITLES[variant].partition(", relative")[0] for variant in variants])

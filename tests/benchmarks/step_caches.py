@@ -191,7 +191,7 @@ def measure_alone(model: str, regime: str, scheduler: str, steps: int) -> None:
 
     import numpy as np
 
-    from ppdiffusers_tome.tuning.trials import compute_psnr
+    from ppdiffusers_tome.tuning.similarity import compute_psnr
 
     loaded, psnrs = Model(model, scheduler), []
     where = {"guidance": REGIMES[regime].guidance[FAMILIES[model]], "size": SIZES[model]}
@@ -215,7 +215,7 @@ def measure_images(
     """Append the missing PSNRs of images, and their likeness to the subject."""
     import numpy as np
 
-    from ppdiffusers_tome.tuning.trials import compute_psnr
+    from ppdiffusers_tome.tuning.similarity import compute_psnr
 
     case = {"model": model, "regime": regime, "scheduler": scheduler, "of": steps, "size": size or SIZES[model]}
     done = {tuple(row.get(name) for name in (*case, "prompt", "seed", "name")) for row in read_rows(path)}

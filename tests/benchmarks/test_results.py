@@ -99,7 +99,7 @@ def test_rounds_are_measured_and_added_without_a_variant_that_does_not_fit(
     for row in rows:
         if not row["out_of_memory"]:
             assert 0 < row["seconds"]["low"] <= row["seconds"]["median"] <= row["seconds"]["high"]
-            assert row["speed_up"]["median"] > 0
+            assert row["speedup"]["median"] > 0
     page = (tmp_path / "results.md").read_text()
     assert "| port 0.5 | out of memory | - |" in page
 

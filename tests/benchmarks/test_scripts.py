@@ -123,7 +123,7 @@ def test_fidelity_evaluates_suites_and_times_the_blocks_that_merge(tmp_path: Pat
     assert rows["port 0.3"]["psnr_db"]["median"] != rows["port half"]["psnr_db"]["median"]
     for row in rows.values():
         assert row["seconds"]["median"] > row["block_seconds"]["median"] > 0
-    assert rows["unmerged"]["block_speed_up"]["median"] == 1
+    assert rows["unmerged"]["block_speedup"]["median"] == 1
 
 
 @pytest.mark.parametrize(

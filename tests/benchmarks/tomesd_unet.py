@@ -35,7 +35,7 @@ def main() -> None:
             pairs = zip(seconds["torch"], values, strict=True)
             found["results"].append({
                 "case": row["case"], "variant": variant, "rounds": row["rounds"], "seconds": spread(values),
-                "speed_up": spread([unmerged / value for unmerged, value in pairs]),
+                "speedup": spread([unmerged / value for unmerged, value in pairs]),
             })  # fmt: skip
     versions = {name: version(name) for name in ("torch", "diffusers", "tomesd")}
     found["torch_machine"] = {"threads": torch.get_num_threads(), **versions}

@@ -94,7 +94,7 @@ def measure_images(model: str, num_prompts: int, hires: int, folder: Path) -> st
 
     from benchmarks.step_caches import PROMPTS, UNMERGED, Model, Variant
     from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
-    from ppdiffusers_tome.tuning.trials import compute_psnr
+    from ppdiffusers_tome.tuning.similarity import compute_psnr
 
     loaded, plain = Model(model, "ddim"), Variant(UNMERGED, UNMERGED, None, STEPS)
     layers = list_layers(loaded.denoiser)

@@ -81,7 +81,7 @@ def test_bfloat16_keeps_angles_indices_and_similarities_in_float32() -> None:
     unet = apply_tome(tiny.small_unet(), 0.5)
     _, _, override = list_attached_blocks(unet)[0]
     call = DenoiserCall(override.state, unet)
-    program = trace_call(make_call(unet, Contents(unet), "bfloat16", given, {}, StepValues(call))).model
+    program = trace_call(make_call(unet, Contents(unet), "bfloat16", given, {}, StepValues(call))).openvino_model
     keep_precise(program)
     [_, *kept] = [each.input_value(0).get_node() for each in program.get_results()]
     assert {node.get_type_name() for node in kept} == {"Sin", "Cos", "Convert"}

@@ -53,7 +53,7 @@ def compute(function: Callable[..., Any], inputs: Sequence[Array], *, held: bool
     trace = trace_call(
         make_call(layer, Contents(layer), "float32", tuple(map(paddle.to_tensor, given)), {}, StepValues())
     )
-    results = openvino.compile_model(trace.model, "CPU", SETTINGS)([given[number] for number in trace.inputs])
+    results = openvino.compile_model(trace.openvino_model, "CPU", SETTINGS)([given[n] for n in trace.inputs])
     return [results[number] for number in range(len(results))], names
 
 

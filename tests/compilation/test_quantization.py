@@ -14,7 +14,7 @@ from compilation.comparison import check_by_paddle, difference, needs_openvino, 
 from compilation.programs import build_pair, get_compiled, list_families, list_openvino_models, list_programs
 from ppdiffusers_tome import apply_tome, compile_cpu
 from ppdiffusers_tome.machine import PRECISIONS, has_precision
-from ppdiffusers_tome.tuning.trials import compute_psnr
+from ppdiffusers_tome.tuning.similarity import compute_psnr
 from zoo import Specimen
 from zoo.specimen import keep_random_state
 

@@ -112,7 +112,7 @@ def test_other_branches_stay_unmerged_and_settings_do_not_add_up():
     first, _ = OURS().merge(pipe, **{**USUAL, "settings": OWN})
     second, summary = OURS().merge(first, **{**USUAL, "settings": OWN, "ratio": 0.25, "method": "keys"})
     assert second.tome.config == ToMeConfig(0.25, method="keys")
-    assert summary == f"ratio 0.25, method keys: {sum(second.tome.blocks.values())} blocks of unet"
+    assert summary == f"unet has ratio 0.25, method keys in {sum(second.tome.blocks.values())} blocks"
 
 
 def test_the_photographs_models_unet_generates_what_the_model_generates_by_itself():

@@ -27,7 +27,7 @@ from studio import Studio
 from words import LANGUAGES, WORDS, translate
 
 from examples.helpers import EXAMPLES, encode_image, encode_photo, load_program, make_form
-from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.errors import ToMeError, UncompilableError
 from ppdiffusers_tome.tools.cli.program import run_command
 from tools.cli.helpers import SMALL, draw_square
 
@@ -162,8 +162,8 @@ def test_failures_are_in_words_and_the_next_comparison_works(
         return raise_error
 
     for fault, words in (
-        (fail(MemoryError()), "not enough memory"), (fail(UserError("--compile: it cannot")), "--compile: it cannot"),
-        (None, "the reason is on the terminal"),
+        (fail(MemoryError()), "not enough memory"), (None, "the reason is on the terminal"),
+        (fail(UncompilableError("UNet cannot be compiled")), "--compile: UNet cannot be compiled; omit --compile"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(studio.plain.pipe, "encode_prompt", fault)
@@ -181,7 +181,7 @@ def test_a_photo_guides_its_user_alone(address: str, studio: Studio) -> None:
 
 def test_words_have_the_same_placeholders_in_both_languages_and_are_used() -> None:
     source = "".join(path.read_text("utf-8") for path in FOLDER.iterdir() if path.suffix in (".py", ".html"))
-    source += (FOLDER.parents[1] / "ppdiffusers_tome/tools/generation/checks.py").read_text("utf-8")
+    source += (FOLDER.parents[1] / "ppdiffusers_tome/tools/generation/loaded_pipeline.py").read_text("utf-8")
     for key, texts in WORDS.items():
         english, chinese = ({name for _, name, _, _ in Formatter().parse(text) if name} for text in texts)
         assert english == chinese, key

@@ -167,7 +167,7 @@ class ToMeContract:
         with failing_in(last_block, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
             self.output(model)
         assert tensors.seen
-        assert not CALL_STACK.frames
+        assert not CALL_STACK.entries
         assert tensors.alive() == 0
         WATCHERS.clear()  # a compiled model is computed by Paddle while merging is watched
         assert np.array_equal(self.output(model, timestep=300), expected)

@@ -15,6 +15,7 @@ from patching.helpers import EverySecond, needs_recompute
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.models import list_models
 
 PARENT = "down_blocks.0.attentions.0"
 BLOCK = f"{PARENT}.transformer_blocks.0"
@@ -40,11 +41,8 @@ def generate_while(unet: Any, path: str, change: Callable[[], Any]) -> np.ndarra
         return output.result()
 
 
-def change_settings(model: Any, settings: dict[str, Any] | None) -> None:
-    if settings is None:
-        remove_tome(model)
-    else:
-        apply_tome(model, **settings)
+def change_settings(model: Any, settings: dict[str, Any] | None) -> Any:
+    return remove_tome(model) if settings is None else apply_tome(model, **settings)
 
 
 @pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(ratio=0.75, method="todo")], ids=str)
@@ -76,9 +74,7 @@ def test_a_call_that_began_unmerged_ends_unmerged(path: str, settings: dict[str,
     assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), **settings)))
 
 
-@pytest.mark.parametrize(
-    "settings", [dict(ratio=0.5), dict(ratio=0.5, end=0.6), dict(ratio=0.75, method="keys")], ids=str
-)
+@pytest.mark.parametrize("settings", [*CHANGES[:2], dict(ratio=0.5, end=0.6)], ids=str)
 def test_ppdiffusers_accelerator_calls_the_merging_forward(settings: dict[str, Any]) -> None:
     """With mixed precision it calls the function of ``forward``, as of a method, where there is one."""
     unet = apply_tome(tiny.unet(levels=1), **settings)
@@ -156,6 +152,12 @@ def test_a_cache_of_ppdiffusers_that_would_keep_merged_tokens_is_refused() -> No
     kept, fresh = (tiny.run_unet(pipe.unet) for _ in range(2))  # the cache stays
     assert np.array_equal(fresh, tiny.run_unet(tiny.unet()))
     assert not np.array_equal(kept, fresh)
+
+
+def test_another_thread_may_set_an_attribute_of_a_pipeline_whose_models_are_listed() -> None:
+    pipe = tiny.pipeline()
+    for name, _ in list_models(pipe):
+        vars(pipe)[f"after_{name}"] = True
 
 
 def test_none_of_the_blocks_ran() -> None:

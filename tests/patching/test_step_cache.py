@@ -247,7 +247,7 @@ class TestSteps:
 
 
 class TestComputed:
-    """What the cache cannot serve is computed, counted so, and logged."""
+    """What the cache cannot serve is computed, counted so, and warned of."""
 
     @pytest.mark.parametrize(
         ("calls", "times"),

@@ -55,7 +55,7 @@ def test_any_layer_may_fail_at_any_step(name: str) -> None:
         with pytest.raises(StumbledError):
             draw(pipe, 0, num_inference_steps=STEPS)
         fuse.remove()
-        assert not CALL_STACK.frames
+        assert not CALL_STACK.entries
         after = number % 2
         assert np.array_equal(draw(pipe, 1 - after, num_inference_steps=STEPS), expected[after]), (path, call)
     pipe.remove_tome()
@@ -72,6 +72,6 @@ def test_failing_between_two_steps_or_while_matching_leaves_no_call(monkeypatch:
         patch.setattr(plan, "match_tokens", Fuse(0))
         with pytest.raises(StumbledError):
             draw(pipe, 0)
-    assert not CALL_STACK.frames
+    assert not CALL_STACK.entries
     assert CALL_STACK.pipeline_call is None
     assert np.array_equal(draw(pipe, 0), expected)

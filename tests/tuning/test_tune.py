@@ -18,6 +18,7 @@ from PIL import Image
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, Target, ToMeConfig, ToMeTypeError, ToMeValueError, Trial, Tuned, tune
+from ppdiffusers_tome.compilation import comparison
 from ppdiffusers_tome.compilation.api import compile_cpu
 from ppdiffusers_tome.compilation.model import CompiledModel
 from ppdiffusers_tome.settings.config import UNMERGED
@@ -25,7 +26,8 @@ from ppdiffusers_tome.tuning import measurement
 from ppdiffusers_tome.tuning.api import read_images
 from ppdiffusers_tome.tuning.measurement import Clock
 from ppdiffusers_tome.tuning.results import CANDIDATES, conclude, list_candidates
-from ppdiffusers_tome.tuning.trials import ROUNDS, Run, compute_psnr, try_candidates
+from ppdiffusers_tome.tuning.similarity import compute_psnr
+from ppdiffusers_tome.tuning.trials import ROUNDS, Run, try_candidates
 
 PROMPT = dict(**tiny.PROMPT, height=32, width=32, num_inference_steps=2)
 MILD, STRONG = ToMeConfig(0.1), ToMeConfig(0.74)
@@ -53,13 +55,10 @@ def conclude_trials(target: Target, trials: list[Trial] = TRIALS, scheduler: str
     return conclude([UNMERGED_TRIAL, *trials], target, getattr(ppdiffusers, scheduler)())
 
 
-@pytest.mark.parametrize(
-    ("target", "chosen"),
-    [
-        (Target(psnr=30), 1), (Target(psnr=20), 2), (Target(psnr=40), 0), (Target(speedup=1.5), 1),
-        (Target(speedup=1.1), 0), (Target(psnr=20, speedup=1.5), 2),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("target", "chosen"), [
+    (Target(psnr=30), 1), (Target(psnr=20), 2), (Target(psnr=40), 0), (Target(speedup=1.5), 1),
+    (Target(speedup=1.1), 0), (Target(psnr=20, speedup=1.5), 2),
+])  # fmt: skip
 def test_the_best_that_meets_the_target_is_the_fastest_for_a_psnr(target, chosen):
     found = conclude_trials(target)
     assert found.best == TRIALS[chosen]
@@ -119,7 +118,7 @@ class TestOnAPipeline:
         assert told[-len(settings) :] == [found.unmerged, *found.trials]
         same, mild, strong = (trial.psnr for trial in (found.unmerged, *found.trials))
         assert math.inf == same > mild > strong > 1
-        assert found.unmerged.speed_up == 1
+        assert found.unmerged.speedup == 1
         assert not capsys.readouterr().out
 
     def test_the_least_similar_image_of_all_calls_counts(self):
@@ -144,10 +143,6 @@ class TestOnAPipeline:
         pytest.importorskip("openvino")
         make_program, made = CompiledModel._make_program, []
 
-        def take_note(*given):
-            made.append(1)
-            return make_program(*given)
-
         class CountingClock(Clock):
             """Counts the programs that are made meanwhile."""
 
@@ -159,7 +154,7 @@ class TestOnAPipeline:
                 self.before = len(made)
 
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(CompiledModel, "_make_program", take_note)
+        monkeypatch.setattr(CompiledModel, "_make_program", lambda *given: made.append(1) or make_program(*given))
         monkeypatch.setattr("ppdiffusers_tome.tuning.api.Clock", CountingClock)
         pipe = small_pipeline()
         compile_cpu(pipe, "float32")
@@ -168,6 +163,15 @@ class TestOnAPipeline:
         found = tune(pipe, calls, candidates=[MILD, cached], on_trial=None)
         assert len(made) >= 6
         assert [trial.seconds for trial in (found.unmerged, *found.trials)] == [2.0] * 3
+
+    @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
+    def test_it_is_said_where_paddle_computes_in_place_of_a_program(self, tmp_path, monkeypatch):
+        pytest.importorskip("openvino")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setitem(comparison.BOUNDS, "float32", -1.0)
+        pipe = compile_cpu(small_pipeline(), "float32")
+        with pytest.warns(UserWarning, match="UNet2DConditionModel is computed by Paddle, not by a compiled program"):
+            tune(pipe, PROMPT, candidates=[MILD], on_trial=None)
 
     def test_without_candidates_the_usual_ones_are_tried_without_a_warning_and_printed(self, capsys):
         with warnings.catch_warnings():
@@ -246,23 +250,21 @@ class TestTurns:
                              ids=["machine was busy", "programs were dropped, so a call runs again"])  # fmt: skip
     def test_a_slow_call_does_not_count(self, seconds):
         *_, unmerged, mild = self.take_turns(seconds)
-        assert (unmerged.speed_up, mild.speed_up) == (1, 1.4)
+        assert (unmerged.speedup, mild.speedup) == (1, 1.4)
 
     @pytest.mark.parametrize("told", [5, 6])  # 5: Ctrl-C in the last round
     def test_what_took_more_seconds_is_never_called_faster(self, told):
         trials = self.take_turns([0.95, 0.83, 0.71, 0.68, 0.70, 0.82])[:told]
         found = conclude({trial.config: trial for trial in trials}.values(), Target())
         assert found.unmerged.seconds < found.trials[0].seconds
-        assert found.trials[0].speed_up == found.unmerged.seconds / found.trials[0].seconds
+        assert found.trials[0].speedup == found.unmerged.seconds / found.trials[0].seconds
         assert found.best is None
         for first, trial in zip(trials[::2], trials[1::2], strict=False):
-            assert trial.speed_up == first.seconds / trial.seconds
+            assert trial.speedup == first.seconds / trial.seconds
 
-    @pytest.mark.parametrize(
-        ("busy", "waiting", "own_work", "is_disturbed"),
-        [(1, 0, 0, True), (1, 0, 1.7, True), (1, 0, 1.9, False), (0.8, 0, 0, False), (0.8, 0.2, 0, False)],
-        ids=["by others", "by others beside this one", "by this one", "most of the time", "or wait for a disk"],
-    )
+    @pytest.mark.parametrize(("busy", "waiting", "own_work", "is_disturbed"), [
+        (1, 0, 0, True), (1, 0, 1.7, True), (1, 0, 1.9, False), (0.8, 0, 0, False), (0.8, 0.2, 0, False),
+    ], ids=["by others", "others beside this one", "by this one", "most of the time", "or wait for disks"])  # fmt: skip
     def test_cores_that_other_programs_keep_busy_are_seen(
         self, busy, waiting, own_work, is_disturbed, tmp_path, monkeypatch
     ):
@@ -310,18 +312,14 @@ class TestImages:
         grey = SimpleNamespace(images=[Image.fromarray(PIXELS[..., 0])])
         assert np.array_equal(read_images(grey), [PIXELS[..., :1].repeat(3, axis=2)])
 
-    @pytest.mark.parametrize(
-        ("output", "words"),
-        [
-            (SimpleNamespace(images=tiny.latent(1, 4, 4)), r"a Tensor of shape \[1, 4, 4, 4\]"),
-            (SimpleNamespace(images=np.zeros((1, 8, 8, 3))), r"a ndarray of shape \[1, 8, 8, 3\]"),
-            (SimpleNamespace(images=[[Image.fromarray(PIXELS)] * 2]), "a list"),
-            (SimpleNamespace(images=[]), "a list"),
-            (SimpleNamespace(frames=[Image.fromarray(PIXELS)]), "a SimpleNamespace"),
-            ((np.zeros((1, 8, 8, 3)),), "a ndarray"),
-        ],
-        ids=["tensor", "array", "video", "none", "frames", "tuple"],
-    )
+    @pytest.mark.parametrize(("output", "words"), [
+        (SimpleNamespace(images=tiny.latent(1, 4, 4)), r"a Tensor of shape \[1, 4, 4, 4\]"),
+        (SimpleNamespace(images=np.zeros((1, 8, 8, 3))), r"a ndarray of shape \[1, 8, 8, 3\]"),
+        (SimpleNamespace(images=[[Image.fromarray(PIXELS)] * 2]), "a list"),
+        (SimpleNamespace(images=[]), "a list"),
+        (SimpleNamespace(frames=[Image.fromarray(PIXELS)]), "a SimpleNamespace"),
+        ((np.zeros((1, 8, 8, 3)),), "a ndarray"),
+    ], ids=["tensor", "array", "video", "none", "frames", "tuple"])  # fmt: skip
     def test_anything_else_is_refused_in_words(self, output, words):
         with pytest.raises(ToMeTypeError, match=f"this call returned {words}.*; choose settings by hand"):
             read_images(output)

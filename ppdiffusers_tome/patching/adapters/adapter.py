@@ -89,7 +89,7 @@ class BlockAdapter:
             which waits for the device.
         downsample: how many times smaller than the latent the grid is (a patch size, otherwise 1), from the parent.
         unets: the UNets that may contain such blocks and determine their levels; elsewhere the level is 1.
-        prefix: the number of tokens that precede the grid, from the arguments of ``grid``; they never merge.
+        prefix: how many tokens precede the grid, of one frame, from the arguments of ``grid``; they never merge.
         max_timestep: the timestep of pure noise in such models.
         outputs: the arguments, by position or name, whose new values a block returns, in that order.
         can_merge: False for a block of the class in which tokens cannot merge.

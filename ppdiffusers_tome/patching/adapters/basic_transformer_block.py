@@ -26,10 +26,8 @@ def _downsample(parent: Layer) -> int:
 
 
 def _can_merge(block: Layer) -> bool:
-    """Return False for blocks that attend to the text in both attentions.
-
-    These are ModelScope's and those of the x4 upscaler's finer levels.
-    """
+    """Return False for blocks that attend to the text in both attentions."""
+    # ModelScope's, and those of the x4 upscaler's finer levels.
     return not any(getattr(block, name, False) for name in ("disable_self_attn", "only_cross_attention"))
 
 

@@ -25,10 +25,7 @@ _VCTRL = replace(
     _COGVIDEOX,
     block_class="VCtrlBlock",
     parent_classes=("VCtrlModel",),
-    points={
-        ATTENTION: (MergePoint("attn1", rotary="image_rotary_emb"),),
-        MLP: (MergePoint("ff"),),
-    },
+    points={ATTENTION: (MergePoint("attn1", rotary="image_rotary_emb"),), MLP: (MergePoint("ff"),)},
     grid_layer="sample_patch_embed",
     grid_inputs=(0,),
     outputs=(0,),

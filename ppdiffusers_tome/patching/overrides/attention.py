@@ -5,8 +5,8 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.masks import add_group_size_bias
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import accepts_group_sizes
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
@@ -43,7 +43,7 @@ class MaskOverride(Override):
 
     def _reduce(self, mask: paddle.Tensor, point_call: PointCall) -> paddle.Tensor:
         """Reduce an image's mask, or make room for its keys."""
-        reduction, merges_inside = point_call.reduction, point_call.merge_point.merges_inside
+        reduction, merges_inside = point_call.reduction, point_call.point.merges_inside
         if mask.shape[-1] != reduction.num_tokens:  # of a text
             if not merges_inside:
                 return mask

@@ -8,7 +8,7 @@ import paddle
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.arguments import find_arguments, find_first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, StackEntry
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.override import Original, Override, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import require_eager
@@ -78,7 +78,7 @@ class BlockOverride(Override):
         states = {override.state for override in list_overrides(self.layer)}
         # Of two models that share the block, the other may run.
         is_used = CALL_STACK.pipeline_call is not None or paddle.is_grad_enabled()
-        if is_used and states.isdisjoint(frame.call.state for frame in CALL_STACK.frames):
+        if is_used and states.isdisjoint(entry.call.state for entry in CALL_STACK.entries):
             self.state.warn_once(
                 f"{type(self.layer).__name__} ran outside of a call of its denoiser, so unmerged: a function replaced "
                 "the denoiser's forward, the block was copied or moved, or other code called it alone; call apply_tome "
@@ -100,7 +100,7 @@ class BlockOverride(Override):
         if layout is not None and tokens is not None:
             block_call = BlockCall(call, self.layer, self.path, layout, tokens)
             self.state.awaits_blocks = False
-        return CALL_STACK.run(Frame(call, block_call), original, *args, **kwargs)
+        return CALL_STACK.run(StackEntry(call, block_call), original, *args, **kwargs)
 
     def take_off(self) -> None:
         """Remove this and the overrides inside, also on a layer that left the model."""

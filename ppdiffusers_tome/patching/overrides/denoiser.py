@@ -1,21 +1,14 @@
 """Overrides that begin and end a denoiser's call and find its timestep."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.arguments import (
-    Arguments,
-    Keywords,
-    find_first_argument,
-    list_parameters,
-    name_arguments,
-)
+from ppdiffusers_tome.patching.arguments import Keywords, find_first_argument, list_parameters, name_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, CHANGE_LOCK, StackEntry
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.recompute import HAS_STATE, is_recomputing
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall, list_step_settings
@@ -27,9 +20,8 @@ TIMESTEPS = ("timestep", "timesteps", "t", "r", "timestep_img", "timestep_text")
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
 
-def find_timestep(parameters: Sequence[str], args: Arguments, kwargs: Keywords) -> Any:
+def find_timestep(arguments: Keywords) -> Any:
     """Return the timestep among a call's arguments as it was given, or None."""
-    arguments = name_arguments(parameters, args, kwargs)
     return next((arguments[name] for name in TIMESTEPS if name in arguments), None)
 
 
@@ -44,11 +36,11 @@ class DenoiserOverride(Override):
         self.parameters = tuple(list_parameters(self.layer))  # now, as a cache may replace the method later
 
     def __call__(self, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        call = self._begin(args, kwargs)
+        call = self._begin(name_arguments(self.parameters, args, kwargs))
         try:
             with CHANGE_LOCK:
                 self.state.running.add(call)
-            output = CALL_STACK.run(Frame(call), original, *args, **kwargs)
+            output = CALL_STACK.run(StackEntry(call), original, *args, **kwargs)
         finally:
             self.state.running.discard(call)
         call.end()
@@ -65,16 +57,16 @@ class DenoiserOverride(Override):
         self.state.is_removed = True
         super().take_off()
 
-    def _begin(self, args: Arguments, kwargs: Keywords) -> DenoiserCall:
+    def _begin(self, arguments: Keywords) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
         # With gradient checkpointing a first run records none.
         records_gradients = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
         self._require_known_calls(records_gradients)
-        call = DenoiserCall(self.state, self.layer, given_timestep=find_timestep(self.parameters, args, kwargs))
+        call = DenoiserCall(self.state, self.layer, given_timestep=find_timestep(arguments))
         if (pipeline_call := CALL_STACK.pipeline_call) is not None:
             call.denoising = pipeline_call.find_denoising(self.state, self.layer)
         if self.state.config.shares_steps and not records_gradients:  # in training, timesteps and images are random
-            call.identity = self._identify(args, kwargs)
+            call.identity = self._identify(arguments)
         if self.reads_timestep:
             call.read_timestep()
         return call
@@ -95,14 +87,13 @@ class DenoiserOverride(Override):
                 "and without it"
             )
 
-    def _identify(self, args: Arguments, kwargs: Keywords) -> CallIdentity:
+    def _identify(self, arguments: Keywords) -> CallIdentity:
         """Identify a call by its latents' shape and its conditioning."""
-        arguments = name_arguments(self.parameters, args, kwargs)
-        latents = arguments.pop(self.parameters[0], None) if self.parameters else None
+        latents = arguments.get(self.parameters[0])
         shape = tuple(latents.shape) if isinstance(latents, paddle.Tensor) else ()
         lasting = [
             value for name, value in arguments.items()
-            if name not in TIMESTEPS and not any(word in name for word in _CONTROLS)
+            if name not in (self.parameters[0], *TIMESTEPS) and not any(word in name for word in _CONTROLS)
         ]  # fmt: skip
         # What conditions the image (texts, class labels and the like) has no height and width.
         return CallIdentity(shape, [x for x in list_tensors(lasting) if x.ndim <= 3])
@@ -115,7 +106,6 @@ class TimestepOverride(Override):
     """
 
     def run(self, call: DenoiserCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Set the timestep of the call and run the layer."""
         timestep = find_first_argument(self.layer, args, kwargs)
         if timestep is not None:
             call.set_timestep(timestep)

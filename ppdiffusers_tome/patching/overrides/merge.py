@@ -12,7 +12,7 @@ from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, PROJECTIONS, TEXT_NORMS, MergePoint
 from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_first_argument, replace_first_argument
-from ppdiffusers_tome.patching.call_stack import CALL_STACK, Frame
+from ppdiffusers_tome.patching.call_stack import CALL_STACK, StackEntry
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import find_processor, stores_maps
 from ppdiffusers_tome.patching.slots import list_functions
@@ -26,7 +26,7 @@ class PointOverride(Override):
 
     runs_in = "block_call"
 
-    merge_point: MergePoint
+    point: MergePoint
     role: str
     # The class of a processor that once did not call all that it has to; later calls run unmerged at once, as trying
     # again would compute attention twice.
@@ -39,7 +39,7 @@ class PointOverride(Override):
         if reduction is None:
             return original(*args, **kwargs)
         try:
-            return self._run_merged(PointCall(block_call, reduction, self.merge_point), original, args, kwargs)
+            return self._run_merged(PointCall(block_call, reduction, self.point), original, args, kwargs)
         except UnmergeableError as error:
             warning = str(error)
         output = original(*args, **kwargs)  # which raises an error of the user's own again
@@ -48,7 +48,7 @@ class PointOverride(Override):
 
     def _run_merged(self, point_call: PointCall, original: Original, args: Arguments, kwargs: Keywords) -> Any:
         """Run the layer on reduced tokens, or let overrides inside reduce them."""
-        block_call, merge_point, reduction = point_call.block_call, self.merge_point, point_call.reduction
+        block_call, point, reduction = point_call.block_call, self.point, point_call.reduction
         processor = find_processor(self.layer)
         if stores_maps(processor, self.role):
             raise UnmergeableError(
@@ -57,18 +57,18 @@ class PointOverride(Override):
         tokens = find_first_argument(self.layer, args, kwargs)
         if self.role == CROSS_ATTENTION:
             self._require_no_rows(kwargs, tokens, reduction.num_tokens)
-        if not merge_point.merges_inside:
+        if not point.merges_inside:
             point_call.require_fit(self.layer, tokens)
         if reduction.keeps_queries:
             point_call.awaited.add("to_k")
-        if kwargs.get(merge_point.rotary) is not None:
+        if point.rotary and kwargs.get(point.rotary) is not None:
             kwargs = self._take_rotary(point_call, kwargs)
-        if merge_point.mask:
+        if point.mask:
             kwargs = self._reduce_mask(point_call, kwargs, tokens.dtype)
-        reduces_inside = reduction.keeps_queries or merge_point.merges_inside
+        reduces_inside = reduction.keeps_queries or point.merges_inside
         if not reduces_inside:
             args, kwargs = replace_first_argument(self.layer, args, kwargs, point_call.reduce(tokens))
-        output = CALL_STACK.run(Frame(block_call.call, block_call, point_call), original, *args, **kwargs)
+        output = CALL_STACK.run(StackEntry(block_call.call, block_call, point_call), original, *args, **kwargs)
         if point_call.awaited:  # the result has other keys, or lacks its positions
             # A function of the user inside may leave attention out in some calls only.
             self.bypassing_processor = processor if len(list_functions(self.layer)) == 1 else None
@@ -93,7 +93,7 @@ class PointOverride(Override):
 
     def _take_rotary(self, point_call: PointCall, kwargs: Keywords) -> Keywords:
         """Take the rotary embedding out of the keywords; prepare the rotations."""
-        reduction, keyword = point_call.reduction, self.merge_point.rotary
+        reduction, keyword = point_call.reduction, self.point.rotary
         rotary = RotaryEmbedding(kwargs[keyword], reduction.num_tokens)
         keys = rotary.find_rotation(reduction.positions)
         point_call.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
@@ -104,7 +104,7 @@ class PointOverride(Override):
 
     def _reduce_mask(self, point_call: PointCall, kwargs: Keywords, dtype: Any) -> Keywords:
         """Return the keywords with a mask of fewer keys, and group sizes."""
-        reduction, keyword, text_first = point_call.reduction, self.merge_point.mask, self.merge_point.text_first
+        reduction, keyword, text_first = point_call.reduction, self.point.mask, self.point.text_first
         mask = kwargs.get(keyword)
         if mask is not None:
             if mask.ndim != 4 or mask.shape[2] != 1:
@@ -150,7 +150,6 @@ class OutputOverride(InnerOverride):
     """The override of attention's last layer, whose output is restored."""
 
     def run(self, point_call: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer; restore its output if projections got reduced tokens."""
         output = original(*args, **kwargs)
         return point_call.restore(output) if point_call.has_reduced else output
 
@@ -162,7 +161,6 @@ class NormOverride(InnerOverride):
     num_heads: int
 
     def run(self, point_call: PointCall, original: Original, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer; rotate its output by reduced tokens' positions."""
         output = original(*args, **kwargs)
         if self.name not in point_call.rotations:
             return output
@@ -181,4 +179,4 @@ class NormOverride(InnerOverride):
 
     def _rotate(self, point_call: PointCall, x: paddle.Tensor) -> paddle.Tensor:
         """Rotate ``[batch, heads, tokens, channels]``."""
-        return point_call.rotations[self.name].rotate(x, text_first=point_call.merge_point.text_first)
+        return point_call.rotations[self.name].rotate(x, text_first=point_call.point.text_first)

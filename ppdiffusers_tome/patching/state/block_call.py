@@ -6,8 +6,8 @@ from functools import cached_property
 
 import paddle
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
 from ppdiffusers_tome.merging.grid import Layout
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
 
 # Called with every ``BlockCall`` in which tokens merged, of all denoisers.

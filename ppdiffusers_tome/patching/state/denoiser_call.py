@@ -1,7 +1,8 @@
 """One call of a denoiser, at a step of its denoising."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import paddle
 from paddle.nn import Layer
@@ -26,6 +27,24 @@ def list_step_settings(config: ToMeConfig, *, is_eager: bool) -> list[str]:
     return [name for name, is_used in names.items() if is_used]
 
 
+class CallCache(Protocol):
+    """The part of one call in the cache over steps."""
+
+    stores_values: bool  # a later step may need them
+    has_skipped: bool  # any layer
+    chain_inputs: dict[str, Sequence[Any]]  # of each chain of blocks that runs now, by its path
+    chain_outputs: dict[str, Sequence[Any]]  # of each that is skipped now, as predicted
+
+    def skips(self, path: str) -> bool:
+        """Return whether a layer is skipped, which requires an earlier step."""
+
+    def predict(self, path: str) -> Any:
+        """Return the value of a layer that is skipped."""
+
+    def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
+        """Store the value of a layer that ran."""
+
+
 @dataclass(eq=False)
 class DenoiserCall:
     """The state that blocks share in one call of their denoiser."""
@@ -40,7 +59,7 @@ class DenoiserCall:
     step: Step | None = None  # None outside of a pipeline, or at a timestep on no list
     progress: float | None = None  # from 0, pure noise, to 1, the image; None if unknown
     shared: SharedValues | None = None  # with other steps; None where the call shares nothing
-    cached: Any = None  # its ``CachedCall``, set by ``open_cached_call``; in a twin a ``TracedCache``
+    cached: CallCache | None = None  # of the cache over steps
     # Of the tokens of blocks, by the ``GridOverride`` of the layer that gets their latent; none where it is no grid.
     layouts: dict[object, Layout] = field(default_factory=dict)
     plans: dict[Layout, Plan] = field(default_factory=dict)
@@ -56,7 +75,8 @@ class DenoiserCall:
         self.timestep = timestep
         settings = list_step_settings(self.state.config, is_eager=self.is_eager)
         if settings and self.shared is None:  # else it is the call of a ``TwinCall``, whose step is known
-            require_eager(settings[0])
+            remedy = "apply_tome with one ratio and without start, end and cache"
+            require_eager(settings[0], remedy, why="as it depends on the step")
             self._enter_step(float(timestep.reshape([-1])[0]))
 
     def _enter_step(self, timestep: float) -> None:

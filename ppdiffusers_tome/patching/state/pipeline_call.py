@@ -36,7 +36,7 @@ class Denoising:
         self.scheduler: Any = None  # of the denoiser, at its last call
         # Of the present run, by number; None until the cache over steps chooses them.
         self.skipped_steps: frozenset[int] | None = None
-        self.has_merging_step = self.has_unmerged_step = False
+        self._has_merging_step = self._has_unmerged_step = False
 
     def enter_step(self, timestep: float) -> Step | None:
         """Enter the step of the call that begins; None on no list."""
@@ -54,8 +54,8 @@ class Denoising:
 
     def note_step(self, *, merges: bool) -> None:
         """Note that blocks ran in a step, and whether the ratio let tokens merge."""
-        self.has_merging_step |= merges
-        self.has_unmerged_step |= not merges
+        self._has_merging_step |= merges
+        self._has_unmerged_step |= not merges
 
     def _read_timesteps(self, scheduler: Any) -> TimestepList:
         """Read a list of timesteps once, as that waits for the device."""
@@ -103,9 +103,9 @@ class Denoising:
                 "record gradients do not (use paddle.no_grad()), nor those that cannot be told apart from step to "
                 "step, as what they get beside the latents is new in every step, or the same in several calls of one"
             )
-        if (config.start > 0 or config.end < 1) and self.has_merging_step != self.has_unmerged_step:
+        if (config.start > 0 or config.end < 1) and self._has_merging_step != self._has_unmerged_step:
             state.warn_once(
-                f"{'every' if self.has_merging_step else 'no'} step of this image merges with "
+                f"{'every' if self._has_merging_step else 'no'} step of this image merges with "
                 f"start={config.start:g} and end={config.end:g}: img2img runs only the last part of the "
                 "denoising, of N steps the last begins at 1 - 1/N, and a cache may skip those inside; choose other "
                 "bounds, or more steps"

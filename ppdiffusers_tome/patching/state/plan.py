@@ -5,11 +5,12 @@ from functools import cached_property
 
 import paddle
 
-from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, TokenReduction, select_key_tokens
+from ppdiffusers_tome.merging.chosen_keys import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.grid import Layout
 from ppdiffusers_tome.merging.matching import match_tokens
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.tiles import Tiles, split_by_tile
 from ppdiffusers_tome.settings.config import ToMeConfig
 

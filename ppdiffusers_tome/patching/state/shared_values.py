@@ -6,7 +6,7 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.merging.chosen_keys import TokenReduction
+from ppdiffusers_tome.merging.reduction import TokenReduction
 
 
 class CallIdentity:
@@ -31,7 +31,7 @@ class CallIdentity:
             a.inplace_version == version
             and (a is b or (a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())))
             for a, version, b in zip(mine, self._versions, others, strict=True)
-        )
+        )  # fmt: skip
 
 
 @dataclass(eq=False)

@@ -94,7 +94,6 @@ class StepFinder:
         return self._advance(place, timestep, number=0)
 
     def _advance(self, place: int, timestep: float, *, number: int) -> Step:
-        """Go on to another place of the list."""
         if number == 0:
             self._calls_per_step = 1
         self._timestep, self._calls = timestep, 1

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import paddle
 
-from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_call import CallCache, DenoiserCall
 from ppdiffusers_tome.patching.state.steps import Step
 from ppdiffusers_tome.patching.step_cache.skipped_steps import choose_skipped_steps
 
@@ -38,30 +38,25 @@ class History(NamedTuple):
 
 
 class CachedCall:
-    """One call of a denoiser with a cache over steps.
-
-    It goes on with the histories of layers from the calls of the steps before that belong to it.
-    """
+    """The ``CallCache`` of a call, with layers' histories from earlier steps."""
 
     def __init__(self, step: Step, skipped_steps: frozenset[int], histories: dict[str, Any]) -> None:
         self._step, self._histories = step, histories
         self._is_skipped = step.number in skipped_steps
         self.stores_values = step.number < max(skipped_steps, default=0)  # a later step may need them
         self.has_skipped = False  # any layer
-        # The inputs of the chains of blocks that run now, or their predicted outputs in a skipped step.
-        self.chains: dict[str, Sequence[Any]] = {}
+        self.chain_inputs: dict[str, Sequence[Any]] = {}
+        self.chain_outputs: dict[str, Sequence[Any]] = {}
         self._stored: set[str] = set()
 
     def skips(self, path: str) -> bool:
-        """Return whether a layer is skipped, which requires an earlier step."""
         return self._is_skipped and path in self._histories and not self._histories[path].is_repeated
 
-    def list_skipped(self) -> list[str]:
-        """List the layers that are skipped."""
-        return [path for path in self._histories if self.skips(path)]
+    def predict_all(self) -> dict[str, Any]:
+        """Return the values of all layers that are skipped, by path."""
+        return {path: self.predict(path) for path in self._histories if self.skips(path)}
 
     def store(self, path: str, value: Any, *, has_slope: bool = True) -> None:
-        """Store the value of a layer that ran."""
         history = self._histories.get(path, History())
         if history.is_repeated or path in self._stored:
             self._histories[path] = History(is_repeated=True)
@@ -70,11 +65,10 @@ class CachedCall:
         self._stored.add(path)
 
     def predict(self, path: str) -> Any:
-        """Return the value of a layer in a skipped step."""
         return self._histories[path].predict(self._step.time)
 
 
-def open_cached_call(call: DenoiserCall) -> CachedCall | None:
+def open_cached_call(call: DenoiserCall) -> CallCache | None:
     """Return what the cache knows of a call; None where all layers run."""
     denoising, step, shared = call.denoising, call.step, call.shared
     if call.cached is None and denoising is not None and step is not None and shared is not None:

@@ -37,32 +37,30 @@ class ChainOverride(Override):
             return original(*args, **kwargs)
         if cached.skips(self.chain):
             cached.has_skipped = True
-            if self.chain not in cached.chains:
-                cached.chains[self.chain] = [
+            if self.chain not in cached.chain_outputs:
+                cached.chain_outputs[self.chain] = [
                     None if residual is None else tokens + residual
                     for tokens, residual in zip(inputs, cached.predict(self.chain), strict=True)
                 ]
-            outputs = cached.chains.pop(self.chain) if self.is_last else inputs
+            outputs = cached.chain_outputs.pop(self.chain) if self.is_last else inputs
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
         if cached.stores_values:
-            cached.chains.setdefault(self.chain, inputs)
+            cached.chain_inputs.setdefault(self.chain, inputs)
         output = original(*args, **kwargs)
-        entered = cached.chains.pop(self.chain, None) if self.is_last else None
-        if entered is not None:
+        first = cached.chain_inputs.pop(self.chain, None) if self.is_last else None
+        if first is not None:
             outputs = output if isinstance(output, (list, tuple)) else (output,)
-            cached.store(
-                self.chain,
-                tuple(None if new is None else new - old for new, old in zip(outputs, entered, strict=False)),
-            )
+            added = (None if new is None else new - old for new, old in zip(outputs, first, strict=False))
+            cached.store(self.chain, tuple(added))
         return output
 
 
 @dataclass(eq=False, repr=False)
-class CoarseOverride(Override):
-    """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
+class LevelOverride(Override):
+    """The override of a level that skipped steps omit (DeepCache, CVPR 2024).
 
-    Only the last of them has an output that a skipped step uses; the others return those of the last computed step,
-    which nothing reads. The one with ``is_used`` is copied, as what follows may change it in place (FreeU).
+    A skipped step uses the outputs of all such levels of a ControlNet, and of a UNet that of the last alone. With
+    ``is_used`` it is copied, as what follows may change it in place (FreeU); others are of the last computed step.
     """
 
     path: str
@@ -92,7 +90,7 @@ def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Overri
     blocks return, so all of these are predicted.
     """
     is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
-    levels = _list_coarse_levels(denoiser, is_controlnet)
+    levels = _list_skipped_levels(denoiser, is_controlnet)
     skipped = {id(layer) for _, level, _ in levels for layer in level.sublayers(include_self=True)}
     chains: dict[str, list[MergeableBlock]] = {}
     for block in find_blocks(denoiser):
@@ -101,7 +99,7 @@ def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Overri
             container = block.path if is_alone else block.path.rpartition(".")[0]
             chains.setdefault(container, []).append(block)
     return [
-        *(CoarseOverride(state, level, path, is_used=is_used) for path, level, is_used in levels),
+        *(LevelOverride(state, level, path, is_used=is_used) for path, level, is_used in levels),
         *(
             ChainOverride(state, block.layer, chain, block.adapter.outputs, is_last=block is blocks[-1])
             for chain, blocks in chains.items() for block in blocks
@@ -109,7 +107,7 @@ def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Overri
     ]  # fmt: skip
 
 
-def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[str, Layer, bool]]:
+def _list_skipped_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[str, Layer, bool]]:
     """Return paths and levels that skipped steps omit, and whether outputs are used."""
     unet = UNETS[0]  # that of ppdiffusers, whose levels are layers with a ``forward``
     down, up = (

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import ToMeError, UserError
-from ppdiffusers_tome.settings.combine import combine_settings
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.text import format_count, format_setting
 from ppdiffusers_tome.tools.console.tome_arguments import (
@@ -16,6 +15,7 @@ from ppdiffusers_tome.tools.console.tome_arguments import (
     combine_options,
     get_tome_overrides,
     name_option,
+    parse_number,
     refuse_conflicts,
 )
 
@@ -46,7 +46,7 @@ REFERENCE = Configuration("unmerged")  # with which all others are compared
 def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is compared with the unmerged pipeline."""
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
-    group.add_argument("--ratios", type=float, nargs="*", metavar="X",
+    group.add_argument("--ratios", type=parse_number, nargs="*", metavar="X",
                        help=f"fractions to merge (default: --configs {DEFAULT_PRESET})")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings, with the options of token merging")
@@ -55,11 +55,7 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
-    """Return the unmerged pipeline and what is compared with it.
-
-    Raises:
-        UserError: a file cannot be read, two different configurations have the same name, or there are none.
-    """
+    """Return the unmerged pipeline and what is compared with it."""
     overrides = get_tome_overrides(args)
     paths, ratios = args.configs, args.ratios or []
     if args.ratios is None and not paths:
@@ -87,10 +83,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
 
 def _read_config(path: str, overrides: dict[str, Any]) -> Configuration:
     """Return a preset or file with the command's own settings."""
-    try:
-        config = combine_settings(path, overrides)
-    except ToMeError as error:
-        raise UserError(f"--configs {error}") from error  # which names the path
+    config = combine_options(path, overrides)
     if config.changes_nothing:
         raise UserError(f"--configs {path} changes nothing, and the unmerged pipeline is compared anyway; leave it out")
     values = config.to_dict()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Measures with their headings and formats.
 MEASURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "seconds": ("seconds", format_seconds), "speed_up": ("speed-up", "{:.2f}x".format),
+    "seconds": ("seconds", format_seconds), "speedup": ("speed-up", "{:.2f}x".format),
     "psnr_db": ("PSNR (dB)", format_psnr), "ssim": ("SSIM", "{:.3f}".format),
 }  # fmt: skip
 PEAKS = {"denoising_peak_bytes": "peak memory, denoising", "peak_bytes": "peak memory, all"}
@@ -44,7 +44,7 @@ class Row:
         """The medians over the images, by measure."""
         values = {
             "seconds": [sample.seconds for sample in self.samples],
-            "speed_up": [sample.unmerged_seconds / sample.seconds for sample in self.samples],
+            "speedup": [sample.unmerged_seconds / sample.seconds for sample in self.samples],
             "psnr_db": [sample.psnr_db for sample in self.samples if sample.psnr_db is not None],
             "ssim": [sample.ssim for sample in self.samples if sample.ssim is not None],
         }
@@ -60,7 +60,7 @@ class Row:
         if measure not in self.medians:
             return "-"
         median = self.medians[measure]
-        lowest = f" ({median.low:.1f})" if measure == "psnr_db" and math.isfinite(median.low) else ""
+        lowest = f" ({median.least:.1f})" if measure == "psnr_db" and math.isfinite(median.least) else ""
         return median.format(MEASURES[measure][1]) + lowest
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Report:
             second = [f"{format_bytes(row.peaks['denoising_peak_bytes'])} denoising"] if self.has_peaks else []
             if "psnr_db" in row.medians:
                 psnr = format_psnr(row.medians["psnr_db"].median)
-                first.append(f"{row.medians['speed_up'].median:.2f}x the speed")
+                first.append(f"{row.medians['speedup'].median:.2f}x the speed")
                 second.append(psnr if psnr == "identical" else f"PSNR {psnr} dB")
             columns.append(Label(row.configuration.name, tuple(" · ".join(line) for line in (first, second) if line)))
         sheet_rows = []

@@ -36,12 +36,7 @@ class Comparison:
     _warmed_up: set[str] = field(default_factory=set)
 
     def run(self, cases: Sequence[Case], *, overwrite: bool) -> Report:
-        """Measure the cases that earlier results lack; report on all.
-
-        Raises:
-            UserError: the results belong to another run, or the scheduler cannot run as few steps as a configuration.
-            NothingToMergeError: nothing merges in the pipeline with a configuration.
-        """
+        """Measure the cases that earlier results lack; report on all."""
         for each in self.configurations:
             if each.steps is not None:
                 check_scheduler(self.loaded.pipe.scheduler, each.steps)
@@ -104,8 +99,8 @@ class Comparison:
         if unmerged is not None:
             unmerged_seconds = unmerged["seconds"]
             psnr, ssim = compare_images(read_image(case.locate(self.folder, REFERENCE.name)), generated.image)
-        sample = Sample(
-            case.prompt, case.seed, generated.seconds, unmerged_seconds, generated.denoising_peak_bytes,
-            generated.peak_bytes, psnr, ssim, generated.is_disturbed,
-        )  # fmt: skip
-        return asdict(sample)
+        return asdict(Sample(
+            **case._asdict(), seconds=generated.seconds, unmerged_seconds=unmerged_seconds, psnr_db=psnr, ssim=ssim,
+            denoising_peak_bytes=generated.denoising_peak_bytes, peak_bytes=generated.peak_bytes,
+            is_disturbed=generated.is_disturbed,
+        ))  # fmt: skip

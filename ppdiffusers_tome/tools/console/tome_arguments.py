@@ -1,10 +1,9 @@
 """The arguments of token merging that commands share. Imports no Paddle."""
 
 import argparse
-import re
 import textwrap
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any
 
@@ -32,17 +31,17 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
     group = parser.add_argument_group("token merging")
     if default is not None:
         group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(PRESETS)}) or a JSON file")
-        group.add_argument("--ratio", type=float, metavar="X", help=f"fraction to merge (default: {default})")
+        group.add_argument("--ratio", type=parse_number, metavar="X", help=f"fraction to merge (default: {default})")
     listed = []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
-        option = name_option(field.name)
+        option, kind = name_option(field.name), field.metadata["bounds"].kind
         settings: dict[str, Any] = {"type": _parse_value, "metavar": "X"}
-        if field.name == "method":
+        if kind is str:
             settings = {"metavar": "NAME"}
-        elif field.type == "bool":
+        elif kind is bool:
             settings = {"action": argparse.BooleanOptionalAction}
         if field.name not in _HELP:
-            listed.append(option.replace("--", "--[no-]") if field.type == "bool" else option)
+            listed.append(option.replace("--", "--[no-]") if kind is bool else option)
         group.add_argument(
             option, dest=f"tome_{field.name}", default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
@@ -61,7 +60,7 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
     overrides, base = get_tome_overrides(args), args.config
     if args.ratio is not None:
         if base is not None:
-            raise UserError(f"--ratio {args.ratio:g} and --config {base} both hold the ratio; give one of them")
+            raise UserError(f"--ratio {args.ratio} and --config {base} both hold the ratio; give one of them")
         overrides["ratio"] = args.ratio
     elif base is None and not overrides:
         base = DEFAULT_PRESET
@@ -74,14 +73,18 @@ def combine_options(
     base: ToMeConfig | str | None, overrides: dict[str, Any], *, ratio: str = "--ratio"
 ) -> ToMeConfig:
     """Combine settings as ``combine_settings``; errors name options that were given."""
-    def name(found: re.Match[str]) -> str:
-        option = ratio if found[1] == "ratio" else name_option(found[1])
-        return f"{option} " if found[1] in overrides else found[0]
-
-    try:
+    with name_options({name: ratio if name == "ratio" else name_option(name) for name in overrides}):
         return combine_settings(base, overrides)
+
+
+@contextmanager
+def name_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Begin refusals with the option, in place of ``name=``."""
+    try:
+        yield
     except ToMeError as error:
-        raise UserError(re.sub(r"^(\w+)=", name, str(error))) from error
+        name, _, rest = str(error).partition("=")
+        raise UserError(f"{options[name]} {rest}" if name in options else str(error)) from error
 
 
 def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
@@ -98,9 +101,13 @@ def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
     return {name: given[f"tome_{name}"] for name in vars(ToMeConfig()) if f"tome_{name}" in given}
 
 
-def _parse_value(text: str) -> Any:
-    """Return the value of a text, which ``ToMeConfig`` checks."""
+def parse_number(text: str) -> Any:
+    """Return a number, or other text, which the check of its bounds refuses."""
     for number_type in (int, float):
         with suppress(ValueError):
             return number_type(text)
-    return None if text == "none" else text
+    return text
+
+
+def _parse_value(text: str) -> Any:
+    return None if text == "none" else parse_number(text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-import re
 import zlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.machine import AUTO, choose_float_precision, explain_missing_precision, has_precision
 from ppdiffusers_tome.settings.config import UNMERGED
-from ppdiffusers_tome.settings.text import shorten_repr
 from ppdiffusers_tome.tools.edges import read_photo_file
 from ppdiffusers_tome.tools.generation.models import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.prompts import DIT_PIPELINE, check_text
@@ -129,29 +127,3 @@ def check_loaded(loaded: LoadedPipeline) -> None:
             f"guidance scale {guidance:g}: a {DIT_PIPELINE} guides with class {_NO_CLASS} as none, which is so with "
             f"{_NO_CLASS} classes alone, and this model has {loaded.labels.num_classes}; give 1 (no guidance)"
         )
-
-
-def describe_oddities(loaded: LoadedPipeline, prompt: str) -> dict[str, str]:
-    """Describe what may spoil an image of a prompt, by names."""
-    if loaded.labels is not None:
-        return {}
-    settings, found = loaded.settings, dict[str, str]()
-    texts = {"too_long": (f"prompt {prompt[:40]!r}...", prompt),
-             "negative_too_long": ("the negative prompt", settings.negative_prompt or "")}  # fmt: skip
-    for name, (words, text) in texts.items():
-        count, limit = len(loaded.pipe.tokenizer(text).input_ids), loaded.pipe.tokenizer.model_max_length
-        if count > limit:
-            found[name] = f"{words} has {count} tokens and the model reads {limit}; the rest is ignored"
-    nouns = "|".join(re.escape(subject.split()[-1].lower()) for subject in settings.model.subjects)
-    if nouns and not re.search(rf"\b({nouns})\b", prompt.lower()):
-        found["unknown_subject"] = (
-            f"prompt {shorten_repr(prompt)} names nothing that the model {settings.model.label} knows: "
-            f"{', '.join(settings.model.subjects)}; write for example '{settings.model.prompts[0]}'"
-        )
-    (height, width), (native_height, native_width) = loaded.size, loaded.native_size
-    if not (0.5 < height / native_height <= 2 and 0.5 < width / native_width <= 2):
-        found["unusual_size"] = (
-            f"at {width}x{height} images may be smears or repeat what they show: the model was made for "
-            f"{native_width}x{native_height} pixels"
-        )
-    return found

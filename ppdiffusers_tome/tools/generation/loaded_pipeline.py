@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,9 +11,10 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.api import apply_tome, get_tome, remove_tome
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.errors import UncompilableError, UserError
+from ppdiffusers_tome.patching.apply import AppliedBlocks
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.text import format_count
+from ppdiffusers_tome.settings.text import format_count, shorten_repr
 from ppdiffusers_tome.tools.generation.prompts import ClassLabels
 from ppdiffusers_tome.tools.generation.sampling import check_scheduler, generate_image, get_labels, get_native_size
 from ppdiffusers_tome.tools.generation.settings import ImageSettings
@@ -72,6 +74,37 @@ class LoadedPipeline:
             self.settings, height=height, width=width, guidance_scale=self.guidance_scale, scheduler=scheduler
         )
 
+    @property
+    def entries(self) -> tuple[AppliedBlocks, ...]:
+        """The settings that are applied, and their blocks; none while unmerged."""
+        applied = get_tome(self.pipe)
+        return () if applied is None else applied.entries
+
+    def describe_oddities(self, prompt: str) -> dict[str, str]:
+        """Describe what may spoil an image of a prompt, by names."""
+        if self.labels is not None:
+            return {}
+        settings, found = self.settings, dict[str, str]()
+        texts = {"too_long": (f"prompt {prompt[:40]!r}...", prompt),
+                 "negative_too_long": ("the negative prompt", settings.negative_prompt or "")}  # fmt: skip
+        for name, (words, text) in texts.items():
+            count, limit = len(self.pipe.tokenizer(text).input_ids), self.pipe.tokenizer.model_max_length
+            if count > limit:
+                found[name] = f"{words} has {count} tokens and the model reads {limit}; the rest is ignored"
+        nouns = "|".join(re.escape(subject.split()[-1].lower()) for subject in settings.model.subjects)
+        if nouns and not re.search(rf"\b({nouns})\b", prompt.lower()):
+            found["unknown_subject"] = (
+                f"prompt {shorten_repr(prompt)} names nothing that the model {settings.model.label} knows: "
+                f"{', '.join(settings.model.subjects)}; write for example '{settings.model.prompts[0]}'"
+            )
+        (height, width), (native_height, native_width) = self.size, self.native_size
+        if not (0.5 < height / native_height <= 2 and 0.5 < width / native_width <= 2):
+            found["unusual_size"] = (
+                f"at {width}x{height} images may be smears or repeat what they show: the model was made for "
+                f"{native_width}x{native_height} pixels"
+            )
+        return found
+
     def apply(self, tome: ToMeConfig) -> None:
         """Apply settings; with those that change nothing the pipeline is unmerged."""
         if tome.changes_nothing:
@@ -92,8 +125,7 @@ class LoadedPipeline:
 
     def count_skipped_calls(self) -> dict[str, tuple[int, int]]:
         """Count skipped and all calls of each denoiser for the last image."""
-        entries = getattr(get_tome(self.pipe), "entries", ())
-        images = {each.denoiser: each.last_image for each in entries if each.last_image is not None}
+        images = {each.denoiser: each.last_image for each in self.entries if each.last_image is not None}
         return {name: (each.num_skipped, each.num_skipped + each.num_computed) for name, each in images.items()}
 
     def count_calls(self) -> int:
@@ -105,7 +137,7 @@ class LoadedPipeline:
     def warm_up(
         self, tome: ToMeConfig, prompt: str, seed: int, *, after_step: Callable[[], None] = lambda: None
     ) -> None:
-        """Generate with few steps, as a first image is slower."""
+        """Generate with one step or all, as a first image is slower."""
         steps = self.count_warm_up_steps(tome)
         if steps < self.settings.steps:
             tome = replace(tome, cache=0.0, start=0.0, end=1.0)  # these would warn in one step
@@ -138,13 +170,17 @@ class LoadedPipeline:
             peaks.append(read_peak())
             after_step()
 
-        with limit_memory():
-            image = generate_image(
-                self.pipe, prompt, height=height, width=width, seed=seed,
-                steps=settings.steps if steps is None else steps, guidance_scale=self.guidance_scale,
-                negative_prompt=settings.negative_prompt, edges=self.edges, controlnet_scale=settings.controlnet_scale,
-                after_step=end_step,
-            )  # fmt: skip
+        try:
+            with limit_memory():
+                image = generate_image(
+                    self.pipe, prompt, height=height, width=width, seed=seed,
+                    steps=settings.steps if steps is None else steps, guidance_scale=self.guidance_scale,
+                    negative_prompt=settings.negative_prompt, edges=self.edges,
+                    controlnet_scale=settings.controlnet_scale, after_step=end_step,
+                )  # fmt: skip
+        except UncompilableError as error:
+            remedy = "" if str(error).endswith("give float32") else "; omit --compile"
+            raise UserError(f"--compile: {error}{remedy}") from error
         seconds, denoising_peak = meter.seconds(), peaks[-1] if peaks else None
         return GeneratedImage(image, seconds, read_peak(), denoising_peak, meter.is_disturbed())
 

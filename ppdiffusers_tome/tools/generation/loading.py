@@ -14,7 +14,7 @@ from ppdiffusers_tome.compilation.api import compile_cpu, require_compiler, requ
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import choose_bar, log, warn
 from ppdiffusers_tome.tools.edges import load_edges
-from ppdiffusers_tome.tools.generation.checks import check_device, check_loaded, describe_oddities
+from ppdiffusers_tome.tools.generation.checks import check_device, check_loaded
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.model_files import find_code, is_torch, list_pickles
 from ppdiffusers_tome.tools.generation.models import ModelSource, describe_small_models
@@ -46,7 +46,7 @@ def load_for_prompts(settings: ImageSettings, prompts: Sequence[str]) -> LoadedP
     if loaded.labels is not None:
         for prompt in prompts:
             loaded.labels.find_class(prompt)
-    oddities = [words for prompt in prompts for words in describe_oddities(loaded, prompt).values()]
+    oddities = [words for prompt in prompts for words in loaded.describe_oddities(prompt).values()]
     for oddity in dict.fromkeys(oddities):  # each once
         warn(oddity)
     if settings.xformers:

@@ -67,4 +67,5 @@ def sum_model_files(folder: Path) -> str:
 def _list_files(folder: Path) -> list[Path]:
     """List a model's files; for a pipeline its index and parts' files."""
     is_pipeline = (folder / "model_index.json").is_file()
-    return sorted([*folder.glob("model_index.json" if is_pipeline else "*"), *folder.glob("*/*")])
+    paths = [*folder.glob("model_index.json" if is_pipeline else "*"), *folder.glob("*/*")]
+    return sorted(path for path in paths if path.is_file())  # not links to files that are gone

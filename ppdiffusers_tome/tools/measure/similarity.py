@@ -18,7 +18,7 @@ def compare_images(reference: Image.Image | np.ndarray, image: Image.Image | np.
     import numpy as np
     from skimage.metrics import structural_similarity
 
-    from ppdiffusers_tome.tuning.trials import compute_psnr
+    from ppdiffusers_tome.tuning.similarity import compute_psnr
 
     first, second = np.asarray(reference), np.asarray(image)
     ssim = structural_similarity(first, second, data_range=255, channel_axis=2)

@@ -14,14 +14,14 @@ METHOD = f"{LEVEL:.0%} percentile bootstrap over the images ({RESAMPLES:,} resam
 
 @dataclass(frozen=True)
 class Median:
-    """A median over images, and the least and highest value.
+    """A median over images, and the least and greatest value.
 
     Values may be infinite, as the PSNR of identical images.
     """
 
     median: float
-    low: float
-    high: float
+    least: float
+    greatest: float
     interval: tuple[float, float] | None = None  # of the median, with a confidence of LEVEL, from MIN_VALUES on
 
     @classmethod

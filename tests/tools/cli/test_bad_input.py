@@ -23,11 +23,12 @@ generate --prompt a\udcd2 | --prompt 'a\\udcd2' must be text
 generate --prompt x --negative-prompt \udcd2 | --negative-prompt '\\udcd2' must be text
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number
+generate --prompt x --ratio half | --ratio 'half' must be a number, the fraction of tokens to merge, such as 0.5;
+visualize --ratio none | --ratio 'none' must be a number, the fraction of tokens to merge
 generate --prompt x --ratio 0.8 | --ratio 0.8 must be at least 0 and below 0.75 for a 2x2 stride
 generate --prompt x --tome-seed 3 --no-rand | --tome-seed 3 has no effect with use_rand=False
 generate --prompt x --cache 0,1,3 | --cache '0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 generate --prompt x --config balance | did you mean balanced?
-generate --prompt x --scheduler DDIM | --scheduler: invalid choice: 'DDIM' (choose from
 generate --prompt x --size 512 | '--size' is not an argument of generate; see ppdiffusers-tome generate --help
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
@@ -49,16 +50,17 @@ generate --prompt x --output /proc/nowhere | /proc/nowhere cannot be written
 generate --prompts nowhere.txt | nowhere.txt cannot be read (No such file or directory); give a text with
 doctor --model photographs | '--model' is not an argument of doctor
 generate --prompts prompts.txt --controlnet-scale 2 | --controlnet-scale needs the edges of a photo
-compare --ratios 2 | --ratios 2.0 must be
+compare --ratios 2 | --ratios 2 must be at least 0 and below 0.75
 compare --ratio 2 | '--ratio' is not an argument of compare; did you mean --ratios?
 compare --ratios | nothing is to be compared with the unmerged pipeline
-compare --configs nowhere.json | --configs nowhere.json cannot be read
+compare --configs nowhere.json | nowhere.json cannot be read as settings
+compare --configs balanced --reuse-steps 2 | --reuse-steps 2 has no effect with
 compare --seeds -1 | --seeds -1 must be from 0 to 2**62
 compare --prompts /dev/null | --prompts /dev/null holds no prompt
 compare --prompts /proc/self/exe | --prompts /proc/self/exe cannot be read (it is not text in UTF-8); give a text
 compare --output taken | compare.md exists already; choose another --output, or replace it with --overwrite
 generate --prompt x --output taken | /0001-x.png is there and differs in its prompt
-tune --target-psnr -3 | target psnr=-3.0 must be a number of dB above 0, at most 100
+tune --target-psnr -3 | --target-psnr -3 must be a number of dB above 0, at most 100, such as 30
 tune --configs nowhere.json | nowhere.json cannot be read as settings
 visualize --ratio 0 | ratio 0 makes no groups of similar tokens
 visualize --config balanced | method todo) makes no groups of similar tokens, so there is nothing to show; give --method
@@ -83,5 +85,4 @@ def test_bad_input_is_refused_in_one_line(case, get_error, tmp_path, photo, monk
 @pytest.mark.parametrize("arguments", [[], ["--model", "photographs"]])
 def test_without_a_clone_a_model_is_asked_for(arguments, get_error, tmp_path, monkeypatch):
     monkeypatch.setattr("ppdiffusers_tome.__file__", str(tmp_path / "ppdiffusers_tome" / "__init__.py"))
-    error = get_error("generate", "--prompt", "x", *arguments)
-    assert "or a small model of examples/models in a clone of ppdiffusers_tome's repository" in error
+    assert "or a small model of examples/models in a clone of" in get_error("generate", "--prompt", "x", *arguments)

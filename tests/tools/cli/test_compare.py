@@ -80,14 +80,14 @@ def test_rows_are_medians_with_intervals_and_the_lowest():
     psnrs = np.random.default_rng(0).normal(30, 5, 8).tolist()
     plain, half = make_row(REFERENCE, 1.0, None, 8), make_row(HALF, 1.5, psnrs, 8)
     assert (plain.peaks, plain.medians.keys()) == (
-        {"denoising_peak_bytes": None, "peak_bytes": 7}, {"seconds", "speed_up"}
+        {"denoising_peak_bytes": None, "peak_bytes": 7}, {"seconds", "speedup"}
     )  # fmt: skip
     values = json.loads(json.dumps(half.to_dict()))
     low, high = values["psnr_db"]["interval"]
     assert low < values["psnr_db"]["median"] < high
     assert [Sample(**each) for each in values["samples"]] == half.samples
-    (first, *_), (name, _, speed_up, psnr, *_) = Report({}, {}, [plain, half]).make_table().rows
-    assert (first, name, speed_up) == ("unmerged", "ratio 0.5", "1.50x")
+    (first, *_), (name, _, speedup, psnr, *_) = Report({}, {}, [plain, half]).make_table().rows
+    assert (first, name, speedup) == ("unmerged", "ratio 0.5", "1.50x")
     assert psnr == f"{values['psnr_db']['median']:.1f} [{low:.1f}, {high:.1f}] ({min(psnrs):.1f})"
     run = dict(
         model="m", width=64, height=64, steps=2, scheduler="s", guidance_scale=1.0, dtype="float32", controlnet=None,
@@ -120,7 +120,7 @@ def test_a_sheet_tables_and_images_are_written(tmp_path, capsys, generate):
         assert (row["psnr_db"] is None) == (name == "unmerged")
         assert f"| {name} |" in (folder / "compare.md").read_text()
         assert any(line.strip().startswith(name) for line in captured.out.splitlines())
-    assert rows["unmerged"]["speed_up"] == {"median": 1, "low": 1, "high": 1, "interval": None}
+    assert rows["unmerged"]["speedup"] == {"median": 1, "least": 1, "greatest": 1, "interval": None}
     assert 10 < rows["ratio 0.5"]["psnr_db"]["median"] < 60
     assert read_settings(folder / "compare.png")["run"] == json.loads((folder / "compare.json").read_text())["run"]
     for ratio, kept in (("0", "unmerged-*"), ("0.5", "ratio-0-5-*")):

@@ -16,7 +16,7 @@ GIVEN = [*SMALL, "--prompt", PROMPT]
 @pytest.fixture(autouse=True)
 def _any_speed_pays(monkeypatch):
     """What is found does not depend on the machine."""
-    monkeypatch.setattr(results, "LEAST_SPEED_UP", 0.0)
+    monkeypatch.setattr(results, "LEAST_SPEEDUP", 0.0)
 
 
 def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
@@ -27,13 +27,13 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path, capsys):
     assert "target: PSNR 1 dB\n" in shown.out
     found = json.loads((folder / "tune.json").read_text(), parse_constant=pytest.fail)  # JSON lacks infinity
     assert found["verdict"] in shown.out
-    assert (found["unmerged"]["psnr"], found["unmerged"]["speed_up"]) == (None, 1)
+    assert (found["unmerged"]["psnr"], found["unmerged"]["speedup"]) == (None, 1)
     configs = [ToMeConfig(**trial["config"]) for trial in found["trials"]]
     assert configs == results.list_candidates(None, [1])
     lines = shown.err.splitlines()
     told = [line for line in lines if " s, " in line]
     assert [line.split(": ")[0] for line in told] == ["unmerged", *(config.summary for config in configs)] * 3
-    best = max(found["trials"], key=lambda trial: trial["speed_up"])
+    best = max(found["trials"], key=lambda trial: trial["speedup"])
     assert ToMeConfig.load(folder / "tome.json").to_dict() == best["config"] == found["config"]
     assert shown.out.split()[-3:] == [str(folder / name) for name in ("tome.json", "tune.md", "tune.json")]
     drawn = tmp_path / "drawn"

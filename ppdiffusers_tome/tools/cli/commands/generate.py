@@ -77,7 +77,6 @@ def _is_finished(settings: ImageSettings, path: Path, prompt: str, seed: int) ->
 
 
 def _generate(settings: ImageSettings, images: Sequence[tuple[Path, str, int]]) -> None:
-    """Generate images of paths, prompts and seeds, and write them."""
     from tqdm import tqdm
 
     from ppdiffusers_tome.tools.generation.loading import load_for_prompts

@@ -13,6 +13,7 @@ from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Table, write_page
+from ppdiffusers_tome.tools.console.tome_arguments import name_options, parse_number
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
 from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
 from ppdiffusers_tome.tools.generation.checks import parse_settings
@@ -43,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_guide_arguments(parser)
     group = parser.add_argument_group("what is tried, and for which target")
     group.add_argument("--configs", nargs="+", metavar="FILE", help="presets, or JSON files, to try in their place")
-    group.add_argument("--target-psnr", type=float, metavar="DB",
+    group.add_argument("--target-psnr", type=parse_number, metavar="DB",
                        help="least similarity to the unmerged images (default: 30, if there is no other target)")
-    group.add_argument("--target-speedup", type=float, metavar="X", help="least speed-up of the whole call")
+    group.add_argument("--target-speedup", type=parse_number, metavar="X", help="least speed-up of the whole call")
     add_output_arguments(parser)
 
 
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> None:
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
     given = args.configs and [combine_settings(each, {}) for each in args.configs]
     candidates = list_candidates(given, [settings.steps])
-    target = Target(args.target_psnr, args.target_speedup)
+    with name_options({"target psnr": "--target-psnr", "target speedup": "--target-speedup"}):
+        target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     trials: dict[ToMeConfig, Trial] = {}
     with quiet_libraries():
@@ -112,7 +114,7 @@ def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, 
     table = Table(["settings", "", "seconds", "speed-up", "PSNR (dB), least"], left=2)
     for trial in (tuned.unmerged, *tuned.trials):
         mark, psnr = "best" if trial is tuned.best else "", format_psnr(trial.psnr)
-        table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speed_up:.2f}x", psnr)
+        table.add(trial.name, mark, f"{trial.seconds:.2f}", f"{trial.speedup:.2f}x", psnr)
     required = (("PSNR {:g} dB", target.psnr), ("speed-up {:g}x", target.speedup))
     given = ", ".join(words.format(value) for words, value in required if value is not None)
     results = {"run": made_with, "target": vars(target), "verdict": tuned.verdict,
