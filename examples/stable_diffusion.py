@@ -41,8 +41,8 @@ def draw(args):
     settings = dict(height=args.size, width=args.size, num_inference_steps=args.steps, guidance_scale=guidance_scale)
 
     def draw_twice():
-        """Draw from the same noise; return the second image and its seconds, as the first also compiles."""
-        for _ in range(2):
+        """Draw twice from the same noise; return the second image and its seconds."""
+        for _ in range(2):  # the first one also compiles
             paddle.seed(0)
             start = time.perf_counter()
             image = pipe(prompt, **settings).images[0]

@@ -23,7 +23,7 @@ COLOURS = {"unmerged": "#b6bcc4", "balanced": "#1f6feb"}
 
 
 def read_seconds(path: Path) -> dict[tuple[str, str], float]:
-    """Read the seconds of images by precision and setting, without those that wait for the compiling."""
+    """Read the median seconds of images, without the first compiled ones."""
     with path.open(encoding="utf-8") as file:
         return {
             (row["precision"], row["setting"]): statistics.median(map(float, row["next (s)"].split()))

@@ -1,4 +1,4 @@
-"""The twin of a model: a copy by which a call is traced or compared.
+"""Twins: copies of models by which calls are traced or compared.
 
 The user's own layers are never touched, so nothing has to be put back, and other threads may change them meanwhile.
 """

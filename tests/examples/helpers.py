@@ -1,4 +1,4 @@
-"""Helpers of the tests of examples: programs that run in this process, and their page."""
+"""Run the examples in this process, and ask their page."""
 
 import base64
 import importlib.util

@@ -78,7 +78,7 @@ def load_ip_adapter(unet: Any, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """What a user does to a UNet, and what it is called with."""
+    """A user's change of a UNet, and the arguments of its call."""
 
     prepare: Callable[[Any, Path], None] = lambda unet, folder: None
     call: dict[str, Any] = field(default_factory=dict)

@@ -89,7 +89,7 @@ XL_TEXT: dict[str, Any] = dict(
 
 
 def sdxl_refiner() -> Made:
-    """It takes over latents, and its last numbers are marks for beauty, five in all."""
+    """Make the refiner: it continues latents, and reads a mark for beauty."""
     width = sdxl.POOLED_DIM + 5 * sdxl.SIZE_DIM
     unet = sdxl.SPECIMEN.build(projection_class_embeddings_input_dim=width)
     pipe = xl("StableDiffusionXLImg2ImgPipeline", unet=unet, requires_aesthetics_score=True)

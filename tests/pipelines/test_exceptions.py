@@ -9,7 +9,7 @@ import pytest
 
 import tiny
 from patching.helpers import StumbledError
-from pipelines.numbered import SETTINGS, draw
+from pipelines.image_numbers import SETTINGS, draw
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state import plan
 

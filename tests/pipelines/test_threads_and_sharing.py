@@ -10,7 +10,7 @@ from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
 from patching.helpers import count_queries
-from pipelines.numbered import SETTINGS, SIZES, STEPS, draw
+from pipelines.image_numbers import SETTINGS, SIZES, STEPS, draw
 from ppdiffusers_tome import apply_tome, remove_tome, shared_copy
 
 

@@ -1,4 +1,4 @@
-"""Helpers of the tests of commands: what these are run with, and what they printed and wrote."""
+"""Run commands in this process, and read what they wrote."""
 
 import json
 import re

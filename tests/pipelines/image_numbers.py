@@ -1,4 +1,4 @@
-"""Images by number, each of a size, noise and words of its own, and settings to draw them with."""
+"""Images by number, each with a size, noise and words of its own."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ SIZES = [(16, 16), (8, 32), (32, 8), (12, 20)]
 
 
 def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
-    """Latents of image ``number``: its size, noise and words are its own; so is the result, whoever draws beside."""
+    """Draw the latents of an image, the same whoever draws beside."""
     height, width = SIZES[number % len(SIZES)]
     words = {**tiny.PROMPT, "prompt_embeds": tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=number)}
     noise = tiny.array((1, 4, height, width), seed=number)
