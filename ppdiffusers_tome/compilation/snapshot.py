@@ -25,7 +25,7 @@ class Snapshot:
 
     def add(self, container: Any, owner: Any) -> None:
         """Copy a container, or the attributes of its owner."""
-        # Only an OrderedDict, such as that of sublayers, is compared with its order, in which layers run.
+        # Of mappings, only an OrderedDict, such as that of sublayers, is compared with its order, in which layers run.
         kind = next((each for each in (OrderedDict, list, set) if isinstance(container, each)), dict)
         self._containers.append((container, kind(container), owner))
 

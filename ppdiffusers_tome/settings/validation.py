@@ -92,7 +92,7 @@ def _check_fraction(name: str, ratio: Any, settings: Mapping[str, Any]) -> float
 def _suggest_config(ratio: Any) -> str:
     """Suggest the preset or file that a ratio may stand for."""
     if isinstance(ratio, str) and ratio in PRESETS:
-        return f"; call ToMeConfig.preset({ratio!r}), or give config={ratio!r}"
+        return f"; call ToMeConfig.preset({ratio!r}), or apply_tome({ratio!r})"
     if isinstance(ratio, str | PathLike) and str(ratio).endswith(".json"):
         return f"; pass a file of settings as config={str(ratio)!r}"
     return f"; the presets are {', '.join(PRESETS)}{did_you_mean(ratio, PRESETS)}" if isinstance(ratio, str) else ""

@@ -34,6 +34,7 @@ def test_examples_run_offline(tmp_path, photo):
         assert "unet" in run_example(name, *arguments, *given)
         assert pixels_of(output).shape == (64, 64, 3)
         output.unlink()
+    assert pixels_of(tmp_path / "image-unmerged.png").shape == (64, 64, 3)
 
 
 def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path, photo, monkeypatch, capsys):
@@ -76,7 +77,7 @@ def test_arguments_are_refused_before_paddle_loads_and_in_commands_in_one_line(t
     ):  # fmt: skip
         done = run_python(*line.split(), PYTHONPATH=path)
         assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("ppdiffusers-tome: error: --ratio 2.0 must be")
+    assert done.stderr.startswith("ppdiffusers-tome: error: --ratio 2 must be")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -73,6 +73,9 @@ def combine_options(
     base: ToMeConfig | str | None, overrides: dict[str, Any], *, ratio: str = "--ratio"
 ) -> ToMeConfig:
     """Combine settings as ``combine_settings``; errors name options that were given."""
+    if isinstance(given := overrides.get("ratio"), str):
+        option = ratio.replace("ratio", "config")
+        raise UserError(f"{ratio} {given!r} must be a number, such as 0.5; presets and files are given by {option}")
     with name_options({name: ratio if name == "ratio" else name_option(name) for name in overrides}):
         return combine_settings(base, overrides)
 

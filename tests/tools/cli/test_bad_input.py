@@ -23,12 +23,13 @@ generate --prompt a\udcd2 | --prompt 'a\\udcd2' must be text
 generate --prompt x --negative-prompt \udcd2 | --negative-prompt '\\udcd2' must be text
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number
-generate --prompt x --ratio half | --ratio 'half' must be a number, the fraction of tokens to merge, such as 0.5;
-visualize --ratio none | --ratio 'none' must be a number, the fraction of tokens to merge
+generate --prompt x --ratio half | --ratio 'half' must be a number, such as 0.5; presets and files are given by --config
 generate --prompt x --ratio 0.8 | --ratio 0.8 must be at least 0 and below 0.75 for a 2x2 stride
 generate --prompt x --tome-seed 3 --no-rand | --tome-seed 3 has no effect with use_rand=False
 generate --prompt x --cache 0,1,3 | --cache '0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 generate --prompt x --config balance | did you mean balanced?
+generate --prompt x --scheduler DDIM | --scheduler: invalid choice: 'DDIM' (choose from
+generate --prompt x --ratio balanced | --ratio 'balanced' must be a number, such as 0.5; presets and files are given by --config
 generate --prompt x --size 512 | '--size' is not an argument of generate; see ppdiffusers-tome generate --help
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
@@ -51,6 +52,7 @@ generate --prompts nowhere.txt | nowhere.txt cannot be read (No such file or dir
 doctor --model photographs | '--model' is not an argument of doctor
 generate --prompts prompts.txt --controlnet-scale 2 | --controlnet-scale needs the edges of a photo
 compare --ratios 2 | --ratios 2 must be at least 0 and below 0.75
+compare --ratios a.json | --ratios 'a.json' must be a number, such as 0.5; presets and files are given by --configs
 compare --ratio 2 | '--ratio' is not an argument of compare; did you mean --ratios?
 compare --ratios | nothing is to be compared with the unmerged pipeline
 compare --configs nowhere.json | nowhere.json cannot be read as settings

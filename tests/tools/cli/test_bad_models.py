@@ -22,6 +22,7 @@ UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "predictio
         ("model_index.json", b"[]", "could not be loaded; check that its files are complete"),
         ("demonstration.json", b'{"steps": 10', "demonstration.json cannot be used (JSONDecodeError: "),
         ("demonstration.json", b'{"steps": "ten"}', "demonstration.json cannot be used (ValueError: "),
+        ("demonstration.json", b'{"guidance_scale": "x"}', "demonstration.json cannot be used (ValueError: "),
         ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "which this command cannot use"),
         ("model_index.json", b'{"_class_name": "DiTPipeline", "vae": ["ppdiffusers"]}', "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
