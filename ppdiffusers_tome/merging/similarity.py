@@ -70,8 +70,8 @@ def _find_largest(
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Find the largest product of each source, and its destination."""
     # On a CPU some sources at a time, as all products of a large image take gigabytes. A GPU would wait for launches.
-    num_images, num_sources, _ = source_tokens.shape
-    at_once = max(1, _MOST_PRODUCTS // (num_images * unit_destinations.shape[1]))
+    num_sources = source_tokens.shape[1]
+    at_once = max(1, _MOST_PRODUCTS // (source_tokens.shape[0] * unit_destinations.shape[1]))
     if at_once < num_sources and paddle.in_dynamic_mode() and source_tokens.place.is_cpu_place():
         starts = range(0, num_sources, at_once)
         parts = [_find_largest(source_tokens[:, start : start + at_once], unit_destinations) for start in starts]
