@@ -119,6 +119,13 @@ def match_tokens(
             all with all.
         frames: how many such grids an image's tokens hold, one after the other. Each merges by itself.
         keeps_queries: as in ``Matching``.
+
+    Example:
+        >>> from ppdiffusers_tome.merging.grid import Grid
+        >>> from ppdiffusers_tome.merging.partition import regular_partition
+        >>> x = paddle.to_tensor([[[1.0, 0.0], [1.0, 0.1], [0.2, 1.0], [0.0, 1.0]]])
+        >>> match_tokens(x, regular_partition(Grid(2, 2), sx=2, sy=2), num_merged=1).owner.tolist()
+        [2, 2, 0, 1]
     """
     with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
@@ -129,16 +136,16 @@ def match_tokens(
         # The nearest destination of every source, an index in those of the partition.
         if tiles is None:
             sources = partition.sources
-            similarity, nearest = find_nearest(x, sources, partition.destinations)
+            cosine, nearest = find_nearest(x, sources, partition.destinations)
         else:
-            sources, similarity, nearest = find_nearest_in_tiles(x, partition, tiles)
+            sources, cosine, nearest = find_nearest_in_tiles(x, partition, tiles)
         # Tokens in the order [sources by rank, destinations, tokens before the grid], counted over the whole batch.
         stay = partition.destinations
         if partition.prefix:
             stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
         batch, num_tokens, num_stay = x.shape[0] if x.shape[0] >= 0 else paddle.shape(x)[0], x.shape[1], stay.shape[0]
         num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
-        rank = paddle.argsort(similarity, axis=1, descending=True)
+        rank = paddle.argsort(cosine, axis=1, descending=True)
         by_rank = paddle.gather(sources, rank.flatten()).reshape([-1, num_sources])
         order = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
         order = order + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)

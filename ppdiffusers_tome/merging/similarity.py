@@ -35,8 +35,8 @@ def find_nearest(
         >>> x[0, 1] = x[0, 2] = 2 * x[0, 15]
         >>> sources = paddle.to_tensor([1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15])
         >>> destinations = paddle.to_tensor([0, 2, 8, 10])
-        >>> cosine, best = find_nearest(x, sources, destinations, num_tiles=2)
-        >>> cosine.numpy()[0, :2].round(3).tolist(), best.numpy()[0, :2].tolist()
+        >>> cosine, nearest = find_nearest(x, sources, destinations, num_tiles=2)
+        >>> cosine.numpy()[0, :2].round(3).tolist(), nearest.numpy()[0, :2].tolist()
         ([1.0, 1.0], [1, 0])
     """
     # Squares are summed in float32: 65504, the largest float16, is reached by 256 channels of value 16.
@@ -48,44 +48,44 @@ def find_nearest(
         # Always float16, whose 11 bits rank tokens that have a common part; the 8 bits of bfloat16 mostly rank its
         # rounding. Vectors of length one cannot overflow, nor can their products.
         unit = (wide * inverse_length).astype("float16")
-        src, dst_unit = take(unit, sources), take(unit, destinations)
+        source_tokens, unit_destinations = take(unit, sources), take(unit, destinations)
     else:
         # A source's own length does not change which destination is nearest, only how sources rank: scaling the best
         # products, one number a source, is cheaper than scaling the sources.
-        src = take(x, sources)
-        dst_unit = take(x, destinations) * take(inverse_length, destinations)
+        source_tokens = take(x, sources)
+        unit_destinations = take(x, destinations) * take(inverse_length, destinations)
     # A tile is compared as an image of its own.
-    src = src.reshape([-1, sources.shape[0] // num_tiles, x.shape[2]])
-    dst_unit = dst_unit.reshape([-1, destinations.shape[0] // num_tiles, x.shape[2]])
-    # On a CPU some sources at a time, as all products of a large image take gigabytes. A GPU would wait for launches.
-    at_once = max(1, _MOST_PRODUCTS // (src.shape[0] * dst_unit.shape[1]))
-    is_cut = at_once < src.shape[1] and paddle.in_dynamic_mode() and src.place.is_cpu_place()
+    source_tokens = source_tokens.reshape([-1, sources.shape[0] // num_tiles, x.shape[2]])
+    unit_destinations = unit_destinations.reshape([-1, destinations.shape[0] // num_tiles, x.shape[2]])
     with _disable_autocast():
-        cosine, best = _find_in_parts(src, dst_unit, at_once) if is_cut else _find_largest(src, dst_unit)
+        cosine, nearest = _find_largest(source_tokens, unit_destinations)
     shape = [x.shape[0], sources.shape[0]]
     cosine = cosine.reshape(shape)
     cosine = cosine.astype("float32") if is_half else cosine * take(inverse_length, sources).reshape(shape)
-    return cosine, best.reshape(shape)
+    return cosine, nearest.reshape(shape)
 
 
-def _find_largest(src: paddle.Tensor, dst_unit: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+def _find_largest(
+    source_tokens: paddle.Tensor, unit_destinations: paddle.Tensor
+) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Find the largest product of each source, and its destination."""
-    products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
-    best = products.argmax(axis=-1)
+    # On a CPU some sources at a time, as all products of a large image take gigabytes. A GPU would wait for launches.
+    num_sources = source_tokens.shape[1]
+    at_once = max(1, _MOST_PRODUCTS // (source_tokens.shape[0] * unit_destinations.shape[1]))
+    if at_once < num_sources and paddle.in_dynamic_mode() and source_tokens.place.is_cpu_place():
+        starts = range(0, num_sources, at_once)
+        parts = [_find_largest(source_tokens[:, start : start + at_once], unit_destinations) for start in starts]
+        cosines, indices = zip(*parts, strict=True)
+        return paddle.concat(cosines, axis=1), paddle.concat(indices, axis=1)
+    products = paddle.matmul(source_tokens, unit_destinations, transpose_y=True)  # [batch * num_tiles, S, D]
+    nearest = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products. (`take_along_axis` copies them,
     # and on Paddle 2.6 waits for the device to check the index.) In a program the place, a number up to the number of
     # all products, would be more than a compiler's float32 holds.
     if not paddle.in_dynamic_mode():
-        return products.max(axis=-1), best
-    row_starts = paddle.arange(0, best.size * products.shape[2], products.shape[2], dtype="int64")
-    return paddle.gather(products.flatten(), best.flatten() + row_starts).reshape(best.shape), best
-
-
-def _find_in_parts(src: paddle.Tensor, dst_unit: paddle.Tensor, at_once: int) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Find what ``_find_largest`` does, for some sources at once."""
-    parts = [_find_largest(src[:, first : first + at_once], dst_unit) for first in range(0, src.shape[1], at_once)]
-    cosines, bests = zip(*parts, strict=True)
-    return paddle.concat(cosines, axis=1), paddle.concat(bests, axis=1)
+        return products.max(axis=-1), nearest
+    row_starts = paddle.arange(0, nearest.size * products.shape[2], products.shape[2], dtype="int64")
+    return paddle.gather(products.flatten(), nearest.flatten() + row_starts).reshape(nearest.shape), nearest
 
 
 def _disable_autocast() -> AbstractContextManager[None]:

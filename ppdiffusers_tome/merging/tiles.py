@@ -114,12 +114,12 @@ def find_nearest_in_tiles(
         of the partition, both ``[batch, S]`` as of ``find_nearest``.
     """
     indices = tiles.indices
-    cosine, best = find_nearest(x, tiles.sources, tiles.destinations, indices.num_tiles)
-    best = paddle.gather(indices.destinations, (best + indices.tile_offset).flatten()).reshape(best.shape)
+    cosine, nearest = find_nearest(x, tiles.sources, tiles.destinations, indices.num_tiles)
+    nearest = paddle.gather(indices.destinations, (nearest + indices.tile_offset).flatten()).reshape(nearest.shape)
     if indices.place_of_source is None:
-        return tiles.sources, cosine, best
-    cosine, best = (paddle.index_select(each, indices.place_of_source, axis=1) for each in (cosine, best))
-    return partition.sources, cosine, best
+        return tiles.sources, cosine, nearest
+    cosine, nearest = (paddle.index_select(each, indices.place_of_source, axis=1) for each in (cosine, nearest))
+    return partition.sources, cosine, nearest
 
 
 def _widen_bands(band_of: np.ndarray) -> np.ndarray:

@@ -96,5 +96,5 @@ def _create_overrides(
         if (norm := getattr(layer, name, None)) is not None:
             overrides.append((point.join_path(name), NormOverride(state, norm, name, getattr(layer, "heads", 0))))
     if role == ATTENTION and point.prepares_mask and hasattr(layer, "prepare_attention_mask"):
-        overrides.append((point.layer, MaskOverride(state, layer, config.uses_group_sizes)))
+        overrides.append((point.layer, MaskOverride(state, layer)))
     return overrides

@@ -51,3 +51,8 @@ def find_family(denoiser: Layer) -> str:
         return UNET
     is_class_conditional = getattr(getattr(denoiser, "config", None), "norm_type", None) == "ada_norm_zero"
     return CLASS_TRANSFORMER if is_class_conditional else TEXT_TRANSFORMER
+
+
+def is_controlnet(denoiser: Layer) -> bool:
+    """Return whether a denoiser is a ControlNet or VCtrl."""
+    return any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)

@@ -45,7 +45,8 @@ def open_slot(layer: Layer, name: str) -> Slot:
     if slot is None or not (slot.overrides or is_held):
         inner = attributes.get(name)
         slot = Slot(MethodType(_make_method(type(layer), name, inner), layer), inner)
-        attributes.setdefault(SLOTS, {})[name], attributes[name] = slot, slot.method
+        attributes.setdefault(SLOTS, {})[name] = slot
+        attributes[name] = slot.method
     return slot
 
 

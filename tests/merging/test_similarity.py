@@ -40,10 +40,10 @@ def cosines_of(x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Te
     return np.concatenate(parts, axis=1)
 
 
-def check_found(x: paddle.Tensor, search: tuple, cosine: paddle.Tensor, best: paddle.Tensor) -> None:
+def check_found(x: paddle.Tensor, search: tuple, cosine: paddle.Tensor, nearest: paddle.Tensor) -> None:
     """The destinations found are as similar as the most similar, and the cosines are theirs."""
     all_cosines = cosines_of(x, *search)
-    found = np.take_along_axis(all_cosines, best.numpy()[..., None], axis=-1)[..., 0]
+    found = np.take_along_axis(all_cosines, nearest.numpy()[..., None], axis=-1)[..., 0]
     assert np.abs(found - all_cosines.max(axis=-1)).max() < 1e-6
     assert np.abs(cosine.numpy() - found).max() < 1e-6
 
@@ -52,9 +52,9 @@ def check_found(x: paddle.Tensor, search: tuple, cosine: paddle.Tensor, best: pa
 @pytest.mark.parametrize(("grid", "batch", "channels", "tile"), CASES)
 def test_the_nearest_is_found(grid: Grid, batch: int, channels: int, tile: int | None, dtype: str) -> None:
     x, search = tiny.array((batch, grid.num_tokens, channels)).astype(dtype), search_of(grid, tile)
-    cosine, best = find_nearest(x, *search)
-    assert (cosine.dtype, best.dtype) == (x.dtype, paddle.int64)
-    check_found(x, search, cosine, best)
+    cosine, nearest = find_nearest(x, *search)
+    assert (cosine.dtype, nearest.dtype) == (x.dtype, paddle.int64)
+    check_found(x, search, cosine, nearest)
 
 
 @pytest.mark.parametrize("tile", [None, 4])
@@ -102,11 +102,11 @@ def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monk
     x = 40 * x.flatten(2).transpose([0, 2, 1]).astype(dtype)
     for owner, name in ((paddle, "index_select"), (paddle, "gather"), (paddle, "matmul"), (paddle.Tensor, "argmax")):
         monkeypatch.setattr(owner, name, round_result(getattr(owner, name)))
-    cosine, best = find_nearest(x, *search)
+    cosine, nearest = find_nearest(x, *search)
     monkeypatch.undo()
     assert cosine.dtype == paddle.float32
     all_cosines = cosines_of(x.astype("float32"), *search)[0]
-    found = np.take_along_axis(all_cosines, best.numpy()[0][:, None], axis=-1)[:, 0]
+    found = np.take_along_axis(all_cosines, nearest.numpy()[0][:, None], axis=-1)[:, 0]
     num_merged = side * side // 2
     exact = np.sort(all_cosines.max(axis=-1))[-num_merged:].mean()
     ranked = found[np.argsort(-cosine.numpy()[0])[:num_merged]].mean()

@@ -25,12 +25,6 @@ def _downsample(parent: Layer) -> int:
     return parent.patch_size if getattr(parent, "is_input_patches", False) else 1
 
 
-def _can_merge(block: Layer) -> bool:
-    """Return False for blocks that attend to the text in both attentions."""
-    # ModelScope's, and those of the x4 upscaler's finer levels.
-    return not any(getattr(block, name, False) for name in ("disable_self_attn", "only_cross_attention"))
-
-
 ADAPTERS = (
     BlockAdapter(
         block_class="BasicTransformerBlock",
@@ -43,6 +37,9 @@ ADAPTERS = (
         },
         grid=_grid,
         downsample=_downsample,
-        can_merge=_can_merge,
+        # Not where both attentions are to the text, as in ModelScope and the finer levels of the x4 upscaler.
+        can_merge=lambda block: not any(
+            getattr(block, name, False) for name in ("disable_self_attn", "only_cross_attention")
+        ),
     ),
 )

@@ -1,15 +1,6 @@
 """UViT and UniDiffuser: timesteps, text and more precede the image."""
 
-import paddle
-from paddle.nn import Layer
-
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MLP, BlockAdapter, MergePoint, patch_size
-
-
-def _count_extra_tokens(parent: Layer, latent: paddle.Tensor) -> int:
-    """Count two timesteps, any data type, the text and the image embedding."""
-    return 3 + bool(parent.use_data_type_embedding) + parent.num_text_tokens
-
 
 _UVIT = BlockAdapter(
     block_class="Block",
@@ -25,6 +16,7 @@ _UNIDIFFUSER = BlockAdapter(
     points={ATTENTION: (MergePoint("attn1", prepares_mask=True),), MLP: (MergePoint("ff"),)},
     grid_layer="vae_img_in",
     downsample=patch_size,
-    prefix=_count_extra_tokens,
+    # Two timesteps, any data type, the text and the image embedding.
+    prefix=lambda parent, latent: 3 + bool(parent.use_data_type_embedding) + parent.num_text_tokens,
 )
 ADAPTERS = (_UVIT, _UNIDIFFUSER)

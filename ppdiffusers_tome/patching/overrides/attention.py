@@ -1,25 +1,22 @@
 """Overrides of ``Attention`` that reduce masks and weight scores by group size."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import paddle
 
 from ppdiffusers_tome.merging.masks import add_group_size_bias
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.processors import accepts_group_sizes
 from ppdiffusers_tome.patching.state.point_call import PointCall, UnmergeableError
 
 
-@dataclass(eq=False, repr=False)
 class MaskOverride(Override):
     """The override of ``Attention.prepare_attention_mask``, which every processor calls with its mask."""
 
     method_name = "prepare_attention_mask"
     runs_in = "point_call"
-
-    uses_group_sizes: bool
 
     def run(
         self, point_call: PointCall, original: Original, /, attention_mask: paddle.Tensor | None, target_length: int,
@@ -33,7 +30,7 @@ class MaskOverride(Override):
             mask = self._reduce(mask, point_call)
             if mask.shape[-1] != num_keys:
                 target_length = mask.shape[-1]
-        if self.uses_group_sizes and is_of_image and accepts_group_sizes(self.layer):
+        if METHODS[self.state.config.method].uses_group_sizes and is_of_image and accepts_group_sizes(self.layer):
             mask, target_length = self._add_sizes(mask, reduction), reduction.num_left
             if attention_mask is None:
                 # ppdiffusers' function cannot expand to heads in a program for any batch.

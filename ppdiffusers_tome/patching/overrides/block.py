@@ -71,6 +71,7 @@ class BlockOverride(Override):
     ) -> None:  # fmt: skip
         super().__init__(state, block.layer)
         self.grid, self.path = grid, block.path
+        # Split once, as ``run`` walks the paths at every call of the block, without a call of ``find_layer`` for each.
         self._inner = [([*filter(None, path.split("."))], override) for path, override in inner]
 
     def note_outside(self) -> None:

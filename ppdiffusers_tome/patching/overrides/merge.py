@@ -137,12 +137,13 @@ class ProjectionOverride(InnerOverride):
         point_call.awaited.discard(self.name)
         point_call.has_reduced = True
         tokens = find_first_argument(self.layer, args, kwargs)
-        if point_call.reduced[0] is not tokens:
+        if point_call.projected is not tokens:
             point_call.require_fit(self.layer, tokens)
-            point_call.reduced = tokens, point_call.reduce(tokens)
-        args, kwargs = replace_first_argument(self.layer, args, kwargs, point_call.reduced[1])
+            point_call.reduced = point_call.reduce(tokens)
+            point_call.projected = tokens
+        args, kwargs = replace_first_argument(self.layer, args, kwargs, point_call.reduced)
         if self.name == PROJECTIONS[-1]:
-            point_call.reduced = (None, None)  # attention needs the memory
+            point_call.projected = point_call.reduced = None  # attention needs the memory
         return original(*args, **kwargs)
 
 

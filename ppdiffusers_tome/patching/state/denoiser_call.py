@@ -55,7 +55,7 @@ class DenoiserCall:
     identity: CallIdentity | None = None  # among the calls of a step; None where it shares nothing with other steps
     given_timestep: Any = None  # the timestep among the arguments, as it was given; None where they have none
     timestep: paddle.Tensor | None = None  # scalar or [batch]; None where the model has none
-    # The next three are looked for only if a setting needs them.
+    # The next four are looked for only if a setting needs them.
     step: Step | None = None  # None outside of a pipeline, or at a timestep on no list
     progress: float | None = None  # from 0, pure noise, to 1, the image; None if unknown
     shared: SharedValues | None = None  # with other steps; None where the call shares nothing

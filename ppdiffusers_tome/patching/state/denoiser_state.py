@@ -37,7 +37,8 @@ class DenoiserState:
     """The state that all overrides of a denoiser share; copies keep settings."""
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
-        self.config, self.max_timestep = config, max_timestep  # that of pure noise
+        self.config = config
+        self.max_timestep = max_timestep  # that of pure noise
         self.last_image: StepReport | None = None  # with a cache over steps
         self.awaits_blocks = True  # until a block ran in which tokens may merge, or a warning said why none can
         self.is_removed = False

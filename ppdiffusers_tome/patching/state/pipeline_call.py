@@ -41,7 +41,8 @@ class Denoising:
     def enter_step(self, timestep: float) -> Step | None:
         """Enter the step of the call that begins; None on no list."""
         schedulers = list(list_schedulers(self._pipe, self._name))
-        lists, self.scheduler = [self._read_timesteps(each) for each in schedulers], schedulers[0]
+        lists = [self._read_timesteps(each) for each in schedulers]
+        self.scheduler = schedulers[0]
         # Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
         step = self._finder.enter_step(lists, timestep, vars(self._pipe).get("_num_timesteps"))
         if step is None or step is self._step:

@@ -28,8 +28,8 @@ class PointCall:
     # Names of the layers of attention without which its result would be wrong, until each has run.
     awaited: set[str] = field(default_factory=set)
     has_reduced: bool = False  # True once a projection ran on reduced tokens
-    # The last tokens of a projection and what they were reduced to, for the next that gets the same tensor.
-    reduced: tuple[Any, Any] = (None, None)
+    projected: paddle.Tensor | None = None  # the last tokens of a projection, as the next may get the same tensor
+    reduced: paddle.Tensor | None = None  # what they were reduced to
 
     def require_fit(self, layer: Layer, tokens: paddle.Tensor | None) -> None:
         """Raise an ``UnmergeableError`` where a layer's tokens cannot be reduced."""

@@ -9,6 +9,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.patching.adapters.adapter import UNETS
 from ppdiffusers_tome.patching.arguments import find_arguments
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
+from ppdiffusers_tome.patching.denoisers import is_controlnet
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.override import Original, Override
 from ppdiffusers_tome.patching.state.denoiser_call import DenoiserCall
@@ -89,35 +90,31 @@ def create_cache_overrides(state: DenoiserState, denoiser: Layer) -> list[Overri
     between them, which would run in a skipped step, are chains of their own. A ControlNet hands on what its levels and
     blocks return, so all of these are predicted.
     """
-    is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
-    levels = _list_skipped_levels(denoiser, is_controlnet)
-    skipped = {id(layer) for _, level, _ in levels for layer in level.sublayers(include_self=True)}
+    levels = _create_level_overrides(state, denoiser)
+    skipped = {id(layer) for level in levels for layer in level.layer.sublayers(include_self=True)}
     chains: dict[str, list[MergeableBlock]] = {}
     for block in find_blocks(denoiser):
         if id(block.layer) not in skipped:
-            is_alone = is_controlnet or block.adapter.block_is_parent
+            is_alone = is_controlnet(denoiser) or block.adapter.block_is_parent
             container = block.path if is_alone else block.path.rpartition(".")[0]
             chains.setdefault(container, []).append(block)
-    return [
-        *(LevelOverride(state, level, path, is_used=is_used) for path, level, is_used in levels),
-        *(
-            ChainOverride(state, block.layer, chain, block.adapter.outputs, is_last=block is blocks[-1])
-            for chain, blocks in chains.items() for block in blocks
-        ),
+    return levels + [
+        ChainOverride(state, block.layer, chain, block.adapter.outputs, is_last=block is blocks[-1])
+        for chain, blocks in chains.items() for block in blocks
     ]  # fmt: skip
 
 
-def _list_skipped_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[str, Layer, bool]]:
-    """Return paths and levels that skipped steps omit, and whether outputs are used."""
+def _create_level_overrides(state: DenoiserState, denoiser: Layer) -> list[LevelOverride]:
+    """Create the overrides of the levels that skipped steps omit."""
     unet = UNETS[0]  # that of ppdiffusers, whose levels are layers with a ``forward``
     down, up = (
         [(f"{name}.{number}", level) for number, level in enumerate(getattr(denoiser, name, ()))]
         for name in (unet.down, unet.up)
     )
     middle = [(unet.middle, layer) for layer in [getattr(denoiser, unet.middle, None)] if layer is not None]
-    if is_controlnet:
-        return [(path, level, True) for path, level in [*down, *middle]]
+    if is_controlnet(denoiser):
+        return [LevelOverride(state, level, path, is_used=True) for path, level in [*down, *middle]]
     coarse = [*down[1:], *middle, *up[:-1]] if up else []
     if any(is_a(level, "LayerList") for _, level in coarse):  # the UNet runs what is in it
         return []
-    return [(path, level, level is coarse[-1][1]) for path, level in coarse]
+    return [LevelOverride(state, level, path, is_used=level is coarse[-1][1]) for path, level in coarse]
