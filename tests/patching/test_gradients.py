@@ -23,7 +23,7 @@ from zoo.unet import SPECIMEN as UNET
 Gradients = dict[str, np.ndarray]
 
 
-def gradients(model: tiny.Model, output: paddle.Tensor) -> Gradients:
+def gradients(model: paddle.nn.Layer, output: paddle.Tensor) -> Gradients:
     """Of the mean square."""
     model.clear_gradients()
     (output**2).mean().backward()

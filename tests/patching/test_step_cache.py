@@ -13,6 +13,7 @@ import ppdiffusers
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from paddle.nn import Layer
 
 import tiny
 from pipelines.whole import fails_on_paddle_2
@@ -36,12 +37,12 @@ STEPS, CACHE = 12, 0.4
 COMPUTED = (0, 1, 2, 4, 7, 10, 11)  # of a UNet that predicts noise
 
 
-def call(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+def call(unet: Layer, number: int, timestep: float) -> np.ndarray:
     return tiny.run_unet(unet, timestep=timestep)
 
 
 @paddle.enable_grad()
-def call_with_gradients(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+def call_with_gradients(unet: Layer, number: int, timestep: float) -> np.ndarray:
     return unet(tiny.latent(), timestep, tiny.text()).sample.numpy()
 
 
@@ -67,7 +68,7 @@ def list_computed_steps(pipe: Any, *given: Any, cache: float = CACHE, **named: A
     return equal_steps(plain, apply_tome(pipe, ratio=0, cache=cache)(*given, **named))
 
 
-def count_attentions(unet: tiny.Model) -> list[int]:
+def count_attentions(unet: Layer) -> list[int]:
     runs: list[int] = []
     block = next(layer for layer in unet.sublayers() if type(layer).__name__ == "BasicTransformerBlock")
     block.attn1.register_forward_pre_hook(lambda *_: runs.append(1))
@@ -210,7 +211,7 @@ class TestSteps:
         pipe = build_cached()
         expected = pipe(call)
 
-        def call_with_interruption(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+        def call_with_interruption(unet: Layer, number: int, timestep: float) -> np.ndarray:
             if number == 6:
                 tiny.Sampler(unet, tiny.scheduler())(call, 9)
             return call(unet, number, timestep)
@@ -265,7 +266,7 @@ class TestComputed:
         assert equal_steps(remove_tome(pipe)(calls), outputs) == list(range(STEPS))
 
     def test_a_pipeline_that_is_called_without_its_scheduler(self) -> None:
-        def denoise(unet: tiny.Model) -> list[np.ndarray]:
+        def denoise(unet: Layer) -> list[np.ndarray]:
             return [call(unet, number, 900 - 50 * number) for number in range(STEPS)]
 
         pipe = apply_tome(tiny.Models(tiny.unet()), 0, cache=CACHE)
@@ -292,7 +293,7 @@ class TestComputed:
 class TestLayers:
     """Models that ignore their timestep, so that a skipped step predicts what a computed one returns."""
 
-    def largest_error(self, model: tiny.Model, run: Any) -> float:
+    def largest_error(self, model: Layer, run: Any) -> float:
         for layer in model.sublayers():
             if type(layer).__name__ == "TimestepEmbedding":
                 for parameter in layer.linear_2.parameters():

@@ -123,7 +123,7 @@ def kandinsky_2_2() -> Made:
     return pipe, dict(image_embeds=image, negative_image_embeds=none, **SIZE, **LATENT)
 
 
-def unclip_decoder() -> tiny.Model:
+def unclip_decoder() -> paddle.nn.Layer:
     config = dict(added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity")
     return create(ppdiffusers.UNet2DConditionModel, **config)
 

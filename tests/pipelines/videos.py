@@ -69,7 +69,7 @@ def sound_parts() -> dict[str, Any]:
     return dict(vae=vae, scheduler=tiny.scheduler(), vocoder=vocoder)
 
 
-def clap() -> tiny.Model:
+def clap() -> paddle.nn.Layer:
     config = transformers.ClapTextConfig(
         vocab_size=20, hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=16, projection_dim=tiny.CROSS_DIM,

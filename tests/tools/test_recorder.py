@@ -46,7 +46,7 @@ def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -
     [(tiny.unet, tiny.run_unet), (uvit.SPECIMEN.build, uvit.SPECIMEN.run), (tiny.dit, tiny.run_dit)],
     ids=["numbers", "the model is told, and tokens stand before the grid", "a block's norm is told"],
 )
-def test_calls_are_counted_and_timesteps_told(build: Callable[[], tiny.Model], run: tiny.Call) -> None:
+def test_calls_are_counted_and_timesteps_told(build: Callable[[], paddle.nn.Layer], run: tiny.Call) -> None:
     model = apply_tome(build(), 0.5)
     with record_merging(model) as records:
         for timestep in (900, 500):
