@@ -200,7 +200,7 @@ def text(batch: int = 2) -> paddle.Tensor:
 
 
 # Of an image, for pipelines.
-PROMPT: dict[str, Any] = dict(prompt_embeds=text(1), negative_prompt_embeds=array((1, TEXT_TOKENS, CROSS_DIM), seed=4))
+PROMPT_EMBEDS: dict[str, Any] = dict(prompt_embeds=text(1), negative_prompt_embeds=array(text(1).shape, seed=4))
 
 
 def keep_mask() -> paddle.Tensor:
@@ -249,7 +249,7 @@ def run_dit(model: Layer, batch: int = 2, height: int = 16, width: int = 16, tim
 def run_pipeline(pipe: Any, steps: int = 2, **kwargs: Any) -> np.ndarray:
     """Latents of one image, with classifier-free guidance."""
     given = dict(latents=latent(1), num_inference_steps=steps, output_type="latent", height=32, width=32)
-    return to_numpy(pipe(**PROMPT, **given, **kwargs).images)
+    return to_numpy(pipe(**PROMPT_EMBEDS, **given, **kwargs).images)
 
 
 def snapshot(model: Layer) -> dict[str, Any]:

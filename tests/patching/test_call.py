@@ -178,7 +178,7 @@ def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -
 
 def run_img2img(pipe: Any) -> None:
     image = paddle.tanh(tiny.array((1, 3, 32, 32), seed=6))
-    pipe(image=image, strength=0.3, num_inference_steps=10, output_type="latent", **tiny.PROMPT)
+    pipe(image=image, strength=0.3, num_inference_steps=10, output_type="latent", **tiny.PROMPT_EMBEDS)
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ from zoo.specimen import attention_anywhere, keep_random_state
 Made = tuple[Any, dict[str, Any] | Callable[[], Any]]
 # Generates with the same noise every time.
 Draw = Callable[[], np.ndarray]
-fails_on_paddle_2 = pytest.mark.xfail(
+sag_fails_on_paddle_2 = pytest.mark.xfail(
     paddle.__version__.startswith("2."), raises=TypeError, strict=True,
     reason="StableDiffusionSAGPipeline calls Tensor.reshape(b, h, hw1, hw2), which takes 2 to 3 positional arguments",
 )  # fmt: skip
 
 
-def start(make: Callable[[], Made]) -> tuple[Any, Draw]:
+def make_pipeline(make: Callable[[], Made]) -> tuple[Any, Draw]:
     """Make a pipeline, and a function that draws with it."""
     with keep_random_state():  # some constructors seed the global generators
         pipe, call = make()
