@@ -23,8 +23,8 @@ FRAMES = 3
 
 @paddle.no_grad()
 def list_merging_calls(name: str, model: Layer, **size: int) -> list[BlockCall]:
-    called = watch_blocks(model)
-    ZOO[name].run(model, **size)
+    with watch_blocks(model) as called:
+        ZOO[name].run(model, **size)
     return called
 
 

@@ -50,8 +50,8 @@ def test_todo_is_the_model_with_other_keys_masked(specimen: Specimen, model: Lay
     """And nothing else may change: positions, texts, frames, rows of a batch."""
     (section, *_) = find_blocks(model)[0].adapter.points[ATTENTION]
     apply_tome(model, 0.5, method="todo")
-    blocks = watch_blocks(model)
-    merged = PlainAttention().run(specimen, model, **size)
+    with watch_blocks(model) as blocks:
+        merged = PlainAttention().run(specimen, model, **size)
     tokens = size["height"] // 2 * (size["width"] // 2)
     frames = size["frames"] if specimen.name in VIDEOS else 1
     kept = [np.sort(each.reduction.kept.numpy() - each.layout.prefix)[each.layout.prefix :] for each in blocks]

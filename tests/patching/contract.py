@@ -12,12 +12,11 @@ import pytest
 from paddle.nn import Layer
 
 import tiny
-from patching.helpers import Tensors, failing_in
+from patching.helpers import count_alive, failing_in, refer_to_tensors, watch_blocks
 from ppdiffusers_tome import apply_tome, get_tome, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.call_stack import CALL_STACK
-from ppdiffusers_tome.patching.state.block_call import WATCHERS
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import Specimen
 from zoo.specimen import keep_random_state
@@ -162,24 +161,24 @@ class ToMeContract:
     def test_a_call_that_failed_leaves_nothing(self, model: Layer, other: Layer) -> None:
         settings = dict(reuse_steps=2)
         expected = self.output(apply_tome(other, 0.5, **settings), timestep=300)
-        tensors = Tensors(apply_tome(model, 0.5, **settings))
-        _, last_block, _ = list_attached_blocks(model)[-1]
+        _, last_block, _ = list_attached_blocks(apply_tome(model, 0.5, **settings))[-1]
         # Not caught by ``except Exception``.
-        with failing_in(last_block, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
+        failure = failing_in(last_block, KeyboardInterrupt)
+        with watch_blocks(model, refer_to_tensors) as references, failure, contextlib.suppress(KeyboardInterrupt):
             self.output(model)
-        assert tensors.seen
+        assert references
         assert not CALL_STACK.entries
-        assert tensors.alive() == 0
-        WATCHERS.clear()  # a compiled model is computed by Paddle while merging is watched
+        assert count_alive(references) == 0
+        # No longer watched: Paddle computes a compiled model while merging is watched.
         assert np.array_equal(self.output(model, timestep=300), expected)
 
     def test_removal_frees_every_tensor(self, model: Layer) -> None:
-        tensors = Tensors(apply_tome(model, 0.5, tile=4, reuse_steps=2))
-        for timestep in (500, 400):
-            self.output(model, timestep=timestep)
+        with watch_blocks(apply_tome(model, 0.5, tile=4, reuse_steps=2), refer_to_tensors) as references:
+            for timestep in (500, 400):
+                self.output(model, timestep=timestep)
         remove_tome(model)
-        assert tensors.seen
-        assert tensors.alive() == 0
+        assert references
+        assert count_alive(references) == 0
 
     def test_cache_over_steps_changes_skipped_steps_alone(self, model: Layer) -> None:
         plain = self.denoise(model)

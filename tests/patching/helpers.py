@@ -88,17 +88,32 @@ def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
         yield counts
 
 
-def watch(model: Layer, note: Callable[[BlockCall], None]) -> None:
-    """Have the calls of a model's blocks noted in which tokens merge."""
+@contextlib.contextmanager
+def watch_blocks(model: Layer, keep: Callable[[BlockCall], list] = lambda block: [block]) -> Iterator[list]:
+    """Yield a list that fills with what to keep of calls in which tokens merge."""
     layers = {id(layer) for layer in model.sublayers(include_self=True)}
-    WATCHERS.append(lambda block: note(block) if id(block.layer) in layers else None)
+    kept: list[Any] = []
+
+    def note(block: BlockCall) -> None:
+        if id(block.layer) in layers:
+            kept.extend(keep(block))
+
+    WATCHERS.append(note)
+    try:
+        yield kept
+    finally:
+        WATCHERS.remove(note)
 
 
-def watch_blocks(model: Layer) -> list[BlockCall]:
-    """Return a list that fills with the calls of blocks in which tokens merge."""
-    called: list[BlockCall] = []
-    watch(model, called.append)
-    return called
+def refer_to_tensors(block: BlockCall) -> list[weakref.ref]:
+    """Refer weakly to a call and to every tensor that its merging made or got."""
+    tensors = [each for each in vars(block.reduction).values() if isinstance(each, paddle.Tensor)]
+    return [weakref.ref(each) for each in (block, block.call, block.reduction, *tensors)]
+
+
+def count_alive(references: list[weakref.ref]) -> int:
+    gc.collect()
+    return sum(each() is not None for each in references)
 
 
 class EverySecond(Layer):
@@ -142,20 +157,3 @@ def count_matchings(layer: Layer) -> Iterator[list[int]]:
             yield counts
         finally:
             hook.remove()
-
-
-class Tensors:
-    """Weak references to every tensor that merging made or got."""
-
-    def __init__(self, model: Layer) -> None:
-        self.seen: list[weakref.ref] = []
-        watch(model, self.note)
-
-    def note(self, block: BlockCall) -> None:
-        matching = block.reduction
-        self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
-        self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
-
-    def alive(self) -> int:
-        gc.collect()
-        return sum(each() is not None for each in self.seen)
