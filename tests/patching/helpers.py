@@ -90,7 +90,7 @@ def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
 
 @contextlib.contextmanager
 def watch_blocks(model: Layer, keep: Callable[[BlockCall], list] = lambda block: [block]) -> Iterator[list]:
-    """Yield a list that fills with what to keep of calls in which tokens merge."""
+    """Yield a list that fills with what to keep of merging calls."""
     layers = {id(layer) for layer in model.sublayers(include_self=True)}
     kept: list[Any] = []
 
@@ -106,7 +106,7 @@ def watch_blocks(model: Layer, keep: Callable[[BlockCall], list] = lambda block:
 
 
 def refer_to_tensors(block: BlockCall) -> list[weakref.ref]:
-    """Refer weakly to a call and to every tensor that its merging made or got."""
+    """Refer weakly to a call and every tensor of its merging."""
     tensors = [each for each in vars(block.reduction).values() if isinstance(each, paddle.Tensor)]
     return [weakref.ref(each) for each in (block, block.call, block.reduction, *tensors)]
 
