@@ -50,12 +50,3 @@ def _forget_refused_programs() -> Iterator[None]:
     if recorder is not None:
         recorder._global_parameter_recorder.__init__()
         recorder._global_inplace_map.__init__()
-
-
-@pytest.fixture(autouse=True)
-def _forget_watchers() -> Iterator[None]:
-    """Forget what a test watches merging with."""
-    yield
-    block_call = sys.modules.get("ppdiffusers_tome.patching.state.block_call")
-    if block_call is not None:
-        block_call.WATCHERS.clear()

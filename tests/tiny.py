@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import paddle
 import ppdiffusers
+from paddle.nn import Layer
 from ppdiffusers import Transformer2DModel
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
@@ -27,7 +28,6 @@ from zoo.unet import SPECIMEN as UNET
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOGRAPHS, EMOJI, CONTROLNET = (ROOT / "examples/models" / name for name in ("photographs", "emoji", "controlnet"))
-Model = paddle.nn.Layer
 Call = Callable[..., np.ndarray]
 # Settings with which all that can merge at two levels does.
 MERGE_ALL: dict[str, Any] = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
@@ -103,7 +103,7 @@ def vae(**settings: Any) -> ppdiffusers.AutoencoderKL:
     )  # fmt: skip
 
 
-def text_encoder(kind: str = "CLIPTextModel", **settings: Any) -> Model:
+def text_encoder(kind: str = "CLIPTextModel", **settings: Any) -> Layer:
     """Build one of CLIP's; ``kind`` is the name of its class."""
     from ppdiffusers import transformers
 
@@ -144,13 +144,13 @@ def load_photographs(cls: type = ppdiffusers.StableDiffusionPipeline, **parts: A
     return pipe
 
 
-class Positional(paddle.nn.Layer):
+class Positional(Layer):
     """A UNet that takes and returns plain tensors, as a program does.
 
     Paddle 2.6 does not trace a closure.
     """
 
-    def __init__(self, unet: Model) -> None:
+    def __init__(self, unet: Layer) -> None:
         super().__init__()
         self.unet = unet
 
@@ -161,7 +161,7 @@ class Positional(paddle.nn.Layer):
 class Sampler(ppdiffusers.DiffusionPipeline):
     """Calls a denoiser at every timestep of a scheduler: ``call(denoiser, number, timestep)``."""
 
-    def __init__(self, unet: Model, scheduler: Any) -> None:
+    def __init__(self, unet: Layer, scheduler: Any) -> None:
         super().__init__()
         self.register_modules(unet=unet, scheduler=scheduler)
 
@@ -175,11 +175,11 @@ class Sampler(ppdiffusers.DiffusionPipeline):
 class Models(ppdiffusers.DiffusionPipeline):
     """Holds a list of models, no registered components, and has no scheduler."""
 
-    def __init__(self, *models: Model) -> None:
+    def __init__(self, *models: Layer) -> None:
         super().__init__()
         self.models = list(models)
 
-    def __call__(self, call: Callable[[Model], Any]) -> list[Any]:
+    def __call__(self, call: Callable[[Layer], Any]) -> list[Any]:
         return list(map(call, self.models))
 
 
@@ -200,7 +200,7 @@ def text(batch: int = 2) -> paddle.Tensor:
 
 
 # Of an image, for pipelines.
-PROMPT: dict[str, Any] = dict(prompt_embeds=text(1), negative_prompt_embeds=array((1, TEXT_TOKENS, CROSS_DIM), seed=4))
+PROMPT_EMBEDS: dict[str, Any] = dict(prompt_embeds=text(1), negative_prompt_embeds=array(text(1).shape, seed=4))
 
 
 def keep_mask() -> paddle.Tensor:
@@ -224,14 +224,14 @@ def to_numpy(output: Any) -> np.ndarray:
 
 @paddle.no_grad()
 def run_unet(
-    model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: Any = 500, **kwargs: Any
+    model: Layer, batch: int = 2, height: int = 16, width: int = 16, timestep: Any = 500, **kwargs: Any
 ) -> np.ndarray:
     return model(latent(batch, height, width), timestep, text(batch), **kwargs).sample.numpy()
 
 
 @paddle.no_grad()
 def run_controlnet(
-    model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500
+    model: Layer, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500
 ) -> np.ndarray:
     image = array((batch, 3, height * 2, width * 2), seed=3)
     down, _ = model(latent(batch, height, width), timestep, text(batch), image, return_dict=False)
@@ -239,7 +239,7 @@ def run_controlnet(
 
 
 @paddle.no_grad()
-def run_dit(model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500) -> np.ndarray:
+def run_dit(model: Layer, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500) -> np.ndarray:
     steps = paddle.full([batch], timestep, dtype="float32")
     labels = paddle.arange(batch, dtype="int64")
     # A program returns no objects with attributes.
@@ -249,10 +249,10 @@ def run_dit(model: Model, batch: int = 2, height: int = 16, width: int = 16, tim
 def run_pipeline(pipe: Any, steps: int = 2, **kwargs: Any) -> np.ndarray:
     """Latents of one image, with classifier-free guidance."""
     given = dict(latents=latent(1), num_inference_steps=steps, output_type="latent", height=32, width=32)
-    return to_numpy(pipe(**PROMPT, **given, **kwargs).images)
+    return to_numpy(pipe(**PROMPT_EMBEDS, **given, **kwargs).images)
 
 
-def snapshot(model: Model) -> dict[str, Any]:
+def snapshot(model: Layer) -> dict[str, Any]:
     """Return the class, attributes and nested containers of every layer, by path."""
 
     def describe(value: Any) -> Any:

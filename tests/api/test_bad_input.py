@@ -64,7 +64,7 @@ def name_of(settings: dict[str, Any]) -> str:
 
 
 @functools.cache
-def unet() -> tiny.Model:
+def unet() -> paddle.nn.Layer:
     model = tiny.unet()
     tiny.run_unet(model)
     return model

@@ -14,7 +14,7 @@ import tiny
 from compilation.comparison import BY_PADDLE, check_same, difference, needs_openvino, programs_alone
 from compilation.programs import get_compiled, list_openvino_models, list_programs
 from pipelines.images import CASES
-from pipelines.whole import Draw, Made, start
+from pipelines.whole import Draw, Made, make_pipeline
 from ppdiffusers_tome import apply_tome, compile_cpu, get_tome
 from ppdiffusers_tome.compilation import contents
 
@@ -48,7 +48,7 @@ def draw_pair(name: str, settings: dict[str, Any]) -> tuple[Any, np.ndarray, Any
         pipe, call = small() if name == "small" else CASES[name]()
         return pipe, {**call, "num_inference_steps": STEPS}
 
-    (plain, draw_plain), (pipe, draw) = (start(make) for _ in range(2))
+    (plain, draw_plain), (pipe, draw) = (make_pipeline(make) for _ in range(2))
     for each in (plain, pipe):
         each.apply_tome(**settings)
     return plain, draw_plain(), compile_cpu(pipe, "float32"), draw
@@ -57,7 +57,7 @@ def draw_pair(name: str, settings: dict[str, Any]) -> tuple[Any, np.ndarray, Any
 def small() -> Made:
     """Text to image by a UNet of one level, of which a program is made in a second."""
     given = dict(latents=tiny.latent(1), output_type="np", height=32, width=32)
-    return tiny.pipeline(unet=tiny.small_unet()), dict(given, **tiny.PROMPT)
+    return tiny.pipeline(unet=tiny.small_unet()), dict(given, **tiny.PROMPT_EMBEDS)
 
 
 @pytest.mark.parametrize(

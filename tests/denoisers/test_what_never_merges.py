@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import Layer
 
 import tiny
 from patching.helpers import first_arguments, groups, watch_blocks
@@ -21,14 +22,14 @@ FRAMES = 3
 
 
 @paddle.no_grad()
-def list_merging_calls(name: str, model: tiny.Model, **size: int) -> list[BlockCall]:
-    called = watch_blocks(model)
-    ZOO[name].run(model, **size)
+def list_merging_calls(name: str, model: Layer, **size: int) -> list[BlockCall]:
+    with watch_blocks(model) as called:
+        ZOO[name].run(model, **size)
     return called
 
 
 @paddle.no_grad()
-def input_of(layer: tiny.Model, model: tiny.Model, name: str) -> np.ndarray:
+def input_of(layer: Layer, model: Layer, name: str) -> np.ndarray:
     with first_arguments(layer) as seen:
         ZOO[name].run(model)
     (tokens,) = seen

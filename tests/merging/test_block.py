@@ -19,7 +19,7 @@ TIMESTEP = 500
 
 
 @cache
-def unet() -> tiny.Model:
+def unet() -> paddle.nn.Layer:
     return tiny.small_unet()
 
 

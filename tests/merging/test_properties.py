@@ -1,7 +1,6 @@
 """What holds of partitions, matchings and merging whatever comes: any grid, stride, ratio, batch, type and numbers."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import paddle
@@ -60,9 +59,9 @@ class Case:
         x[:, draw.integers(0, self.num_tokens, self.num_tokens // 8)] = 0
         return paddle.to_tensor(x.astype("float32")).astype(dtype)
 
-    def match(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching:
+    def match(self, x: paddle.Tensor, tile: int | None = None) -> Matching:
         tiles = split_by_tile(self.partition, self.grid, tile, (self.sx, self.sy, 1))
-        return match_tokens(x, self.partition, self.num_merged, tiles=tiles, **given)
+        return match_tokens(x, self.partition, self.num_merged, tiles=tiles)
 
 
 @st.composite

@@ -10,9 +10,9 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 import pytest
+from paddle.nn import Layer
 from ppdiffusers.models.attention_processor import Attention
 
-import tiny
 from zoo import Specimen, specimens
 from zoo.specimen import Inputs, attention_anywhere, norms_anywhere
 
@@ -79,11 +79,11 @@ class PlainAttention:
             patch.setattr(paddle, "bfloat16", paddle.float32)
             yield
 
-    def run(self, specimen: Specimen, model: tiny.Model, **inputs: Any) -> np.ndarray:
+    def run(self, specimen: Specimen, model: Layer, **inputs: Any) -> np.ndarray:
         return self.call(specimen, model, *arguments(specimen, Inputs(**inputs)))
 
     @paddle.no_grad()
-    def call(self, specimen: Specimen, model: tiny.Model, args: tuple, keywords: dict[str, Any]) -> np.ndarray:
+    def call(self, specimen: Specimen, model: Layer, args: tuple, keywords: dict[str, Any]) -> np.ndarray:
         """Return ``[batch, values]``, of all that a model returns."""
         with specimen.mended(), self.put_in_place():
             output = model(*args, **keywords)
@@ -99,7 +99,7 @@ def arguments(specimen: Specimen, inputs: Inputs) -> tuple[tuple, dict[str, Any]
 
 
 @paddle.no_grad()
-def numbers(specimen: Specimen, model: tiny.Model, changes: Any = None, **inputs: Any) -> np.ndarray:
+def numbers(specimen: Specimen, model: Layer, changes: Any = None, **inputs: Any) -> np.ndarray:
     """Return a model's prediction; ``changes`` replace arguments of its call."""
     if changes is None:
         return specimen.run(model, **inputs).numpy()
@@ -113,7 +113,7 @@ def change(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-def attentions(model: tiny.Model) -> list[Attention]:
+def attentions(model: Layer) -> list[Attention]:
     """Those of blocks in which an image's tokens attend to themselves."""
     return [
         layer for path, layer in model.named_sublayers()

@@ -6,7 +6,6 @@ import numpy as np
 import paddle
 import pytest
 
-import tiny
 from newer.families import FAMILIES, VIDEOS, PlainAttention, arguments, change
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
@@ -104,7 +103,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 
 def merge_by_hand(
-    name: str, model: tiny.Model, merge_mlp: bool = False, merge_crossattn: bool = False, st: int = 1
+    name: str, model: paddle.nn.Layer, merge_mlp: bool = False, merge_crossattn: bool = False, st: int = 1
 ) -> list[ByHand]:
     layers = ATTENTION + MLP * merge_mlp + ("attn2",) * (merge_crossattn or name == "sd35")
     grid = Grid(ODD.height // 2, ODD.width // 2, ODD.frames if name in VIDEOS else 1)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import Layer
 
-import tiny
 from newer.families import FAMILIES, FLUX, ROTARY, STAND_IN, arguments, attentions, change, numbers
 from newer.stand_in import Processor
 from patching.helpers import EverySecond
@@ -42,7 +42,7 @@ class Kernels:
         return partial(type(layer).forward, layer) if name in self.names and layer is not None else layer
 
 
-def fuse(model: tiny.Model, *names: str) -> tiny.Model:
+def fuse(model: Layer, *names: str) -> Layer:
     """Have processors compute what they do without calling these layers."""
     for attention in attentions(model):
         compute = type(attention.processor).__call__
@@ -170,7 +170,7 @@ def test_the_guidance_that_is_embedded_like_a_timestep_is_none() -> None:
     assert [record.num_merged / 64 for record in records] == pytest.approx([0.64, 0.16], abs=1 / 64)
 
 
-def steps(model: tiny.Model) -> list[np.ndarray]:
+def steps(model: Layer) -> list[np.ndarray]:
     for layer in model.sublayers(include_self=True):
         vars(layer).pop("count", None)
     return [numbers(FLUX, model, timestep=timestep) for timestep in (900, 200, 800, 300)]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import Layer
 
 import tiny
 from newer.families import FAMILIES, VIDEOS, PlainAttention, arguments, change, numbers, parametrize_specimens
@@ -26,12 +27,12 @@ for _specimen in FAMILIES.values():
 
 
 @lru_cache
-def build_once(specimen: Specimen) -> tiny.Model:
+def build_once(specimen: Specimen) -> Layer:
     return specimen.build()
 
 
 @pytest.fixture
-def model(specimen: Specimen) -> Iterator[tiny.Model]:
+def model(specimen: Specimen) -> Iterator[Layer]:
     yield build_once(specimen)
     remove_tome(build_once(specimen))
 
@@ -45,12 +46,12 @@ SIZES = [
 
 @pytest.mark.parametrize("size", SIZES, ids=["9x7", "5x11", "9x13"])
 @pytest.mark.parametrize("specimen", [pytest.param(each, id=name) for name, each in FAMILIES.items()])
-def test_todo_is_the_model_with_other_keys_masked(specimen: Specimen, model: tiny.Model, size: dict[str, int]) -> None:
+def test_todo_is_the_model_with_other_keys_masked(specimen: Specimen, model: Layer, size: dict[str, int]) -> None:
     """And nothing else may change: positions, texts, frames, rows of a batch."""
     (section, *_) = find_blocks(model)[0].adapter.points[ATTENTION]
     apply_tome(model, 0.5, method="todo")
-    blocks = watch_blocks(model)
-    merged = PlainAttention().run(specimen, model, **size)
+    with watch_blocks(model) as blocks:
+        merged = PlainAttention().run(specimen, model, **size)
     tokens = size["height"] // 2 * (size["width"] // 2)
     frames = size["frames"] if specimen.name in VIDEOS else 1
     kept = [np.sort(each.reduction.kept.numpy() - each.layout.prefix)[each.layout.prefix :] for each in blocks]
@@ -83,7 +84,7 @@ def test_equal_tokens_lose_nothing_with_sizes(name: str) -> None:
     assert change(plain.call(specimen, apply_tome(model, 0.6), *called), expected) >= 1e-3
 
 
-def trace(specimen: Specimen, **settings: Any) -> tuple[tiny.Model, tiny.Model]:
+def trace(specimen: Specimen, **settings: Any) -> tuple[Layer, Layer]:
     """Return a model with ToMe, and the same as a program, which returns no objects with attributes."""
     models = [apply_tome(specimen.build(), 0.5, **settings) for _ in range(2)]
     for model in models:
@@ -111,7 +112,7 @@ def test_a_grid_that_is_told_by_values_is_refused_while_it_is_recorded(specimen:
 
 
 @parametrize_specimens("hunyuan_video")
-def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: tiny.Model) -> None:
+def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: Layer) -> None:
     refiner = model.context_embedder.token_refiner
 
     def read_tokens() -> np.ndarray:

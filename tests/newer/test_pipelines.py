@@ -22,7 +22,6 @@ from zoo import hunyuan_video as hunyuan
 from zoo.specimen import keep_random_state, kernels_anywhere
 
 STEPS = 4
-PROMPT = dict(prompt_embeds=tiny.text(1))
 # Grids of 6x8 tokens, of three frames where there are any.
 IMAGE = dict(height=24, width=32)
 VIDEO = dict(height=96, width=128, num_frames=9)
@@ -45,7 +44,7 @@ def build_flux(name: str, **config: Any) -> Any:
 
 
 def call_flux(**given: Any) -> dict[str, Any]:
-    return dict(**PROMPT, pooled_prompt_embeds=tiny.array((1, flux.POOLED_DIM)), **IMAGE, **given)
+    return dict(prompt_embeds=tiny.text(1), pooled_prompt_embeds=tiny.array((1, flux.POOLED_DIM)), **IMAGE, **given)
 
 
 def build_flux_controlnet(name: str) -> Any:
@@ -68,7 +67,7 @@ def call_sd3() -> dict[str, Any]:
         "pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM)),
         "negative_pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM), seed=1),
     }
-    return dict(**tiny.PROMPT, **pooled, **IMAGE, control_image=an_image())
+    return dict(**tiny.PROMPT_EMBEDS, **pooled, **IMAGE, control_image=an_image())
 
 
 def build_without_encoders(name: str, scheduler: Callable[[], Any] = scheduler) -> Any:
@@ -95,7 +94,7 @@ def call_vctrl() -> dict[str, Any]:
     frames = ppdiffusers.utils.numpy_to_pil(frames.transpose([0, 2, 3, 1]).numpy())
     indices = list(range(VIDEO["num_frames"]))
     control = dict(conditioning_frames=frames, conditioning_frame_indices=indices, task="canny")
-    return dict(**tiny.PROMPT, **VIDEO, **control)
+    return dict(**tiny.PROMPT_EMBEDS, **VIDEO, **control)
 
 
 def build_wan_image(name: str) -> Any:
@@ -133,7 +132,7 @@ def build_hunyuan(name: str) -> Any:
 def call_hunyuan() -> dict[str, Any]:
     mask = paddle.ones([1, tiny.TEXT_TOKENS], dtype="int64")
     pooled = tiny.array((1, hunyuan.POOLED_DIM))
-    return dict(**PROMPT, **VIDEO, prompt_attention_mask=mask, pooled_prompt_embeds=pooled)
+    return dict(prompt_embeds=tiny.text(1), **VIDEO, prompt_attention_mask=mask, pooled_prompt_embeds=pooled)
 
 
 def call_mochi() -> dict[str, Any]:
@@ -177,18 +176,18 @@ CASES = {
         "sd3_controlnet", build_sd3, call_sd3, {"transformer": 2, "controlnet": 2}
     ),
     "CogVideoXPipeline": Case(
-        "cogvideox_rotary", build_without_encoders, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2},
+        "cogvideox_rotary", build_without_encoders, lambda: dict(**tiny.PROMPT_EMBEDS, **VIDEO), {"transformer": 2},
         dict(scheduler=lambda: ppdiffusers.CogVideoXDDIMScheduler()),
     ),
     "CogVideoXVCtrlPipeline": Case("vctrl", build_vctrl, call_vctrl, {"transformer": 2, "vctrl": 2}),
     "MochiPipeline": Case("mochi", build_without_encoders, call_mochi, {"transformer": 2}),
     "HunyuanVideoPipeline": Case("hunyuan_video", build_hunyuan, call_hunyuan, {"transformer": 4}),
     "WanPipeline": Case(
-        "wan", build_without_encoders, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2}, calls=2
+        "wan", build_without_encoders, lambda: dict(**tiny.PROMPT_EMBEDS, **VIDEO), {"transformer": 2}, calls=2
     ),
     "WanImageToVideoPipeline": Case(
-        "wan_image", build_wan_image, lambda: dict(**tiny.PROMPT, **VIDEO, image=first_frame()), {"transformer": 2},
-        calls=2,
+        "wan_image", build_wan_image, lambda: dict(**tiny.PROMPT_EMBEDS, **VIDEO, image=first_frame()),
+        {"transformer": 2}, calls=2,
     ),
 }  # fmt: skip
 

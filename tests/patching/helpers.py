@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import Layer
 from ppdiffusers.models.attention import BasicTransformerBlock
 
-import tiny
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
@@ -27,7 +27,7 @@ QUERIES = ("attn1.to_q", "attn.to_q", "attention.to_q", "attn.qkv", "to_q")
 needs_recompute = pytest.mark.skipif(paddle.__version__[0] == "2", reason="Paddle 2.6 has no recomputation on a CPU")
 
 
-def chunk(model: tiny.Model, size: int, dim: int) -> tiny.Model:
+def chunk(model: Layer, size: int, dim: int) -> Layer:
     for layer in model.sublayers():
         if isinstance(layer, BasicTransformerBlock):
             layer.set_chunk_feed_forward(size, dim)
@@ -45,7 +45,7 @@ class StumbledError(Exception):
 
 
 @contextlib.contextmanager
-def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> Iterator[None]:
+def failing_in(layer: Layer, kind: type[BaseException] = StumbledError) -> Iterator[None]:
     def fail(*_: Any) -> None:
         raise kind
 
@@ -57,7 +57,7 @@ def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> 
 
 
 @contextlib.contextmanager
-def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
+def first_arguments(layer: Layer) -> Iterator[list[np.ndarray]]:
     """Yield a list that fills with the first arguments of a layer, merged already."""
     seen: list[np.ndarray] = []
 
@@ -88,20 +88,35 @@ def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
         yield counts
 
 
-def watch(model: tiny.Model, note: Callable[[BlockCall], None]) -> None:
-    """Have the calls of a model's blocks noted in which tokens merge."""
+@contextlib.contextmanager
+def watch_blocks(model: Layer, keep: Callable[[BlockCall], list] = lambda block: [block]) -> Iterator[list]:
+    """Yield a list that fills with what to keep of merging calls."""
     layers = {id(layer) for layer in model.sublayers(include_self=True)}
-    WATCHERS.append(lambda block: note(block) if id(block.layer) in layers else None)
+    kept: list[Any] = []
+
+    def note(block: BlockCall) -> None:
+        if id(block.layer) in layers:
+            kept.extend(keep(block))
+
+    WATCHERS.append(note)
+    try:
+        yield kept
+    finally:
+        WATCHERS.remove(note)
 
 
-def watch_blocks(model: tiny.Model) -> list[BlockCall]:
-    """Return a list that fills with the calls of blocks in which tokens merge."""
-    called: list[BlockCall] = []
-    watch(model, called.append)
-    return called
+def refer_to_tensors(block: BlockCall) -> list[weakref.ref]:
+    """Refer weakly to a call and every tensor of its merging."""
+    tensors = [each for each in vars(block.reduction).values() if isinstance(each, paddle.Tensor)]
+    return [weakref.ref(each) for each in (block, block.call, block.reduction, *tensors)]
 
 
-class EverySecond(paddle.nn.Layer):
+def count_alive(references: list[weakref.ref]) -> int:
+    gc.collect()
+    return sum(each() is not None for each in references)
+
+
+class EverySecond(Layer):
     """A cache such as Pyramid Attention Broadcast's on a layer.
 
     Every second call gets what the one before got, the very object.
@@ -113,7 +128,7 @@ class EverySecond(paddle.nn.Layer):
         self.calls, self.state = 0, SimpleNamespace(cache=None)
 
     @classmethod
-    def put_on(cls, layer: tiny.Model) -> None:
+    def put_on(cls, layer: Layer) -> None:
         cache = cls(layer.forward)
         layer.forward = cache.forward
         layer._diffusers_hook = SimpleNamespace(hooks={"every second": cache}, _fn_refs=[cache.fn_ref])
@@ -126,7 +141,7 @@ class EverySecond(paddle.nn.Layer):
 
 
 @contextlib.contextmanager
-def count_matchings(layer: tiny.Model) -> Iterator[list[int]]:
+def count_matchings(layer: Layer) -> Iterator[list[int]]:
     """Yield the number of matchings that are made in each call of a layer."""
     counts: list[int] = []
     match = plan.match_tokens
@@ -142,20 +157,3 @@ def count_matchings(layer: tiny.Model) -> Iterator[list[int]]:
             yield counts
         finally:
             hook.remove()
-
-
-class Tensors:
-    """Weak references to every tensor that merging made or got."""
-
-    def __init__(self, model: tiny.Model) -> None:
-        self.seen: list[weakref.ref] = []
-        watch(model, self.note)
-
-    def note(self, block: BlockCall) -> None:
-        matching = block.reduction
-        self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
-        self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
-
-    def alive(self) -> int:
-        gc.collect()
-        return sum(each() is not None for each in self.seen)

@@ -14,7 +14,7 @@ import pytest
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
-from patching.helpers import StumbledError, Tensors, failing_in, watch_blocks
+from patching.helpers import StumbledError, count_alive, failing_in, refer_to_tensors, watch_blocks
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens
@@ -82,15 +82,14 @@ def test_a_method_that_was_found_before_it_was_removed_runs_the_plain_model() ->
 @pytest.mark.parametrize("settings", [{}, dict(reuse_steps=3), dict(method="todo")], ids=str)
 def test_a_pipeline_that_ended_keeps_no_tensor(settings: dict[str, Any], failure: type[BaseException] | None) -> None:
     pipe = tiny.pipeline().apply_tome(0.5, **settings)
-    tensors = Tensors(pipe.unet)
-    with contextlib.ExitStack() as stack:
+    with watch_blocks(pipe.unet, refer_to_tensors) as references, contextlib.ExitStack() as stack:
         if failure is not None:
             stack.enter_context(contextlib.suppress(failure))
             stack.enter_context(failing_in(pipe.unet.mid_block, failure))
         tiny.run_pipeline(pipe, steps=3)
-    assert tensors.seen
+    assert references
     # What is chosen by ``todo`` with fixed destinations is a constant.
-    assert tensors.alive() == 0
+    assert count_alive(references) == 0
 
 
 def test_threads_that_ask_for_gradients_and_threads_that_do_not_disturb_no_one() -> None:
@@ -111,11 +110,12 @@ def test_what_is_masked_reaches_no_other_token(settings: dict[str, Any]) -> None
     unet = apply_tome(tiny.unet(levels=1), 0.5, use_rand=False, **settings)
     block, keep = unet.down_blocks[0].attentions[0].transformer_blocks[0], tiny.keep_mask().numpy()
     # Before ToMe merges, so that matchings are the same and the values alone differ.
-    noise, called, seen = np.zeros((2, 256, 8), "float32"), watch_blocks(unet), []
+    noise, seen = np.zeros((2, 256, 8), "float32"), []
     block.norm1.register_forward_post_hook(lambda layer, inputs, output: output + paddle.to_tensor(noise))
     block.attn1.register_forward_post_hook(lambda layer, inputs, output: seen.append(output.numpy()))
     given = dict(attention_mask=paddle.to_tensor(keep))
-    tiny.run_unet(unet, **given)
+    with watch_blocks(unet) as called:
+        tiny.run_unet(unet, **given)
     noise[keep == 0] = 7
     tiny.run_unet(unet, **given)
     masked, reduction = keep == 0, called[0].reduction
@@ -178,7 +178,7 @@ def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -
 
 def run_img2img(pipe: Any) -> None:
     image = paddle.tanh(tiny.array((1, 3, 32, 32), seed=6))
-    pipe(image=image, strength=0.3, num_inference_steps=10, output_type="latent", **tiny.PROMPT)
+    pipe(image=image, strength=0.3, num_inference_steps=10, output_type="latent", **tiny.PROMPT_EMBEDS)
 
 
 @pytest.mark.parametrize(

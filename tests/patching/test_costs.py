@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from paddle.nn import Layer
 
 import ppdiffusers_tome
 import tiny
@@ -72,7 +73,7 @@ def _is_of_keywords(held: Any) -> bool:
     return held[:2] == ["value", "place"]
 
 
-def count_own_calls(unet: tiny.Model) -> int:
+def count_own_calls(unet: Layer) -> int:
     calls: list[str] = []
 
     def note(frame: Any, event: str, argument: Any) -> None:

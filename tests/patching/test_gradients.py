@@ -8,7 +8,7 @@ import pytest
 from paddle.distributed.fleet.utils import recompute
 
 import tiny
-from patching.helpers import Tensors, needs_recompute
+from patching.helpers import count_alive, needs_recompute, refer_to_tensors, watch_blocks
 from ppdiffusers_tome import ToMeValueError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import match_tokens
@@ -23,7 +23,7 @@ from zoo.unet import SPECIMEN as UNET
 Gradients = dict[str, np.ndarray]
 
 
-def gradients(model: tiny.Model, output: paddle.Tensor) -> Gradients:
+def gradients(model: paddle.nn.Layer, output: paddle.Tensor) -> Gradients:
     """Of the mean square."""
     model.clear_gradients()
     (output**2).mean().backward()
@@ -143,12 +143,12 @@ class TestCheckpointing:
         unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
         unet.train()
         unet.enable_gradient_checkpointing()
-        tensors = Tensors(unet)
-        output = UNET.run(unet)
-        assert tensors.alive() > 0
-        output.mean().backward()
+        with watch_blocks(unet, refer_to_tensors) as references:
+            output = UNET.run(unet)
+            assert count_alive(references) > 0
+            output.mean().backward()
         del output
-        assert tensors.alive() == 0
+        assert count_alive(references) == 0
 
     @pytest.mark.filterwarnings("always:ToMe")
     def test_recompute_without_its_state_is_told(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import paddle
 import pytest
+from paddle.nn import Layer
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome, get_tome
@@ -12,7 +13,7 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from zoo import unet_score_sde
 
 
-def levels(model: tiny.Model) -> dict[str, int]:
+def levels(model: Layer) -> dict[str, int]:
     return {block.path.replace(".transformer_blocks.0", ""): block.level for block in find_blocks(model)}
 
 
@@ -29,7 +30,7 @@ def test_levels_of_a_unet_with_skips_beside_it() -> None:
 
 
 @pytest.mark.parametrize("build", [tiny.unet, tiny.sdxl_unet, tiny.dit, tiny.controlnet])
-def test_none_picks_the_finest_level_with_attention(build: Callable[[], tiny.Model]) -> None:
+def test_none_picks_the_finest_level_with_attention(build: Callable[[], Layer]) -> None:
     model = apply_tome(build())
     finest = min(levels(model).values())
     attached = {path.replace(".transformer_blocks.0", "") for path, *_ in list_attached_blocks(model)}
@@ -50,7 +51,7 @@ def test_max_downsample_reaches_levels_up_to_it(max_downsample: int | None, bloc
     ],
 )
 def test_what_the_model_does_not_have_is_refused_and_what_was_applied_stays(
-    build: Callable[[], tiny.Model], settings: dict, words: str
+    build: Callable[[], Layer], settings: dict, words: str
 ) -> None:
     model = apply_tome(build(), 0.5)
     before = tiny.snapshot(model)
@@ -62,7 +63,7 @@ def test_what_the_model_does_not_have_is_refused_and_what_was_applied_stays(
 def test_blocks_of_a_unet_of_the_users_own_are_found_by_their_place() -> None:
     """Whatever they are called in it; a part with a longer name is no part of a UNet."""
     blocks = tiny.unet(levels=3).down_blocks
-    unet, holder = paddle.nn.Layer(), paddle.nn.Layer()
+    unet, holder = Layer(), Layer()
     unet.down_blocks = paddle.nn.Sequential(*((f"stage_{number}", block) for number, block in enumerate(blocks)))
     assert levels(unet) == {f"down_blocks.stage_{number}.attentions.0": 2**number for number in range(3)}
     holder.my_down_blocks = unet.down_blocks

@@ -30,7 +30,7 @@ def test_pickling_is_refused_in_words() -> None:
 
 @pytest.mark.parametrize("build", [tiny.unet, unet_spatio_temporal.SPECIMEN.build], ids=["unet", "video"])
 @pytest.mark.parametrize("path", ["down_blocks", "down_blocks.0", "down_blocks.0.attentions.0", "mid_block"])
-def test_a_part_of_a_model_is_refused(path: str, build: Callable[[], tiny.Model]) -> None:
+def test_a_part_of_a_model_is_refused(path: str, build: Callable[[], paddle.nn.Layer]) -> None:
     """Stable Video Diffusion's embed numbers of frames with the class of layer that embeds timesteps elsewhere."""
     model = apply_tome(build(), **tiny.MERGE_ALL)
     before, part = tiny.snapshot(model), find_layer(model, path)

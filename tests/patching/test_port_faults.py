@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import Layer
 from ppdiffusers import StableDiffusionControlNetPipeline, StableDiffusionSAGPipeline
 
 import tiny
@@ -103,15 +104,15 @@ def test_what_it_gets_right_without_randomness(height: int, width: int) -> None:
 
 
 @paddle.no_grad()
-def run_by_keyword(unet: tiny.Model) -> None:
+def run_by_keyword(unet: Layer) -> None:
     unet(sample=tiny.latent(), timestep=500, encoder_hidden_states=tiny.text())
 
 
-def run_at_two_sizes(unet: tiny.Model) -> None:
+def run_at_two_sizes(unet: Layer) -> None:
     """The size is kept on the model, so a call in another thread changes it under the one that runs."""
     other = Thread(target=lambda: tiny.run_unet(unet, height=12, width=24))
 
-    def call_meanwhile(layer: tiny.Model, inputs: Any, output: Any) -> None:
+    def call_meanwhile(layer: Layer, inputs: Any, output: Any) -> None:
         listener.remove()
         other.start()
         other.join()
@@ -120,7 +121,7 @@ def run_at_two_sizes(unet: tiny.Model) -> None:
     tiny.run_unet(unet)
 
 
-def run_backward(unet: tiny.Model) -> None:
+def run_backward(unet: Layer) -> None:
     latent = tiny.latent()
     latent.stop_gradient = False
     unet(latent, 500, tiny.text()).sample.square().sum().backward()

@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
+from paddle.nn import Layer
 
 import tiny
 from patching.helpers import count_matchings
@@ -24,7 +25,7 @@ BLOCKS, GRIDS = 7, 2
 FALLING = (900, 800, 700, 600, 500, 400, 300)
 
 
-def denoise(unet: tiny.Model, call: Callable[..., Any] = tiny.run_unet, steps: int = len(FALLING)) -> list[Any]:
+def denoise(unet: Layer, call: Callable[..., Any] = tiny.run_unet, steps: int = len(FALLING)) -> list[Any]:
     """Call a UNet in a pipeline, at every timestep of its scheduler."""
     pipe = tiny.Sampler(unet, tiny.scheduler())
     return pipe(lambda unet, number, timestep: call(unet, timestep=timestep), steps=steps)
@@ -124,7 +125,7 @@ class TestSteps:
     def test_other_shape_in_the_middle_is_fresh_and_right(self, other: dict) -> None:
         steps = iter(range(len(FALLING)))
 
-        def change(unet: tiny.Model, timestep: float) -> np.ndarray:
+        def change(unet: Layer, timestep: float) -> np.ndarray:
             return tiny.run_unet(unet, timestep=timestep, **(other if next(steps) == 3 else {}))
 
         outputs = denoise(apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS), change)
@@ -138,10 +139,10 @@ class TestSteps:
         latent, text = tiny.latent(2), tiny.text(2)
         texts = [text[i : i + 1] for i in range(2)]
 
-        def run_batch(unet: tiny.Model, timestep: float) -> np.ndarray:
+        def run_batch(unet: Layer, timestep: float) -> np.ndarray:
             return unet(latent * (timestep / 900), timestep, text).sample.numpy()
 
-        def run_halves(unet: tiny.Model, timestep: float) -> np.ndarray:
+        def run_halves(unet: Layer, timestep: float) -> np.ndarray:
             moved = latent * (timestep / 900)
             halves = [unet(moved[i : i + 1], timestep, texts[i]).sample.numpy() for i in range(2)]
             return np.concatenate(halves)
@@ -152,7 +153,7 @@ class TestSteps:
     def test_calls_with_gradients_and_without_a_pipeline_are_always_fresh(self) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS)
 
-        def run(unet: tiny.Model, timestep: float) -> paddle.Tensor:
+        def run(unet: Layer, timestep: float) -> paddle.Tensor:
             with paddle.enable_grad():
                 return unet(tiny.latent(), timestep, tiny.text()).sample
 
@@ -165,9 +166,9 @@ class TestSteps:
         assert counts == [BLOCKS] * 2 * len(FALLING)
 
     def test_a_copy_starts_afresh(self) -> None:
-        copies: list[tiny.Model] = []
+        copies: list[Layer] = []
 
-        def run(unet: tiny.Model, timestep: float) -> np.ndarray:
+        def run(unet: Layer, timestep: float) -> np.ndarray:
             copies.append(copy.deepcopy(unet))
             return tiny.run_unet(unet, timestep=timestep)
 

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import Layer
 from paddle.static import InputSpec
 
 import tiny
@@ -74,7 +75,7 @@ CONFIGS = [
 )
 def test_a_bad_file_is_told(content: str, error: type[ToMeError], words: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
-    for read in (ToMeConfig.load, lambda path: apply_tome(paddle.nn.Layer(), config=path)):
+    for read in (ToMeConfig.load, lambda path: apply_tome(Layer(), config=path)):
         with pytest.raises(error, match=words) as raised:
             read(tmp_path / "config.json")
         assert str(raised.value).startswith(str(tmp_path / "config.json"))
@@ -110,12 +111,12 @@ class TestExplicitSettings:
     """A preset or config is where settings begin; what is given replaces its own, also where it is the default."""
 
     @pytest.fixture(scope="class")
-    def unet(self) -> tiny.Model:
+    def unet(self) -> Layer:
         return tiny.unet()
 
     @pytest.mark.parametrize("name", SETTINGS)
     @pytest.mark.parametrize("base", [*PRESETS, UNUSUAL], ids=str)
-    def test_the_default_given_beside_a_base_wins(self, base: str | ToMeConfig, name: str, unet: tiny.Model) -> None:
+    def test_the_default_given_beside_a_base_wins(self, base: str | ToMeConfig, name: str, unet: Layer) -> None:
         default, config = getattr(ToMeConfig(), name), ToMeConfig.preset(base) if isinstance(base, str) else base
         assert getattr(UNUSUAL, name) != default or name in AT_DEFAULT
         given = {name: default}
@@ -143,13 +144,13 @@ class TestExplicitSettings:
         ],
     )  # fmt: skip
     def test_by_position_too(
-        self, arguments: tuple[Any, ...], keywords: dict[str, Any], expected: ToMeConfig, unet: tiny.Model
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any], expected: ToMeConfig, unet: Layer
     ) -> None:
         assert apply_tome(unet, *arguments, **keywords) is unet
         assert unet.tome.config == expected
 
     @pytest.mark.parametrize("name", PRESETS)
-    def test_nothing_given_leaves_the_base_as_it_is(self, name: str, unet: tiny.Model) -> None:
+    def test_nothing_given_leaves_the_base_as_it_is(self, name: str, unet: Layer) -> None:
         config = ToMeConfig.preset(name)
         for base in (name, config):
             assert apply_tome(unet, base).tome.config == unet.apply_tome(config=base).tome.config == config
@@ -167,7 +168,7 @@ class TestExplicitSettings:
         ],
     )  # fmt: skip
     def test_what_does_not_go_together_is_refused(
-        self, base: str | ToMeConfig, settings: dict[str, Any], words: str, unet: tiny.Model
+        self, base: str | ToMeConfig, settings: dict[str, Any], words: str, unet: Layer
     ) -> None:
         apply_tome(unet, 0.25)
         before = tiny.snapshot(unet)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paddle.nn import Layer
 from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, StableDiffusionPipeline
 
 import tiny
@@ -80,7 +81,7 @@ class TestOfAPipeline:
 class Combined(DiffusionPipeline):
     """Draws with a pipeline of its own, as Kandinsky's combined ones do; and holds a model twice, also in a list."""
 
-    def __init__(self, unet: tiny.Model) -> None:
+    def __init__(self, unet: Layer) -> None:
         super().__init__()
         self.register_modules(unet=unet)
         self.decoder_pipe = tiny.pipeline(unet=unet)

@@ -13,9 +13,10 @@ import ppdiffusers
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from paddle.nn import Layer
 
 import tiny
-from pipelines.whole import fails_on_paddle_2
+from pipelines.whole import sag_fails_on_paddle_2
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState, StepReport
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
@@ -36,12 +37,12 @@ STEPS, CACHE = 12, 0.4
 COMPUTED = (0, 1, 2, 4, 7, 10, 11)  # of a UNet that predicts noise
 
 
-def call(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+def call(unet: Layer, number: int, timestep: float) -> np.ndarray:
     return tiny.run_unet(unet, timestep=timestep)
 
 
 @paddle.enable_grad()
-def call_with_gradients(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+def call_with_gradients(unet: Layer, number: int, timestep: float) -> np.ndarray:
     return unet(tiny.latent(), timestep, tiny.text()).sample.numpy()
 
 
@@ -61,13 +62,13 @@ def equal_steps(one: list[np.ndarray], another: list[np.ndarray]) -> list[int]:
     return [number for number, pair in enumerate(zip(one, another, strict=True)) if np.array_equal(*pair)]
 
 
-def list_computed_steps(pipe: Any, *given: Any, cache: float = CACHE, **named: Any) -> list[int]:
+def list_computed_steps(pipe: Any, *arguments: Any, cache: float = CACHE, **keywords: Any) -> list[int]:
     """Call a pipeline without and with a cache, and list the steps in which that changes nothing."""
-    plain = pipe(*given, **named)
-    return equal_steps(plain, apply_tome(pipe, ratio=0, cache=cache)(*given, **named))
+    plain = pipe(*arguments, **keywords)
+    return equal_steps(plain, apply_tome(pipe, ratio=0, cache=cache)(*arguments, **keywords))
 
 
-def count_attentions(unet: tiny.Model) -> list[int]:
+def count_attentions(unet: Layer) -> list[int]:
     runs: list[int] = []
     block = next(layer for layer in unet.sublayers() if type(layer).__name__ == "BasicTransformerBlock")
     block.attn1.register_forward_pre_hook(lambda *_: runs.append(1))
@@ -193,14 +194,14 @@ class TestSteps:
 
         pipe = build_cached()
         alone = [pipe(call_with(prompt)) for prompt in (0, 1)]
-        both = pipe(lambda *given: np.stack([call_with(prompt)(*given) for prompt in (0, 1)]))
+        both = pipe(lambda *arguments: np.stack([call_with(prompt)(*arguments) for prompt in (0, 1)]))
         assert equal_steps([np.stack(pair) for pair in zip(*alone, strict=True)], both) == list(range(STEPS))
 
     def test_a_call_with_gradients_in_each_step_leaves_the_other_one_its_history(self) -> None:
         """As in Attend-and-Excite."""
         pipe = build_cached()
         expected, alone = pipe(call), report_of(pipe)
-        both = pipe(lambda *given: (call_with_gradients(*given), call(*given))[1])
+        both = pipe(lambda *arguments: (call_with_gradients(*arguments), call(*arguments))[1])
         assert equal_steps(expected, both) == list(range(STEPS))
         report = report_of(pipe)
         assert (report.num_computed, report.num_skipped) == (STEPS + alone.num_computed, alone.num_skipped)
@@ -210,7 +211,7 @@ class TestSteps:
         pipe = build_cached()
         expected = pipe(call)
 
-        def call_with_interruption(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+        def call_with_interruption(unet: Layer, number: int, timestep: float) -> np.ndarray:
             if number == 6:
                 tiny.Sampler(unet, tiny.scheduler())(call, 9)
             return call(unet, number, timestep)
@@ -219,10 +220,10 @@ class TestSteps:
 
     def test_panorama_copies_its_scheduler_for_every_view_and_is_computed(self) -> None:
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionPanoramaPipeline)
-        given = dict(tiny.PROMPT, latents=tiny.latent(1, 8, 80), height=64, width=640, output_type="latent",
-                     view_batch_size=2, num_inference_steps=STEPS)  # fmt: skip
-        plain = tiny.to_numpy(pipe(**given).images)
-        assert np.array_equal(tiny.to_numpy(pipe.apply_tome(0, cache=0.5)(**given).images), plain)
+        arguments = dict(tiny.PROMPT_EMBEDS, latents=tiny.latent(1, 8, 80), height=64, width=640, output_type="latent",
+                         view_batch_size=2, num_inference_steps=STEPS)  # fmt: skip
+        plain = tiny.to_numpy(pipe(**arguments).images)
+        assert np.array_equal(tiny.to_numpy(pipe.apply_tome(0, cache=0.5)(**arguments).images), plain)
         assert (report_of(pipe).num_computed, report_of(pipe).num_skipped) == (2 * STEPS, 0)
         assert report_of(pipe).computed_steps == tuple(range(STEPS))
 
@@ -251,7 +252,7 @@ class TestComputed:
 
     @pytest.mark.parametrize(
         ("calls", "times"),
-        [(lambda *given: (call(*given), call(*given))[1], 2), (call_with_gradients, 1)],
+        [(lambda *arguments: (call(*arguments), call(*arguments))[1], 2), (call_with_gradients, 1)],
         ids=["calls that cannot be told apart", "with gradients"],
     )
     def test_calls_that_share_nothing(self, calls: Any, times: int) -> None:
@@ -265,7 +266,7 @@ class TestComputed:
         assert equal_steps(remove_tome(pipe)(calls), outputs) == list(range(STEPS))
 
     def test_a_pipeline_that_is_called_without_its_scheduler(self) -> None:
-        def denoise(unet: tiny.Model) -> list[np.ndarray]:
+        def denoise(unet: Layer) -> list[np.ndarray]:
             return [call(unet, number, 900 - 50 * number) for number in range(STEPS)]
 
         pipe = apply_tome(tiny.Models(tiny.unet()), 0, cache=CACHE)
@@ -292,7 +293,7 @@ class TestComputed:
 class TestLayers:
     """Models that ignore their timestep, so that a skipped step predicts what a computed one returns."""
 
-    def largest_error(self, model: tiny.Model, run: Any) -> float:
+    def largest_error(self, model: Layer, run: Any) -> float:
         for layer in model.sublayers():
             if type(layer).__name__ == "TimestepEmbedding":
                 for parameter in layer.linear_2.parameters():
@@ -338,14 +339,14 @@ class TestOnPipelines:
         unet, of_controlnets = (entry.last_image for entry in pipe.tome.entries)
         assert of_controlnets.num_skipped == count * unet.num_skipped > 0
 
-    @fails_on_paddle_2
+    @sag_fails_on_paddle_2
     def test_a_pipeline_that_reads_attention_maps_is_computed_with_a_warning(self) -> None:
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionSAGPipeline)
-        given = dict(steps=STEPS, sag_scale=0.75, guidance_scale=3.0)
-        plain = tiny.run_pipeline(pipe, **given)
+        arguments = dict(steps=STEPS, sag_scale=0.75, guidance_scale=3.0)
+        plain = tiny.run_pipeline(pipe, **arguments)
         apply_tome(pipe, ratio=0, cache=0.4)
         with pytest.warns(UserWarning, match="reads the attention maps of each step, so all steps are computed"):
-            assert np.array_equal(tiny.run_pipeline(pipe, **given), plain)
+            assert np.array_equal(tiny.run_pipeline(pipe, **arguments), plain)
 
     def test_copies_have_their_own(self) -> None:
         pipe = apply_tome(tiny.pipeline(), "balanced", cache=0.4)

@@ -21,7 +21,7 @@ SIZES = [(16, 16), (8, 32), (32, 8), (12, 20)]
 def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
     """Draw the latents of an image, the same whoever draws beside."""
     height, width = SIZES[number % len(SIZES)]
-    words = {**tiny.PROMPT, "prompt_embeds": tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=number)}
+    embeds = {**tiny.PROMPT_EMBEDS, "prompt_embeds": tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=number)}
     noise = tiny.array((1, 4, height, width), seed=number)
     asked = dict(latents=noise, num_inference_steps=STEPS, output_type="latent", height=2 * height, width=2 * width)
-    return tiny.to_numpy(pipe(**words, **{**asked, **given}).images)
+    return tiny.to_numpy(pipe(**embeds, **{**asked, **given}).images)

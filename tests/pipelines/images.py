@@ -13,6 +13,7 @@ from ppdiffusers.pipelines.unidiffuser import UniDiffuserTextDecoder
 import tiny
 from patching.processors import load_ip_adapter
 from pipelines.whole import Made, build_pipeline, build_text_encoder, image_encoder, load_tokenizer, text_parts
+from tiny import PROMPT_EMBEDS
 from zoo import added_kv, controlnet_sdxl, gligen, pixart, sd3, sdxl, unet_consistency, upscaler, wuerstchen_prior
 from zoo import unet_unconditional as unconditional
 from zoo import unidiffuser as zoo_unidiffuser
@@ -20,10 +21,9 @@ from zoo.specimen import create, normal, smooth_image
 
 SIDE = 32  # of images, in pixels; a latent's is half of it
 # What most pipelines are called with.
-TEXT = tiny.PROMPT
 LATENT: dict[str, Any] = dict(num_inference_steps=2, output_type="latent")
 SIZE: dict[str, Any] = dict(height=SIDE, width=SIDE)
-PROMPT: dict[str, Any] = dict(prompt="a red circle", negative_prompt="a blue star")
+WORDS: dict[str, Any] = dict(prompt="a red circle", negative_prompt="a blue star")
 # What those without a text are called with.
 ARRAYS: dict[str, Any] = dict(num_inference_steps=2, output_type="np")
 
@@ -42,7 +42,7 @@ def mask() -> paddle.Tensor:
     return paddle.concat([paddle.zeros([1, 1, SIDE, SIDE // 2]), paddle.ones([1, 1, SIDE, SIDE // 2])], axis=-1)
 
 
-def sd(name: str, **parts: Any) -> Any:
+def build_sd(name: str, **parts: Any) -> Any:
     return tiny.pipeline(getattr(ppdiffusers, name), **parts)
 
 
@@ -51,13 +51,13 @@ def upscale() -> Made:
         "StableDiffusionUpscalePipeline", vae=tiny.vae(), unet=upscaler.SPECIMEN.build(), scheduler=tiny.scheduler(),
         low_res_scheduler=ppdiffusers.DDPMScheduler(),
     )  # fmt: skip
-    return pipe, dict(image=rgb(), **TEXT, **LATENT)
+    return pipe, dict(image=rgb(), **PROMPT_EMBEDS, **LATENT)
 
 
 def panorama() -> Made:
-    pipe = sd("StableDiffusionPanoramaPipeline")
+    pipe = build_sd("StableDiffusionPanoramaPipeline")
     pipe.vae_scale_factor = 8  # the views are counted with it
-    return pipe, dict(**TEXT, **LATENT, height=64, width=576)
+    return pipe, dict(**PROMPT_EMBEDS, **LATENT, height=64, width=576)
 
 
 def ip_adapter() -> Made:
@@ -65,14 +65,14 @@ def ip_adapter() -> Made:
 
     unet = tiny.unet()
     load_ip_adapter(unet, Path())
-    pipe = sd(
+    pipe = build_sd(
         "StableDiffusionPipeline", unet=unet, image_encoder=image_encoder(SIDE, 16, projection=6),
         feature_extractor=CLIPImageProcessor(size=dict(shortest_edge=SIDE), crop_size=dict(height=SIDE, width=SIDE)),
     )  # fmt: skip
-    return pipe, dict(ip_adapter_image=photo(), **TEXT, **LATENT, **SIZE)
+    return pipe, dict(ip_adapter_image=photo(), **PROMPT_EMBEDS, **LATENT, **SIZE)
 
 
-def xl(name: str, **parts: Any) -> Any:
+def build_sdxl(name: str, **parts: Any) -> Any:
     # Its width tells how wide the embeddings are.
     pooled = build_text_encoder("CLIPTextModelWithProjection", sdxl.POOLED_DIM)
     defaults = dict(
@@ -82,8 +82,8 @@ def xl(name: str, **parts: Any) -> Any:
     return build_pipeline(name, **{**defaults, **parts})
 
 
-XL_TEXT: dict[str, Any] = dict(
-    **TEXT, pooled_prompt_embeds=normal(1, sdxl.POOLED_DIM, seed=6),
+SDXL_EMBEDS: dict[str, Any] = dict(
+    **PROMPT_EMBEDS, pooled_prompt_embeds=normal(1, sdxl.POOLED_DIM, seed=6),
     negative_pooled_prompt_embeds=normal(1, sdxl.POOLED_DIM, seed=7),
 )  # fmt: skip
 
@@ -92,8 +92,8 @@ def sdxl_refiner() -> Made:
     """Make the refiner: it continues latents, and reads a mark for beauty."""
     width = sdxl.POOLED_DIM + 5 * sdxl.SIZE_DIM
     unet = sdxl.SPECIMEN.build(projection_class_embeddings_input_dim=width)
-    pipe = xl("StableDiffusionXLImg2ImgPipeline", unet=unet, requires_aesthetics_score=True)
-    call = dict(image=tiny.latent(1), denoising_start=0.5, **XL_TEXT, output_type="latent", num_inference_steps=4)
+    pipe = build_sdxl("StableDiffusionXLImg2ImgPipeline", unet=unet, requires_aesthetics_score=True)
+    call = dict(image=tiny.latent(1), denoising_start=0.5, **SDXL_EMBEDS, output_type="latent", num_inference_steps=4)
     return pipe, call
 
 
@@ -123,7 +123,7 @@ def kandinsky_2_2() -> Made:
     return pipe, dict(image_embeds=image, negative_image_embeds=none, **SIZE, **LATENT)
 
 
-def unclip_decoder() -> tiny.Model:
+def unclip_decoder() -> paddle.nn.Layer:
     config = dict(added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity")
     return create(ppdiffusers.UNet2DConditionModel, **config)
 
@@ -152,9 +152,9 @@ def unclip() -> Made:
 
 def pixart_alpha() -> Made:
     parts = dict(vae=tiny.vae(), transformer=pixart.SPECIMEN.build(), scheduler=tiny.scheduler())
-    mask = paddle.ones([1, tiny.TEXT_TOKENS])
-    masks = dict(negative_prompt=None, prompt_attention_mask=mask, negative_prompt_attention_mask=mask)
-    call = dict(**TEXT, **masks, height=32, width=48, use_resolution_binning=False, **ARRAYS)
+    text_mask = paddle.ones([1, tiny.TEXT_TOKENS])
+    masks = dict(negative_prompt=None, prompt_attention_mask=text_mask, negative_prompt_attention_mask=text_mask)
+    call = dict(**PROMPT_EMBEDS, **masks, height=32, width=48, use_resolution_binning=False, **ARRAYS)
     return build_pipeline("PixArtAlphaPipeline", **parts), call
 
 
@@ -165,7 +165,7 @@ def stable_diffusion_3() -> Made:
     )  # fmt: skip
     pooled, negative = (normal(1, sd3.POOLED_DIM, seed=seed) for seed in (0, 1))
     pooled = dict(pooled_prompt_embeds=pooled, negative_pooled_prompt_embeds=negative)
-    return pipe, dict(**TEXT, **pooled, height=32, width=40, **LATENT)
+    return pipe, dict(**PROMPT_EMBEDS, **pooled, height=32, width=40, **LATENT)
 
 
 def unidiffuser() -> Made:
@@ -186,60 +186,64 @@ def wuerstchen() -> Made:
         "WuerstchenPriorPipeline", text_encoder=tiny.text_encoder(), resolution_multiple=2.0,
         prior=wuerstchen_prior.SPECIMEN.build(), scheduler=ppdiffusers.DDPMWuerstchenScheduler(),
     )  # fmt: skip
-    return pipe, dict(**TEXT, height=32, width=24, num_inference_steps=2)
+    return pipe, dict(**PROMPT_EMBEDS, height=32, width=24, num_inference_steps=2)
 
 
-def free(name: str, scheduler: str, unet: Any = None) -> Any:
+def build_unconditional(name: str, scheduler: str, unet: Any = None) -> Any:
     unet = unet or unconditional.SPECIMEN.build()
     return build_pipeline(name, unet=unet, scheduler=getattr(ppdiffusers, scheduler)())
 
 
 CASES: dict[str, Callable[[], Made]] = {
-    "text_to_image": lambda: (sd("StableDiffusionPipeline"), dict(**TEXT, **LATENT, **SIZE)),
-    "img2img": lambda: (sd("StableDiffusionImg2ImgPipeline"), dict(image=rgb(), strength=0.8, **TEXT, **LATENT)),
+    "text_to_image": lambda: (build_sd("StableDiffusionPipeline"), dict(**PROMPT_EMBEDS, **LATENT, **SIZE)),
+    "img2img": lambda: (
+        build_sd("StableDiffusionImg2ImgPipeline"), dict(image=rgb(), strength=0.8, **PROMPT_EMBEDS, **LATENT)
+    ),
     "inpaint": lambda: (
-        sd("StableDiffusionInpaintPipeline", unet=tiny.unet(in_channels=9)),
-        dict(image=rgb(), mask_image=mask(), **TEXT, **LATENT, **SIZE),
+        build_sd("StableDiffusionInpaintPipeline", unet=tiny.unet(in_channels=9)),
+        dict(image=rgb(), mask_image=mask(), **PROMPT_EMBEDS, **LATENT, **SIZE),
     ),
     "upscale": upscale,
     "latent_consistency": lambda: (
-        sd(
+        build_sd(
             "LatentConsistencyModelPipeline", unet=tiny.unet(time_cond_proj_dim=8),
             scheduler=ppdiffusers.LCMScheduler(),
         ),
-        dict(prompt_embeds=TEXT["prompt_embeds"], **LATENT, **SIZE),
+        dict(prompt_embeds=PROMPT_EMBEDS["prompt_embeds"], **LATENT, **SIZE),
     ),
     "panorama": panorama,
     "gligen_boxes": lambda: (
-        sd("StableDiffusionGLIGENPipeline", unet=gligen.SPECIMEN.build(), **text_parts()),
-        dict(gligen_phrases=["a circle"], gligen_boxes=[[0.1, 0.1, 0.6, 0.7]], **PROMPT, **LATENT, **SIZE),
+        build_sd("StableDiffusionGLIGENPipeline", unet=gligen.SPECIMEN.build(), **text_parts()),
+        dict(gligen_phrases=["a circle"], gligen_boxes=[[0.1, 0.1, 0.6, 0.7]], **WORDS, **LATENT, **SIZE),
     ),
     "ip_adapter": ip_adapter,
     "controlnets": lambda: (
-        sd("StableDiffusionControlNetPipeline", controlnet=[tiny.controlnet(), tiny.controlnet()]),
-        dict(image=[rgb(), rgb(6)], **TEXT, **LATENT),
+        build_sd("StableDiffusionControlNetPipeline", controlnet=[tiny.controlnet(), tiny.controlnet()]),
+        dict(image=[rgb(), rgb(6)], **PROMPT_EMBEDS, **LATENT),
     ),
     "controlnet_img2img": lambda: (
-        sd("StableDiffusionControlNetImg2ImgPipeline", controlnet=tiny.controlnet()),
-        dict(image=rgb(), control_image=rgb(6), **TEXT, **LATENT),
+        build_sd("StableDiffusionControlNetImg2ImgPipeline", controlnet=tiny.controlnet()),
+        dict(image=rgb(), control_image=rgb(6), **PROMPT_EMBEDS, **LATENT),
     ),
-    "sdxl_base": lambda: (xl("StableDiffusionXLPipeline"), dict(**XL_TEXT, **LATENT, **SIZE)),
+    "sdxl_base": lambda: (build_sdxl("StableDiffusionXLPipeline"), dict(**SDXL_EMBEDS, **LATENT, **SIZE)),
     "sdxl_refiner": sdxl_refiner,
     "sdxl_inpaint": lambda: (
-        xl("StableDiffusionXLInpaintPipeline"),
-        dict(image=rgb(), mask_image=mask(), strength=0.9, **XL_TEXT, **LATENT, **SIZE),
+        build_sdxl("StableDiffusionXLInpaintPipeline"),
+        dict(image=rgb(), mask_image=mask(), strength=0.9, **SDXL_EMBEDS, **LATENT, **SIZE),
     ),
     "sdxl_controlnet": lambda: (
-        xl("StableDiffusionXLControlNetPipeline", controlnet=controlnet_sdxl.SPECIMEN.build()),
-        dict(image=rgb(), **XL_TEXT, **LATENT, **SIZE),
+        build_sdxl("StableDiffusionXLControlNetPipeline", controlnet=controlnet_sdxl.SPECIMEN.build()),
+        dict(image=rgb(), **SDXL_EMBEDS, **LATENT, **SIZE),
     ),
     "deepfloyd_if": deepfloyd_if,
     "kandinsky_v22": kandinsky_2_2,
     "unclip": unclip,
-    "ddpm": lambda: (free("DDPMPipeline", "DDPMScheduler"), ARRAYS),
-    "pndm": lambda: (free("PNDMPipeline", "PNDMScheduler"), dict(ARRAYS, num_inference_steps=4)),
+    "ddpm": lambda: (build_unconditional("DDPMPipeline", "DDPMScheduler"), ARRAYS),
+    "pndm": lambda: (build_unconditional("PNDMPipeline", "PNDMScheduler"), dict(ARRAYS, num_inference_steps=4)),
     "consistency": lambda: (
-        free("ConsistencyModelPipeline", "CMStochasticIterativeScheduler", unet_consistency.SPECIMEN.build()),
+        build_unconditional(
+            "ConsistencyModelPipeline", "CMStochasticIterativeScheduler", unet_consistency.SPECIMEN.build()
+        ),
         dict(class_labels=3, **ARRAYS),
     ),
     "dit": lambda: (

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from patching.helpers import count_queries
 from pipelines import images, videos
-from pipelines.whole import calls_that_merge, draw, start
+from pipelines.whole import calls_that_merge, draw, make_pipeline
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.tools.recorder import record_merging
 from zoo import unidiffuser
@@ -58,7 +58,7 @@ def test_a_scheduler_that_is_replaced_or_that_of_another_pipeline_with_the_unet_
 
 def test_continuous_timesteps_of_video_diffusion() -> None:
     """They run from 1.64 to -1.55: read as thousandths, all of them would be the end of the denoising."""
-    pipe, draw = start(videos.stable_video_diffusion)
+    pipe, draw = make_pipeline(videos.stable_video_diffusion)
     pipe.scheduler = ppdiffusers.EulerDiscreteScheduler(
         prediction_type="v_prediction", timestep_type="continuous", use_karras_sigmas=True, sigma_min=0.002,
         sigma_max=700,

@@ -11,8 +11,8 @@ from studio import drop_controlnet
 import tiny
 from patching.helpers import count_queries
 from pipelines import images, videos
-from pipelines.images import LATENT, PROMPT, SIZE, TEXT, sd, unclip_decoder, xl
-from pipelines.whole import check_merging, draw, fails_on_paddle_2, start, text_parts
+from pipelines.images import LATENT, SIZE, WORDS, build_sd, build_sdxl, unclip_decoder
+from pipelines.whole import check_merging, draw, make_pipeline, sag_fails_on_paddle_2, text_parts
 from ppdiffusers_tome import apply_tome
 from zoo import added_kv, controlnet_sdxl
 from zoo.specimen import attention_anywhere, normal, smooth_image
@@ -26,7 +26,7 @@ BEGIN_IN_THE_MIDDLE = ("img2img", "controlnet_img2img", "sdxl_refiner", "sdxl_in
 
 @pytest.mark.parametrize("name", CASES)
 def test_pipeline_merges_and_is_itself_again_when_removed(name: str) -> None:
-    pipe, draw = start(CASES[name])
+    pipe, draw = make_pipeline(CASES[name])
     check_merging(pipe, draw, begins_in_the_middle=name in BEGIN_IN_THE_MIDDLE)
     if name in BLOCKS:
         assert sum(pipe.apply_tome(0.5).tome.blocks.values()) == BLOCKS[name]
@@ -34,7 +34,7 @@ def test_pipeline_merges_and_is_itself_again_when_removed(name: str) -> None:
 
 def test_a_pipeline_without_its_controlnet_keeps_its_settings() -> None:
     controlnet = controlnet_sdxl.SPECIMEN.build()
-    pipe = xl("StableDiffusionXLControlNetPipeline", controlnet=controlnet, force_zeros_for_empty_prompt=False)
+    pipe = build_sdxl("StableDiffusionXLControlNetPipeline", controlnet=controlnet, force_zeros_for_empty_prompt=False)
     assert drop_controlnet(pipe).config.force_zeros_for_empty_prompt is False
 
 
@@ -57,11 +57,11 @@ def test_a_text_mask_goes_with_a_merged_image() -> None:
     assert np.abs(masked - decode(text)).max() > 1e-3
 
 
-@fails_on_paddle_2
+@sag_fails_on_paddle_2
 @pytest.mark.parametrize("settings", [dict(), dict(max_downsample=8)], ids=["finest", "all"])
 def test_self_attention_guidance_gets_whole_maps(settings: dict[str, Any]) -> None:
     """It keeps the maps of the middle block, which therefore stays unmerged at any setting."""
-    pipe, call = sd("StableDiffusionSAGPipeline"), dict(sag_scale=0.75, **TEXT, **LATENT, **SIZE)
+    pipe, call = build_sd("StableDiffusionSAGPipeline"), dict(sag_scale=0.75, **tiny.PROMPT_EMBEDS, **LATENT, **SIZE)
     with count_queries(pipe) as plainly:
         plain = draw(pipe, call)
     pipe.apply_tome(0.5, **settings)
@@ -83,9 +83,9 @@ def test_self_attention_guidance_gets_whole_maps(settings: dict[str, Any]) -> No
 @pytest.mark.parametrize("settings", [dict(), dict(max_downsample=8)], ids=["finest", "all"])
 def test_attend_and_excite_gets_whole_maps_and_gradients(settings: dict[str, Any]) -> None:
     """It keeps the maps of its cross-attention, which therefore stays unmerged; all else merges."""
-    pipe = sd("StableDiffusionAttendAndExcitePipeline", **text_parts())
+    pipe = build_sd("StableDiffusionAttendAndExcitePipeline", **text_parts())
     call = dict(
-        token_indices=[2, 3], attn_res=(16, 16), max_iter_to_alter=2, thresholds={0: 0.05}, **PROMPT, **LATENT, **SIZE
+        token_indices=[2, 3], attn_res=(16, 16), max_iter_to_alter=2, thresholds={0: 0.05}, **WORDS, **LATENT, **SIZE
     )
     without_guidance = {**call, "max_iter_to_alter": 0, "thresholds": {}}
     plain = draw(pipe, call)

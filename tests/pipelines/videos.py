@@ -14,7 +14,7 @@ from zoo import audioldm, audioldm2, unet_3d, unet_spatio_temporal
 STEPS, FRAMES = 2, 3
 # What a video is made of by a text.
 VIDEO: dict[str, Any] = dict(
-    num_inference_steps=STEPS, **tiny.PROMPT, num_frames=FRAMES, height=32, width=32,
+    num_inference_steps=STEPS, **tiny.PROMPT_EMBEDS, num_frames=FRAMES, height=32, width=32,
     latents=tiny.smooth_image(1, 4, FRAMES, 16, 16), output_type="latent",
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ def video_to_video() -> Made:
     pipe = build_pipeline("VideoToVideoSDPipeline", unet=unet_3d.SPECIMEN.build(), **stable_diffusion_parts())
     video = [np.full((32, 32, 3), 80 * frame, np.uint8) for frame in range(FRAMES)]
     given = dict(video=video, strength=0.5, output_type="latent")
-    return pipe, dict(num_inference_steps=2 * STEPS, **tiny.PROMPT, **given)
+    return pipe, dict(num_inference_steps=2 * STEPS, **tiny.PROMPT_EMBEDS, **given)
 
 
 def stable_video_diffusion() -> Made:
@@ -69,7 +69,7 @@ def sound_parts() -> dict[str, Any]:
     return dict(vae=vae, scheduler=tiny.scheduler(), vocoder=vocoder)
 
 
-def clap() -> tiny.Model:
+def clap() -> paddle.nn.Layer:
     config = transformers.ClapTextConfig(
         vocab_size=20, hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=16, projection_dim=tiny.CROSS_DIM,

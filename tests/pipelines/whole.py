@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
+from paddle.nn import Layer
 from ppdiffusers import transformers
 
 import tiny
@@ -25,13 +26,13 @@ from zoo.specimen import attention_anywhere, keep_random_state
 Made = tuple[Any, dict[str, Any] | Callable[[], Any]]
 # Generates with the same noise every time.
 Draw = Callable[[], np.ndarray]
-fails_on_paddle_2 = pytest.mark.xfail(
+sag_fails_on_paddle_2 = pytest.mark.xfail(
     paddle.__version__.startswith("2."), raises=TypeError, strict=True,
     reason="StableDiffusionSAGPipeline calls Tensor.reshape(b, h, hw1, hw2), which takes 2 to 3 positional arguments",
 )  # fmt: skip
 
 
-def start(make: Callable[[], Made]) -> tuple[Any, Draw]:
+def make_pipeline(make: Callable[[], Made]) -> tuple[Any, Draw]:
     """Make a pipeline, and a function that draws with it."""
     with keep_random_state():  # some constructors seed the global generators
         pipe, call = make()
@@ -58,7 +59,7 @@ def load_tokenizer() -> Any:
     return transformers.CLIPTokenizer.from_pretrained(str(tiny.PHOTOGRAPHS / "tokenizer"))
 
 
-def build_text_encoder(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM) -> tiny.Model:
+def build_text_encoder(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM) -> Layer:
     """Build one that goes with ``load_tokenizer``."""
     tokenizer = load_tokenizer()
     return tiny.text_encoder(
@@ -74,7 +75,7 @@ def text_parts() -> dict[str, Any]:
 def image_encoder(
     image: int = 16, patch: int = 4, projection: int = tiny.CROSS_DIM, layers: int = 1, width: int = 8,
     kind: Any = transformers.CLIPVisionModelWithProjection,
-) -> tiny.Model:  # fmt: skip
+) -> Layer:  # fmt: skip
     config = transformers.CLIPVisionConfig(
         hidden_size=width, intermediate_size=16, num_hidden_layers=layers, num_attention_heads=2, image_size=image,
         patch_size=patch, projection_dim=projection,

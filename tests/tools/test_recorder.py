@@ -22,8 +22,7 @@ from zoo import uvit
 @pytest.mark.parametrize("image", [-1, 0])
 def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -> None:
     unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
-    told = watch_blocks(unet)
-    with record_merging(unet, image=image) as records:
+    with watch_blocks(unet) as told, record_merging(unet, image=image) as records:
         tiny.run_unet(unet, height=height, width=width)
     assert len(records) == len(told) == 7
     assert {record.block.path for record in records} == {*unet.tome.entries[0].paths}
@@ -46,7 +45,7 @@ def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -
     [(tiny.unet, tiny.run_unet), (uvit.SPECIMEN.build, uvit.SPECIMEN.run), (tiny.dit, tiny.run_dit)],
     ids=["numbers", "the model is told, and tokens stand before the grid", "a block's norm is told"],
 )
-def test_calls_are_counted_and_timesteps_told(build: Callable[[], tiny.Model], run: tiny.Call) -> None:
+def test_calls_are_counted_and_timesteps_told(build: Callable[[], paddle.nn.Layer], run: tiny.Call) -> None:
     model = apply_tome(build(), 0.5)
     with record_merging(model) as records:
         for timestep in (900, 500):
@@ -85,18 +84,18 @@ def test_the_last_image_of_a_guided_pipeline_is_the_prompted_one() -> None:
 
 def test_watching_changes_nothing_and_ends_with_an_exception_too() -> None:
     unet = apply_tome(tiny.unet(), 0.5)
-    told = watch_blocks(unet)
-    before, own, output = tiny.snapshot(unet), list(WATCHERS), tiny.run_unet(unet)
-    with record_merging(unet):
-        assert np.array_equal(tiny.run_unet(unet), output)
-    told.clear()
-    with failing_in(unet.up_blocks[0]), pytest.raises(StumbledError), record_merging(unet) as records:
+    with watch_blocks(unet) as told:
+        before, own, output = tiny.snapshot(unet), list(WATCHERS), tiny.run_unet(unet)
+        with record_merging(unet):
+            assert np.array_equal(tiny.run_unet(unet), output)
+        told.clear()
+        with failing_in(unet.up_blocks[0]), pytest.raises(StumbledError), record_merging(unet) as records:
+            tiny.run_unet(unet)
+        assert own == WATCHERS
+        assert tiny.snapshot(unet) == before
+        assert len(records) == len(told) > 0
         tiny.run_unet(unet)
-    assert own == WATCHERS
-    assert tiny.snapshot(unet) == before
-    assert len(records) == len(told) > 0
-    tiny.run_unet(unet)
-    assert len(told) > len(records)
+        assert len(told) > len(records)
 
 
 def test_blocks_that_run_unmerged_leave_no_record() -> None:

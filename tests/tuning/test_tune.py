@@ -29,7 +29,7 @@ from ppdiffusers_tome.tuning.results import CANDIDATES, conclude, list_candidate
 from ppdiffusers_tome.tuning.similarity import compute_psnr
 from ppdiffusers_tome.tuning.trials import ROUNDS, Run, try_candidates
 
-PROMPT = dict(**tiny.PROMPT, height=32, width=32, num_inference_steps=2)
+CALL = dict(**tiny.PROMPT_EMBEDS, height=32, width=32, num_inference_steps=2)
 MILD, STRONG = ToMeConfig(0.1), ToMeConfig(0.74)
 
 
@@ -37,7 +37,7 @@ def small_pipeline(cls: type = ppdiffusers.StableDiffusionPipeline) -> Any:
     return tiny.pipeline(cls, unet=tiny.small_unet())
 
 
-def tune_with(*candidates: ToMeConfig, call: Any = PROMPT, on_trial: Any = None, **given: Any) -> Tuned:
+def tune_with(*candidates: ToMeConfig, call: Any = CALL, on_trial: Any = None, **given: Any) -> Tuned:
     return tune(small_pipeline(), call, candidates=candidates, on_trial=on_trial, **given)
 
 
@@ -126,7 +126,7 @@ class TestOnAPipeline:
             paddle.seed(0)
             return read_images(pipe(**call))
 
-        calls = [{**PROMPT, "num_images_per_prompt": 2}, {**PROMPT, "guidance_scale": 1.0}]
+        calls = [{**CALL, "num_images_per_prompt": 2}, {**CALL, "guidance_scale": 1.0}]
         plain, merged = small_pipeline(), small_pipeline().apply_tome(STRONG)
         expected = [list(map(compute_psnr, draw(plain, call), draw(merged, call))) for call in calls]
         assert [len(psnrs) for psnrs in expected] == [2, 1]
@@ -135,7 +135,7 @@ class TestOnAPipeline:
         assert min(expected[0]) < max(expected[0])
 
     def test_a_cache_is_a_candidate_like_others(self):
-        (trial,) = tune_with(ToMeConfig(0, cache=0.5), call={**PROMPT, "num_inference_steps": 9}).trials
+        (trial,) = tune_with(ToMeConfig(0, cache=0.5), call={**CALL, "num_inference_steps": 9}).trials
         assert math.isfinite(trial.psnr)
 
     @pytest.mark.skipif(paddle.__version__.startswith("2."), reason="compile_cpu needs Paddle 3")
@@ -159,7 +159,7 @@ class TestOnAPipeline:
         pipe = small_pipeline()
         compile_cpu(pipe, "float32")
         cached = ToMeConfig(0, cache=0.2)
-        calls = [{**PROMPT, "num_inference_steps": 9}, {**PROMPT, "num_inference_steps": 9, "height": 64}]
+        calls = [{**CALL, "num_inference_steps": 9}, {**CALL, "num_inference_steps": 9, "height": 64}]
         found = tune(pipe, calls, candidates=[MILD, cached], on_trial=None)
         assert len(made) >= 6
         assert [trial.seconds for trial in (found.unmerged, *found.trials)] == [2.0] * 3
@@ -171,12 +171,12 @@ class TestOnAPipeline:
         monkeypatch.setitem(comparison.BOUNDS, "float32", -1.0)
         pipe = compile_cpu(small_pipeline(), "float32")
         with pytest.warns(UserWarning, match="UNet2DConditionModel is computed by Paddle, not by a compiled program"):
-            tune(pipe, PROMPT, candidates=[MILD], on_trial=None)
+            tune(pipe, CALL, candidates=[MILD], on_trial=None)
 
     def test_without_candidates_the_usual_ones_are_tried_without_a_warning_and_printed(self, capsys):
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="ToMe")
-            found = tune(small_pipeline(), PROMPT)
+            found = tune(small_pipeline(), CALL)
         usual = list_candidates(None, [2])
         assert [trial.config for trial in found.trials] == usual
         trials = "".join(rf"{re.escape(config.summary)}: .* dB.*\n" for config in usual)
@@ -225,11 +225,11 @@ class TestOnAPipeline:
                 return super().__call__(**call)
 
         pipe = small_pipeline(Own)
-        assert len(tune(pipe, PROMPT, candidates=[MILD]).trials) == 1
+        assert len(tune(pipe, CALL, candidates=[MILD]).trials) == 1
         with pytest.raises(ToMeTypeError, match="call has 'promt', which Own does not take; did you mean prompt"):
             tune(pipe, {"promt": "a cat"})
         with pytest.raises(ToMeTypeError, match="give that of this UNet2DConditionModel"):
-            tune(pipe.unet, PROMPT)
+            tune(pipe.unet, CALL)
 
     def test_a_function_in_the_place_of_the_pipelines_takes_what_it_takes(self, monkeypatch):
         cls = ppdiffusers.StableDiffusionPipeline
@@ -335,7 +335,7 @@ def everything_held(pipe: Any) -> list[Any]:
 
 def report_steps(callback: Callable[[int], None]) -> dict[str, Any]:
     """A call that tells of every step."""
-    return {**PROMPT, "callback": lambda step, timestep, latents: callback(step), "callback_steps": 1}
+    return {**CALL, "callback": lambda step, timestep, latents: callback(step), "callback_steps": 1}
 
 
 def failing(error: type[BaseException], at: int) -> dict[str, Any]:
@@ -373,7 +373,7 @@ class TestWhatIsLeftBehind:
         block.attn1.register_forward_post_hook(lambda layer, inputs, output: None)
         tome, before, states = pipe.tome, everything_held(pipe), tiny.random_states()
         with contextlib.nullcontext() if error is None else pytest.raises(error):
-            tune(pipe, **{"call": PROMPT, "candidates": [STRONG], "psnr": 1, **make_arguments()})
+            tune(pipe, **{"call": CALL, "candidates": [STRONG], "psnr": 1, **make_arguments()})
         assert everything_held(pipe) == before
         assert pipe.tome == tome
         assert tiny.random_states() == states
