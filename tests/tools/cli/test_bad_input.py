@@ -29,7 +29,7 @@ generate --prompt x --tome-seed 3 --no-rand | --tome-seed 3 has no effect with u
 generate --prompt x --cache 0,1,3 | --cache '0,1,3' must be the fraction of steps to skip, 0 <= cache < 1; got str
 generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --scheduler DDIM | --scheduler: invalid choice: 'DDIM' (choose from
-generate --prompt x --ratio balanced | --ratio 'balanced' must be a number, such as 0.5; presets and files are given by --config
+generate --prompt x --ratio balanced | --ratio 'balanced' must be a number, such as 0.5; presets and files are given
 generate --prompt x --size 512 | '--size' is not an argument of generate; see ppdiffusers-tome generate --help
 generate --prompt x --config balanced --ratio 0.5 | --ratio 0.5 and --config balanced both hold the ratio; give one
 visualize --compile | --compile has no effect here: merging is recorded in Paddle's own layers; omit it
