@@ -57,12 +57,13 @@ def try_candidates(
                     run = run_calls()
                     if runs[config] and run.seconds > 2 * runs[config][0].seconds:
                         run = run_calls()  # Of many compiled programs, the oldest were dropped and made again.
+                # All runs of a config have the same noise, so the images of the first stand for all.
                 runs[config].append(run._replace(images=()) if runs[config] else run)
                 yield _summarize(config, runs[UNMERGED], runs[config])
+            if refusals and not runs.keys() - {UNMERGED}:
+                raise refusals[0]
     finally:
         remove_tome(pipe)
-    if refusals and not runs.keys() - {UNMERGED}:
-        raise refusals[0]
 
 
 def _summarize(config: ToMeConfig, unmerged: Sequence[Run], runs: Sequence[Run]) -> Trial:
