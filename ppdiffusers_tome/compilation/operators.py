@@ -289,8 +289,9 @@ _RENAMED = {
     "elementwise_pow": ov.power, "remainder": ov.floor_mod, "less_than": ov.less, "less_equal": ov.less_equal,
     "greater_than": ov.greater, "greater_equal": ov.greater_equal, "silu": ov.swish, "where": ov.select,
 }  # fmt: skip
-# Writers by the operator's name without an underscore at its end. Each gives a node, an array or a list of these.
-OPERATORS: dict[str, Callable[[Operator], Any]] = {
+# Writers by the operator's name without an underscore at its end. Each gives the node or array of its result, or a list
+# with an entry for each result; where Paddle's result is a list, the entry is one, too.
+_WRITERS: dict[str, Callable[[Operator], Any]] = {
     **{name: _call(getattr(ov, name)) for name in _NAMESAKES},
     **{name: _call(function) for name, function in _RENAMED.items()},
     **{name: _reduce(getattr(ov, f"reduce_{name}")) for name in ("sum", "max", "min", "mean")},
@@ -352,4 +353,4 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     ).astype(op.dtype),
     "arange": lambda op: np.arange(*(op.compute(number)[0] for number in range(3))).astype(op.dtype),
 }
-OPERATORS = {name: _check(write) for name, write in OPERATORS.items()}
+OPERATORS = {name: _check(write) for name, write in _WRITERS.items()}

@@ -59,5 +59,4 @@ def list_openvino_models(model: Any) -> list[Any]:
 
 def list_widths(model: Any) -> list[int]:
     """List the widths of the latents of a model's programs."""
-    kinds = (kind for kind, merged in get_compiled(model)._programs)
-    return [shape[-1] for precision, contents, arguments, stores_values, (shape, dtype), *_ in kinds]
+    return [kind.shapes[0][0][-1] for kind, merged in get_compiled(model)._programs]
