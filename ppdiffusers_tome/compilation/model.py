@@ -50,8 +50,7 @@ class CompiledModel:
         self._contents: Contents | None = None
         # The hashes of the present weights and of those before: two, as a LoRA may be loaded and unloaded in turns.
         self._recent_hashes = ("", "")
-        # Whether a call of the model embeds the timestep that it gets, whatever its weights are.
-        self._keeps_timestep: dict[Any, bool] = {}
+        self._keeps_timestep: dict[Any, bool] = {}  # Whether a call of the model embeds the timestep that it gets.
         self._programs: OrderedDict[Any, Program] = OrderedDict()  # The last used comes last.
         self._reasons: dict[Any, str] = {}  # Why there is no program.
         self._layouts: dict[Any, Any] = {}  # The layouts of the tokens in each kind of call.

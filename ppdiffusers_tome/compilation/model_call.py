@@ -69,7 +69,7 @@ class StepValues(NamedTuple):
 
 
 class CallKind(NamedTuple):
-    """What calls have in common that one program computes, but for the tokens that merge."""
+    """All that decides a call's program but the tokens that merge."""
 
     precision: str
     description_hash: str
@@ -93,7 +93,7 @@ class ModelCall:
 
     @property
     def kind(self) -> CallKind:
-        """All that decides the program but the tokens that merge."""
+        """The kind of the call."""
         hashes = self.contents.description_hash, self.contents.reader.hash
         shapes = tuple((tuple(x.shape), str(x.dtype)) for x in self.tensors)
         return CallKind(self.precision, *hashes, self.arguments, self.step_values.stores_values, shapes)

@@ -109,11 +109,6 @@ def _expand(op: Operator) -> Any:
     return ov.broadcast(op.x, np.where(shape == -1, kept, shape))
 
 
-def _stack(op: Operator) -> Any:
-    axis = np.array(op["axis"], np.int64)
-    return ov.concat([ov.unsqueeze(each, axis) for each in op.x], int(axis))
-
-
 def _split(op: Operator, axis: int, lengths: Any) -> list[Any]:
     return [ov.variadic_split(op.x, np.array(axis, np.int64), np.array(lengths, np.int64)).outputs()]
 
@@ -327,7 +322,7 @@ _WRITERS: dict[str, Callable[[Operator], Any]] = {
     "tile": lambda op: ov.tile(op.x, op.compute(1)),
     "transpose": lambda op: ov.transpose(op.x, np.array(op["perm"], np.int64) % max(1, len(op.x_shape))),
     "concat": lambda op: ov.concat(op.x, int(op.compute(1)[0])),
-    "stack": _stack,
+    "stack": lambda op: ov.concat([ov.unsqueeze(each, np.array(op["axis"], np.int64)) for each in op.x], op["axis"]),
     "split": lambda op: _split(op, int(op.compute(2)[0]), op.compute(1)),
     "split_with_num": _split_evenly,
     "unbind": _unbind,

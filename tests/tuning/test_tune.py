@@ -242,9 +242,8 @@ class TestTurns:
     """Calls that take what the machine does to them."""
 
     def take_turns(self, seconds: list[float], config: ToMeConfig = MILD) -> list[Trial]:
-        pixels = [np.zeros((2, 2, 3), np.uint8)]
-        given = iter(seconds)
-        return [*try_candidates(tiny.small_unet(), [config], lambda: Run(next(given), pixels), lambda config: None)]
+        runs = (Run(each, [np.zeros((2, 2, 3), np.uint8)]) for each in seconds)
+        return [*try_candidates(tiny.small_unet(), [config], lambda: next(runs), lambda config: None)]
 
     def test_where_nothing_merges_the_unmerged_calls_run_once(self):
         with pytest.raises(NothingToMergeError):
