@@ -294,7 +294,7 @@ class TestTurns:
             pass
         busy, own, total = (now - then for now, then in zip(measurement._read_work(), before, strict=True))
         assert own >= 0.5
-        assert 0.3 < busy <= total
+        assert 0.3 < busy <= total + 1e-6  # rounded
 
     def test_a_busy_machine_is_told(self):
         trial = Trial(MILD, 1.0, 2.0, 40.0, is_disturbed=True)
