@@ -9,7 +9,7 @@ from dataclasses import replace
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.tools.cli.program import run_command
-from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import import_quietly, print_line, warn
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tome_arguments import refuse_conflicts
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     settings, prompt = parse_arguments(args)
     from server import PageServer
 
-    with PageServer(args.host, args.port) as server, quiet_libraries():
+    with PageServer(args.host, args.port) as server, import_quietly():
         from studio import Studio
 
         studio = Studio(settings, prompt)

@@ -24,8 +24,8 @@ def compile_cpu(model_or_pipe: T, precision: str = AUTO) -> T:
 
     The denoisers (UNets, ControlNets, transformers) and the VAE run as programs that OpenVINO compiles, one for each
     kind of call (size, batch, length of the text, settings of ToMe, kind of step), made in seconds when it is first
-    met. The first result of each in a user's processes is compared with Paddle's own; a program that differs too much
-    is not used. A model that holds code of neither Paddle nor ppdiffusers (a processor or hook of one's own, another
+    met. The first result of each is compared with Paddle's own, once for each user; a program that differs too much is
+    not used. A model that holds code of neither Paddle nor ppdiffusers (a processor or hook of one's own, another
     package's cache) is computed by Paddle, and so are gradients, training, FLUX with ToMe, and all else that cannot
     become a program; a warning tells why. The process is set up as ``prepare_cpu`` does. What this takes of time,
     memory and disk is in ``docs/en/guides/cpu.md``.
@@ -54,7 +54,7 @@ def compile_cpu(model_or_pipe: T, precision: str = AUTO) -> T:
         >>> pipe.apply_tome("balanced")  # doctest: +SKIP
         >>> compile_cpu(pipe)  # doctest: +SKIP
     """
-    models = list(_list_compiled_models(model_or_pipe))
+    models = list(_list_models_to_compile(model_or_pipe))
     precision = choose_float_precision() if precision == AUTO else precision
     require_compiler(precision)
     for name, model in models:
@@ -83,7 +83,7 @@ def uncompile_cpu(model_or_pipe: T) -> T:
 
 def require_programs(pipe: Any) -> None:
     """Let a compiled pipeline raise an ``UncompilableError`` where Paddle would compute."""
-    for _, model in _list_compiled_models(pipe):
+    for _, model in _list_models_to_compile(pipe):
         vars(model)[COMPILED].requires_programs = True
 
 
@@ -107,7 +107,7 @@ def require_compiler(precision: str) -> None:
         raise ToMeValueError(explain_missing_precision(precision))
 
 
-def _list_compiled_models(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
+def _list_models_to_compile(model_or_pipe: Any) -> Iterator[tuple[str, Layer]]:
     """Yield the models to compile with names: denoisers, encoders and decoders of VAEs."""
     for name, model in list_models(model_or_pipe, denoisers_only=False):
         if hasattr(model, "decode") and isinstance(getattr(model, "decoder", None), Layer):

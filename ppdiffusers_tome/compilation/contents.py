@@ -43,6 +43,7 @@ class Contents:
         tensors: parameters, buffers and other tensors, each once.
         reader: reads the numbers in the tensors, or nothing where there is an obstacle.
         addresses: the address of each tensor.
+        description_hash: a hash of all but the numbers in tensors, equal where another process has equal contents.
         ip_adapters: the processors of IP-Adapters, whose ``scale`` is an input of a program.
         snapshot: a copy of all state but the numbers in tensors.
     """
@@ -62,12 +63,7 @@ class Contents:
         self.obstacle = find_fault(model, self.tensors) or self.obstacle
         self.reader = WeightReader([] if self.obstacle else self.tensors)
         self.addresses, self._versions = self._locate()
-        self._description = xxhash.xxh3_128_hexdigest("\n".join(self._text).encode())
-
-    @property
-    def digest(self) -> tuple[str, str]:
-        """A hash of everything, equal where another process has equal contents."""
-        return self._description, self.reader.hash
+        self.description_hash = xxhash.xxh3_128_hexdigest("\n".join(self._text).encode())
 
     def is_current(self) -> bool:
         """Return whether nothing has changed but maybe numbers in weights."""

@@ -29,7 +29,7 @@ from ppdiffusers_tome.messages import show_progress, warn_user
 from ppdiffusers_tome.patching.call_stack import renew_after_fork
 
 MIN_BYTES = 64 * 2**20  # A smaller model would not show beside the 500 MiB that Paddle and OpenVINO hold anyway.
-FOLDER_BYTES = 16 * 2**30  # All files together hold no more: four models of Stable Diffusion 1.5's size.
+FOLDER_BYTES = 16 * 2**30  # At most this, or one larger model. Four models of Stable Diffusion 1.5's size fit.
 PAGE = 4096  # A weight begins at a page, as tensors of Paddle do, so that changing it copies no other's memory.
 _MAPPINGS: list[tuple[weakref.ref[mmap.mmap], range]] = []  # Each mapping with its addresses.
 _LOCK = threading.RLock()

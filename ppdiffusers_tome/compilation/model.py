@@ -51,8 +51,8 @@ class CompiledModel:
         # The hashes of the present weights and of those before: two, as a LoRA may be loaded and unloaded in turns.
         self._recent_hashes = ("", "")
         self._keeps_timestep: dict[Any, bool] = {}  # Whether a call of the model embeds the timestep that it gets.
-        # The last used comes last. A text says why there is no program.
-        self._programs: OrderedDict[Any, Program | str] = OrderedDict()
+        self._programs: OrderedDict[Any, Program] = OrderedDict()  # The last used comes last.
+        self._reasons: dict[Any, str] = {}  # Why there is no program.
         self._layouts: dict[Any, Any] = {}  # The layouts of the tokens in each kind of call.
         self._warned: set[str] = set()
 
@@ -87,6 +87,8 @@ class CompiledModel:
         with self._lock:
             self._contents = None  # It refers to the model, which refers to this, in a circle.
             self._programs.clear()
+            self._reasons.clear()
+            self._layouts.clear()
 
     def _compute(self, model: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Compute a call by a program.
@@ -94,7 +96,8 @@ class CompiledModel:
         Raises:
             UncompilableError: why Paddle computes it.
         """
-        contents, precision = self._update_contents(model), self._choose_precision(model, args, kwargs)
+        contents = self._update_contents(model)  # This drops programs of earlier contents.
+        precision = self._choose_precision(model, args, kwargs)
         call = next((entry.call for entry in reversed(CALL_STACK.entries) if entry.call.denoiser is model), None)
         parts = model, contents, precision, *replace_numbers(model, args, kwargs)
         model_call = make_call(*parts, StepValues(call))
@@ -106,9 +109,9 @@ class CompiledModel:
             # Only now, as reading what earlier steps left sets the call's timestep and begins a step of the cache.
             model_call = make_call(*parts, StepValues.read(call))
         key = self._find_key(model_call)
+        if key in self._reasons:
+            raise UncompilableError(self._reasons[key])
         program = self._programs.get(key)
-        if isinstance(program, str):
-            raise UncompilableError(program)
         if program is None:
             outputs = self._make_program(model_call)
         else:
@@ -125,14 +128,15 @@ class CompiledModel:
                 contents = Contents(model)
             # A program may read weights at the addresses that they had when it was made.
             if self._contents is not None and self._contents.addresses != contents.addresses:
-                self._programs.clear()
+                self.clear()
             self._contents = contents
         contents.reader.read(CALL_STACK.pipeline_call)
         if contents.reader.hash != self._recent_hashes[0]:
             self._recent_hashes = contents.reader.hash, self._recent_hashes[0]
-            for key, program in list(self._programs.items()):
-                if not isinstance(program, str) and program.weights_hash not in self._recent_hashes:
-                    del self._programs[key]
+            for kind, merged in list(self._programs):
+                if kind.weights_hash not in self._recent_hashes:
+                    del self._programs[kind, merged]
+                    self._layouts.pop(kind, None)
         return contents
 
     def _choose_precision(self, model: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -148,7 +152,7 @@ class CompiledModel:
         from ppdiffusers_tome.compilation.trace import embeds_input
 
         # FLUX multiplies its timestep by 1000, and models cut the fraction off a number, but not off a tensor.
-        key = model_call.contents.digest, model_call.arguments
+        key = model_call.contents.description_hash, model_call.arguments
         if key not in self._keeps_timestep:
             self._keeps_timestep[key] = embeds_input(model_call)
         if not self._keeps_timestep[key]:
@@ -167,7 +171,8 @@ class CompiledModel:
         from ppdiffusers_tome.compilation.program import Program
         from ppdiffusers_tome.compilation.trace import trace_call
 
-        begin, name = time.perf_counter(), type(model_call.model).__name__
+        begin = time.perf_counter()
+        name = type(model_call.model).__name__
         try:
             trace = trace_call(model_call)
             shape = " ".join(str(list(x.shape)) for x in model_call.tensors[:1])
@@ -176,14 +181,14 @@ class CompiledModel:
             # Paddle computes before there is a program, as both hold memory.
             expected = compute_unless_noted(model_call, note)
             _openvino_process = os.getpid()
-            program = Program(trace, model_call.contents.reader.hash, model_call.precision, self.threads)
+            program = Program(trace, model_call.precision, self.threads)
             outputs = program.run(model_call.tensors)
             if expected is not None:
                 compare_outputs(outputs, expected, model_call.precision, note)
         except Exception as error:  # Code of the model, of Paddle or of OpenVINO may raise anything.
             kind = "" if isinstance(error, UncompilableError) else f"{type(error).__name__}: "
             reason = f"{kind}{' '.join(str(error).split())[-300:]}"
-            self._programs[self._find_key(model_call)] = reason
+            self._reasons[self._find_key(model_call)] = reason
             raise UncompilableError(reason) from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
         self._layouts[model_call.kind] = trace.layouts
@@ -193,12 +198,11 @@ class CompiledModel:
 
     def _drop_oldest(self) -> None:
         """Drop the programs used longest ago, beyond the bound of memory."""
-        made = [(key, each.num_bytes) for key, each in self._programs.items() if not isinstance(each, str)]
-        held = sum(num_bytes for _, num_bytes in made)
-        for key, num_bytes in made[:-2]:
+        held = sum(program.num_bytes for program in self._programs.values())
+        for key, program in list(self._programs.items())[:-2]:
             if held > _MOST_BYTES:
                 del self._programs[key]
-                held -= num_bytes
+                held -= program.num_bytes
 
 
 def compile_model(model: Layer, precision: str, threads: int) -> None:

@@ -68,6 +68,17 @@ class StepValues(NamedTuple):
             self.call.shared.reductions.update(outputs.reductions)
 
 
+class CallKind(NamedTuple):
+    """All that decides a call's program but the tokens that merge."""
+
+    precision: str
+    description_hash: str
+    weights_hash: str
+    arguments: Structure
+    stores_values: bool
+    shapes: tuple[tuple[tuple[int, ...], str], ...]  # The shape and type of each tensor.
+
+
 @dataclass(frozen=True, eq=False)
 class ModelCall:
     """A call of a model: all that its program is made of."""
@@ -81,10 +92,11 @@ class ModelCall:
     step_values: StepValues
 
     @property
-    def kind(self) -> tuple[Any, ...]:
-        """All that decides the program but the tokens that merge."""
-        shapes = ((tuple(x.shape), str(x.dtype)) for x in self.tensors)
-        return self.precision, self.contents.digest, self.arguments, self.step_values.stores_values, *shapes
+    def kind(self) -> CallKind:
+        """The kind of the call."""
+        hashes = self.contents.description_hash, self.contents.reader.hash
+        shapes = tuple((tuple(x.shape), str(x.dtype)) for x in self.tensors)
+        return CallKind(self.precision, *hashes, self.arguments, self.step_values.stores_values, shapes)
 
     def count_merged(self, layouts: Iterable[Layout]) -> tuple[int, ...]:
         """Count the tokens that merge in each layout."""

@@ -109,11 +109,6 @@ def _expand(op: Operator) -> Any:
     return ov.broadcast(op.x, np.where(shape == -1, kept, shape))
 
 
-def _stack(op: Operator) -> Any:
-    axis = np.array(op["axis"], np.int64)
-    return ov.concat([ov.unsqueeze(each, axis) for each in op.x], int(axis))
-
-
 def _split(op: Operator, axis: int, lengths: Any) -> list[Any]:
     return [ov.variadic_split(op.x, np.array(axis, np.int64), np.array(lengths, np.int64)).outputs()]
 
@@ -289,8 +284,9 @@ _RENAMED = {
     "elementwise_pow": ov.power, "remainder": ov.floor_mod, "less_than": ov.less, "less_equal": ov.less_equal,
     "greater_than": ov.greater, "greater_equal": ov.greater_equal, "silu": ov.swish, "where": ov.select,
 }  # fmt: skip
-# Writers by the operator's name without an underscore at its end. Each gives a node, an array or a list of these.
-OPERATORS: dict[str, Callable[[Operator], Any]] = {
+# Writers by the operator's name without an underscore at its end. Each gives the node or array of its result, or a list
+# with an entry for each result; where Paddle's result is a list, the entry is one, too.
+_WRITERS: dict[str, Callable[[Operator], Any]] = {
     **{name: _call(getattr(ov, name)) for name in _NAMESAKES},
     **{name: _call(function) for name, function in _RENAMED.items()},
     **{name: _reduce(getattr(ov, f"reduce_{name}")) for name in ("sum", "max", "min", "mean")},
@@ -326,7 +322,7 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     "tile": lambda op: ov.tile(op.x, op.compute(1)),
     "transpose": lambda op: ov.transpose(op.x, np.array(op["perm"], np.int64) % max(1, len(op.x_shape))),
     "concat": lambda op: ov.concat(op.x, int(op.compute(1)[0])),
-    "stack": _stack,
+    "stack": lambda op: ov.concat([ov.unsqueeze(each, np.array(op["axis"], np.int64)) for each in op.x], op["axis"]),
     "split": lambda op: _split(op, int(op.compute(2)[0]), op.compute(1)),
     "split_with_num": _split_evenly,
     "unbind": _unbind,
@@ -352,4 +348,4 @@ OPERATORS: dict[str, Callable[[Operator], Any]] = {
     ).astype(op.dtype),
     "arange": lambda op: np.arange(*(op.compute(number)[0] for number in range(3))).astype(op.dtype),
 }
-OPERATORS = {name: _check(write) for name, write in OPERATORS.items()}
+OPERATORS = {name: _check(write) for name, write in _WRITERS.items()}

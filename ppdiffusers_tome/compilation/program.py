@@ -18,8 +18,7 @@ from ppdiffusers_tome.machine import choose_float_precision, count_usable_cores,
 class Program:
     """A compiled program and what is needed to call it."""
 
-    def __init__(self, trace: Trace, weights_hash: str, precision: str, threads: int) -> None:
-        self.weights_hash = weights_hash  # The hash of the weights of which it was made.
+    def __init__(self, trace: Trace, precision: str, threads: int) -> None:
         give_memory_back()
         self._before = measure_used_memory()
         self._inputs, self._outputs = trace.inputs, trace.outputs

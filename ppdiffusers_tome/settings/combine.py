@@ -21,22 +21,22 @@ class _Unset:
 UNSET: Any = _Unset()  # Any, so that parameters with this default keep their own types
 
 
-def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[str, Any]) -> ToMeConfig:
+def combine_settings(base: ToMeConfig | str | Path | None, changes: Mapping[str, Any]) -> ToMeConfig:
     """Replace single settings of a preset, config or file.
 
     Args:
         base: a config, the name of a preset, or the path of a JSON file; None for the defaults.
-        overrides: settings by name. Each replaces that of the base, also with the default; ``UNSET`` replaces none.
+        changes: settings by name. Each replaces that of the base, also with the default; ``UNSET`` replaces none.
 
     Example:
         >>> combine_settings("quality", {"ratio": 0.5, "seed": 1}).summary
         'ratio 0.5, seed 1, method todo'
     """
-    overrides = {name: value for name, value in overrides.items() if value is not UNSET}
+    changes = {name: value for name, value in changes.items() if value is not UNSET}
     if base is None or isinstance(base, ToMeConfig):
-        return replace(base or ToMeConfig(), **overrides)
+        return replace(base or ToMeConfig(), **changes)
     if isinstance(base, str) and base in PRESETS:
-        return replace(ToMeConfig.preset(base), **overrides)
+        return replace(ToMeConfig.preset(base), **changes)
     accepted = f"a ToMeConfig, the name of a preset ({', '.join(PRESETS)}) or the path of a JSON file of settings"
     check_type(base, str | PathLike, accepted, "config=")
-    return replace(ToMeConfig.load(base), **overrides)
+    return replace(ToMeConfig.load(base), **changes)

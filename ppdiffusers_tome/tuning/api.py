@@ -60,7 +60,7 @@ def tune(
     target, steps = Target(psnr, speedup), [_read_steps(pipe, each) for each in calls]
     configs, copied_pipe = list_candidates(candidates, steps), shared_copy(pipe)
 
-    def run() -> Run:
+    def run_calls() -> Run:
         seconds, images, is_disturbed = 0.0, [], False
         for each in calls:
             with keep_random_state():
@@ -68,13 +68,13 @@ def tune(
                 np.random.seed(0)
                 clock = Clock()
                 output = copied_pipe(**each)
-                seconds += clock.seconds()
+                seconds += clock.read_seconds()
                 is_disturbed = is_disturbed or clock.is_disturbed()
             images += read_images(output)
         return Run(seconds, images, is_disturbed)
 
     trials: dict[ToMeConfig, Trial] = {}
-    for trial in try_candidates(copied_pipe, configs, run, lambda config: run()):
+    for trial in try_candidates(copied_pipe, configs, run_calls, lambda config: run_calls()):
         trials[trial.config] = trial
         if on_trial is not None:
             on_trial(trial)

@@ -25,7 +25,7 @@ class Clock:
     def __init__(self) -> None:
         self._work, self._start = _read_work(), read_clock()
 
-    def seconds(self) -> float:
+    def read_seconds(self) -> float:
         """Return the seconds since the start."""
         return read_clock() - self._start
 

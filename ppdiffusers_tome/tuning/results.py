@@ -97,7 +97,7 @@ class Tuned:
     """Result of tuning.
 
     Attributes:
-        best: of the trials that are faster and reach the target; None if there are none.
+        best: the best of the trials that are faster and reach the target; None if there are none.
         trials, unmerged: all trials in their order, and the measurements of the unmerged calls.
         verdict: a sentence about the result; without a best, with the nearest and what would help.
     """

@@ -29,8 +29,8 @@ def try_candidates(
 ) -> Iterator[Trial]:
     """Yield trials of the unmerged calls and the candidates, in ``ROUNDS`` rounds.
 
-    A trial has the medians of the rounds so far. ``run_calls`` runs the pipeline from the same noise each time. In the
-    first round ``warm_up`` runs before, as first calls are slower, if compiled much slower.
+    A trial has the medians of the rounds so far. ``run_calls`` starts from the same noise each time, so the first
+    images count. In the first round ``warm_up`` runs before, as first calls are slower, if compiled much slower.
 
     Raises:
         NothingToMergeError: nothing merges with any of them. Some with which nothing merges are left out.
@@ -59,10 +59,10 @@ def try_candidates(
                         run = run_calls()  # Of many compiled programs, the oldest were dropped and made again.
                 runs[config].append(run._replace(images=()) if runs[config] else run)
                 yield _summarize(config, runs[UNMERGED], runs[config])
+            if refusals and not runs.keys() - {UNMERGED}:
+                raise refusals[0]
     finally:
         remove_tome(pipe)
-    if refusals and not runs.keys() - {UNMERGED}:
-        raise refusals[0]
 
 
 def _summarize(config: ToMeConfig, unmerged: Sequence[Run], runs: Sequence[Run]) -> Trial:

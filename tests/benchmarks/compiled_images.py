@@ -32,7 +32,7 @@ from benchmarks.results import parse_count, parse_size
 from benchmarks.step_caches import PROMPTS, SIZES, Model
 from benchmarks.timing import Spread, rotate
 from benchmarks.turns import take_turns
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.output import import_quietly
 from ppdiffusers_tome.tuning.measurement import read_clock
 from ppdiffusers_tome.tuning.similarity import compute_psnr
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     require_precisions(parser, args.precisions)
     args.size = args.size or SIZES[args.model]
-    with quiet_libraries():
+    with import_quietly():
         about = {"model": args.model, "size": args.size, "steps": args.steps, **pages.machine()}
     notes = [pages.describe(about), "median (lowest to highest); peak: resident memory of the process"]
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ from benchmarks import pages
 from benchmarks.call_memory import read_mebibytes
 from benchmarks.results import parse_count, parse_size
 from benchmarks.timing import rotate
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.output import import_quietly
 
 SETTINGS: dict[str, dict[str, Any] | None] = {
     "unmerged": None,
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(args: argparse.Namespace, size: int) -> list[dict[str, Any]]:
     """Measure all settings in this process."""
-    with quiet_libraries():
+    with import_quietly():
         import paddle
 
         import tiny

@@ -27,7 +27,7 @@ from benchmarks.results import parse_count, parse_size
 from benchmarks.timing import Spread, measure_seconds
 from benchmarks.turns import take_turns
 from benchmarks.variants import NONE, VARIANTS, apply_variant
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.output import import_quietly
 
 Seconds = Generator[float, None, None]
 PEERS = ("openvino", "openvino-tomesd")
@@ -100,7 +100,7 @@ def iterate_calls(args: argparse.Namespace, size: int, precision: str, variant: 
     """Yield the seconds of calls, of which the first compiles."""
     if args.vnni:
         be_without_bfloat16()
-    with quiet_libraries():
+    with import_quietly():
         import paddle
 
         import tiny

@@ -37,7 +37,7 @@ from benchmarks.workloads import PLAIN, Case, load_workload
 from ppdiffusers_tome.cpu import choose_threads
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.machine import PRECISIONS, explain_missing_precision, has_precision
-from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import import_quietly, warn
 from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.measure.ledger import Ledger
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     require_precisions(parser, args.precisions)
     paths = pages.prepare_results(args, "compiled_unet")
-    with quiet_libraries():
+    with import_quietly():
         machine = describe_machine()
     machine["threads"] = choose_threads()
     ledger = Ledger(args.output / "compiled_unet.jsonl", {"repeats": args.repeats, **machine}, overwrite=args.overwrite)
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "date": date.today().isoformat(), "machine": machine,
         "results": [{**asdict(row), "rounds": rounds} for row, rounds in results.items()],
     }  # fmt: skip
-    write_page(paths, "A compiled UNet", notes, make_table(results), content)
+    write_page(*paths, "A compiled UNet", notes, make_table(results), content)
 
 
 def add_precisions(parser: argparse.ArgumentParser) -> None:

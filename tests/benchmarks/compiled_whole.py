@@ -28,7 +28,7 @@ from benchmarks.compiled_turns import Seconds, append_results, measure_in_turns
 from benchmarks.compiled_unet import add_precisions, be_without_bfloat16, iterate_peer, require_precisions
 from benchmarks.results import parse_count, parse_size
 from benchmarks.timing import measure_seconds
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.output import import_quietly
 
 GUIDANCE = {20: 7.5, 4: 1.0}  # by the number of steps
 UNMERGED, PADDLE = "unmerged", "Paddle"
@@ -69,7 +69,7 @@ def iterate_images(args: argparse.Namespace, precision: str, setting: str) -> Se
     """Yield the seconds of images, of which the first compiles; with ``PADDLE`` nothing does."""
     if args.vnni:
         be_without_bfloat16()
-    with quiet_libraries():
+    with import_quietly():
         from benchmarks.pipeline_memory import make_pipeline
         from ppdiffusers_tome import compile_cpu, prepare_cpu
     import paddle

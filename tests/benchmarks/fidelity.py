@@ -22,7 +22,7 @@ from benchmarks.variants import PORT, apply_port
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import compare
 from ppdiffusers_tome.tools.compare.configurations import REFERENCE, Configuration, parse_compared
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.output import import_quietly
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     compare.compare(args, settings, configurations)
     path = args.output / "compare.json"
     found = json.loads(path.read_text())
-    with quiet_libraries():
+    with import_quietly():
         loaded = load_for_prompts(settings, found["run"]["prompts"])
         add_block_seconds(loaded, {each.name: each for each in configurations}, found)
     path.write_text(json.dumps(found, indent=2) + "\n")

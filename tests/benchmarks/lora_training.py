@@ -107,7 +107,7 @@ def train(args: argparse.Namespace, photographs: Sequence[tuple[str, Image.Image
             training.optimizer.clear_grad()
             if step > 0:  # the first step is slower
                 processor_seconds = time.process_time() - processor_start
-                measured[kind].append((meter.seconds(), processor_seconds, meter.peak_bytes() or 0))
+                measured[kind].append((meter.read_seconds(), processor_seconds, meter.peak_bytes() or 0))
             if step + 1 in evaluated:
                 training.losses[step + 1] = evaluate()
         if step + 1 in evaluated:

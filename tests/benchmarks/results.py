@@ -29,7 +29,7 @@ from benchmarks.variants import NONE, VARIANTS, apply_variant
 from benchmarks.workloads import ATTENTIONS, CPU, FLASH, PLAIN, XFORMERS, Case, load_workload
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import import_quietly, warn
 from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.settings import DTYPES
@@ -55,7 +55,7 @@ Job = tuple[str, Sequence[Any], Callable[[Sequence[Any]], Iterator[tuple[Any, An
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_arguments(argv)
     ToMeConfig(ratio=args.ratio)  # checks its range
-    with quiet_libraries():
+    with import_quietly():
         import paddle
 
         chosen = dict(_ON_GPU if paddle.get_device().startswith("gpu") else _ON_CPU)
@@ -161,7 +161,7 @@ def run_benchmark(args: argparse.Namespace, cases: Sequence[Case], rounds: int) 
         *(f"{case.name} was not measured: {why}" for case, why in failed.items()),
     ]
     found = {"date": date.today().isoformat(), "machine": machine, "results": [*map(asdict, results)]}
-    write_page(paths, "A call of the denoiser, unmerged and merged", notes, _make_table(results), found)
+    write_page(*paths, "A call of the denoiser, unmerged and merged", notes, _make_table(results), found)
 
 
 def _fit(case: Case, names: Iterable[str]) -> list[str]:

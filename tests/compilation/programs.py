@@ -55,9 +55,3 @@ def list_programs(model: Any) -> list[Any]:
 def list_openvino_models(model: Any) -> list[Any]:
     """List what OpenVINO made of a model's programs."""
     return [program._request.get_compiled_model() for program in list_programs(model)]
-
-
-def list_widths(model: Any) -> list[int]:
-    """List the widths of the latents of a model's programs."""
-    kinds = (kind for kind, merged in get_compiled(model)._programs)
-    return [shape[-1] for precision, contents, arguments, stores_values, (shape, dtype), *_ in kinds]

@@ -235,11 +235,13 @@ def test_the_order_of_sublayers() -> None:
 
 
 def test_programs_of_weights_that_are_gone_go_too() -> None:
-    model = compile_small_unet()
+    model = apply_tome(compile_small_unet(), 0.5, end=0.5)
     for factor in (1.0, 2.0, 3.0, 4.0):
         model.conv_out.weight.set_value(model.conv_out.weight * factor)
         tiny.run_unet(model)
-    assert len(list_programs(model)) == 2, "the present ones and those before"
+    compiled = get_compiled(model)
+    assert len(compiled._programs) == len(compiled._layouts) == 2, "the present ones and those before"
+    assert len(compiled._keeps_timestep) == 1
 
 
 def test_programs_of_weights_that_came_back_stay() -> None:

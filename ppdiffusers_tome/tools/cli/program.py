@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.cli.commands import commands
+from ppdiffusers_tome.tools.cli.commands import import_commands
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
 from ppdiffusers_tome.tools.console.process import prepare_process, require_modules
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit code is that of ``run_command``."""
     parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    add_commands(parser, commands())
+    add_commands(parser, import_commands())
     return run_command(parser, argv)
 
 

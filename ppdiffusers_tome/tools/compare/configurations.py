@@ -13,7 +13,7 @@ from ppdiffusers_tome.settings.text import format_count, format_setting
 from ppdiffusers_tome.tools.console.tome_arguments import (
     DEFAULT_PRESET,
     combine_options,
-    get_tome_overrides,
+    get_tome_options,
     name_option,
     parse_number,
     refuse_conflicts,
@@ -56,16 +56,16 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     """Return the unmerged pipeline and what is compared with it."""
-    overrides = get_tome_overrides(args)
+    changes = get_tome_options(args)
     paths, ratios = args.configs, args.ratios or []
     if args.ratios is None and not paths:
-        paths, ratios = ([], [ToMeConfig().ratio]) if overrides else ([DEFAULT_PRESET], [])
-    configs = [combine_options(None, {**overrides, "ratio": ratio}, ratio="--ratios") for ratio in ratios]
+        paths, ratios = ([], [ToMeConfig().ratio]) if changes else ([DEFAULT_PRESET], [])
+    configs = [combine_options(None, {**changes, "ratio": ratio}, ratio="--ratios") for ratio in ratios]
     compared = [Configuration(config.summary, config) for config in configs if not config.changes_nothing]
-    compared += [_read_config(path, overrides) for path in paths]
+    compared += [_read_config(path, changes) for path in paths]
     refuse_conflicts(args, [each.tome for each in compared])
-    if overrides and not compared:
-        raise UserError(f"{name_option(next(iter(overrides)))} has no effect without ratios; give --ratios, too")
+    if changes and not compared:
+        raise UserError(f"{name_option(next(iter(changes)))} has no effect without ratios; give --ratios, too")
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
@@ -81,11 +81,11 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     return list(by_name.values())
 
 
-def _read_config(path: str, overrides: dict[str, Any]) -> Configuration:
+def _read_config(path: str, changes: dict[str, Any]) -> Configuration:
     """Return a preset or file with the command's own settings."""
-    config = combine_options(path, overrides)
+    config = combine_options(path, changes)
     if config.changes_nothing:
         raise UserError(f"--configs {path} changes nothing, and the unmerged pipeline is compared anyway; leave it out")
     values = config.to_dict()
-    changes = "".join(f", {name} {format_setting(values[name])}" for name in overrides)
-    return Configuration(f"{Path(path).stem}{changes}", config)
+    described = "".join(f", {name} {format_setting(values[name])}" for name in changes)
+    return Configuration(f"{Path(path).stem}{described}", config)

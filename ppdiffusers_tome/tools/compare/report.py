@@ -122,9 +122,10 @@ class Report:
     def write(self, paths: Sequence[Path], edges: Image.Image | None) -> None:
         """Write sheet, table and numbers to the paths, and print the table."""
         made_with = {"run": self.run, "on": self.machine}
-        write_image(paths[0], self._make_sheet(paths[0].parent, edges), made_with)
+        sheet_path, page_path, json_path = paths
+        write_image(sheet_path, self._make_sheet(sheet_path.parent, edges), made_with)
         content = {**made_with, "intervals": METHOD, "configurations": [row.to_dict() for row in self.rows]}
-        write_page(paths, "Token merging", self.notes, self.make_table(), content)
+        write_page(page_path, json_path, "Token merging", self.notes, self.make_table(), content, other_paths=paths[:1])
 
     def _make_sheet(self, folder: Path, edges: Image.Image | None) -> Image.Image:
         """Lay out the first cases as rows, and the configurations as columns."""

@@ -61,8 +61,8 @@ def shorten_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Import Paddle and ppdiffusers; show what matters to the user.
+def import_quietly() -> Iterator[None]:
+    """Import Paddle and ppdiffusers, and show of them what matters to the user.
 
     Loading bars and INFO lines of ppdiffusers and paddlenlp stay off for the rest of the process.
     """

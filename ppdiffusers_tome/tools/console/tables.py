@@ -39,19 +39,19 @@ class Table:
 
 
 def write_page(
-    paths: Sequence[Path], title: str, notes: Sequence[str], table: Table, content: Mapping[str, Any]
-) -> None:
-    """Write a table with notes, as Markdown and JSON, and print all.
+    page_path: Path, json_path: Path, title: str, notes: Sequence[str], table: Table, content: Mapping[str, Any], *,
+    other_paths: Sequence[Path] = (),
+) -> None:  # fmt: skip
+    """Write a page of a table in Markdown, and content as JSON; print all.
 
-    The last two paths are those of Markdown and of JSON, which gets the content. Infinity, as of the PSNR of identical
-    images, is null in JSON, which lacks it.
+    Other paths are printed, too. Infinity, as of the PSNR of identical images, is null in JSON, which lacks it.
     """
-    write_text(paths[-2], "\n".join([f"# {title}\n", *(f"- {note}" for note in notes), "", table.markdown()]))
+    write_text(page_path, "\n".join([f"# {title}\n", *(f"- {note}" for note in notes), "", table.markdown()]))
     finite = json.loads(json.dumps(content), parse_constant=lambda name: None)
-    write_text(paths[-1], json.dumps(finite, indent=2) + "\n")
+    write_text(json_path, json.dumps(finite, indent=2) + "\n")
     print_line("\n".join([title, "", *notes, ""]))
     table.print()
-    print_line("\n".join(map(str, paths)))
+    print_line("\n".join(map(str, (*other_paths, page_path, json_path))))
 
 
 def _format_row(cells: Iterable[str]) -> str:

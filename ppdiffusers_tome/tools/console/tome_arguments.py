@@ -25,8 +25,7 @@ _HELP = {  # of the settings that are not only listed
 def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
     """Add an option for each setting of ``ToMeConfig`` but the ratio.
 
-    Options that the user omits are not set. With a ``default``, which help names, ``--ratio`` and ``--config`` are
-    added, too.
+    Omitted options are not set. With a ``default``, which help names, ``--ratio`` and ``--config`` are added, too.
     """
     group = parser.add_argument_group("token merging")
     if default is not None:
@@ -35,7 +34,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, default: str | None =
     listed = []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
         option, kind = name_option(field.name), field.metadata["bounds"].kind
-        settings: dict[str, Any] = {"type": _parse_value, "metavar": "X"}
+        settings: dict[str, Any] = {"type": lambda text: None if text == "none" else parse_number(text), "metavar": "X"}
         if kind is str:
             settings = {"metavar": "NAME"}
         elif kind is bool:
@@ -57,27 +56,25 @@ def name_option(setting: str) -> str:
 
 def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
     """Return the settings of a command with ``--ratio`` and ``--config``."""
-    overrides, base = get_tome_overrides(args), args.config
+    changes, base = get_tome_options(args), args.config
     if args.ratio is not None:
         if base is not None:
             raise UserError(f"--ratio {args.ratio} and --config {base} both hold the ratio; give one of them")
-        overrides["ratio"] = args.ratio
-    elif base is None and not overrides:
+        changes["ratio"] = args.ratio
+    elif base is None and not changes:
         base = DEFAULT_PRESET
-    tome = combine_options(base, overrides)
+    tome = combine_options(base, changes)
     refuse_conflicts(args, [tome])
     return tome
 
 
-def combine_options(
-    base: ToMeConfig | str | None, overrides: dict[str, Any], *, ratio: str = "--ratio"
-) -> ToMeConfig:
+def combine_options(base: ToMeConfig | str | None, changes: dict[str, Any], *, ratio: str = "--ratio") -> ToMeConfig:
     """Combine settings as ``combine_settings``; errors name options that were given."""
-    if isinstance(given := overrides.get("ratio"), str):
+    if isinstance(given := changes.get("ratio"), str):
         option = ratio.replace("ratio", "config")
         raise UserError(f"{ratio} {given!r} must be a number, such as 0.5; presets and files are given by {option}")
-    with name_options({name: ratio if name == "ratio" else name_option(name) for name in overrides}):
-        return combine_settings(base, overrides)
+    with name_options({name: ratio if name == "ratio" else name_option(name) for name in changes}):
+        return combine_settings(base, changes)
 
 
 @contextmanager
@@ -93,12 +90,12 @@ def name_options(options: Mapping[str, str]) -> Iterator[None]:
 def refuse_conflicts(args: argparse.Namespace, configs: Sequence[ToMeConfig]) -> None:
     """Refuse options of merging where no settings merge."""
     if all(config.ratio == 0 for config in configs):
-        unused = [name_option(name) for name in get_tome_overrides(args) if name != "cache"]
+        unused = [name_option(name) for name in get_tome_options(args) if name != "cache"]
         if unused:
             raise UserError(f"{unused[0]} has no effect without merging; give a ratio above 0, too, or omit it")
 
 
-def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
+def get_tome_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of token merging that are options, without the ratio."""
     given = vars(args)
     return {name: given[f"tome_{name}"] for name in vars(ToMeConfig()) if f"tome_{name}" in given}
@@ -110,7 +107,3 @@ def parse_number(text: str) -> Any:
         with suppress(ValueError):
             return number_type(text)
     return text
-
-
-def _parse_value(text: str) -> Any:
-    return None if text == "none" else parse_number(text)

@@ -181,7 +181,7 @@ class LoadedPipeline:
         except UncompilableError as error:
             remedy = "" if str(error).endswith("give float32") else "; omit --compile"
             raise UserError(f"--compile: {error}{remedy}") from error
-        seconds, denoising_peak = meter.seconds(), peaks[-1] if peaks else None
+        seconds, denoising_peak = meter.read_seconds(), peaks[-1] if peaks else None
         return GeneratedImage(image, seconds, read_peak(), denoising_peak, meter.is_disturbed())
 
     def describe_image(self, prompt: str, seed: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import ppdiffusers
 from PIL import Image
 
 import tiny
-from ppdiffusers_tome.tools.cli.commands import commands
+from ppdiffusers_tome.tools.cli.commands import import_commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
 
@@ -26,7 +26,7 @@ def heard(errors: str) -> list[str]:
 
 def make_parser(command: str) -> Parser:
     parser = Parser(prog="x")
-    commands()[command].add_arguments(parser)
+    import_commands()[command].add_arguments(parser)
     return parser
 
 

@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.cli.commands import generate
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console import process
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.console.tome_arguments import get_tome_overrides
+from ppdiffusers_tome.tools.console.tome_arguments import get_tome_options
 from ppdiffusers_tome.tools.generation import loading
 from ppdiffusers_tome.tools.generation.checks import parse_settings
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -30,7 +30,7 @@ from ppdiffusers_tome.tools.measure.system import has_only_cpu
 from tools.cli.helpers import PROMPT, SMALL, heard, make_parser
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "tqdm"}
-COMMANDS = tuple(commands.commands())
+COMMANDS = tuple(commands.import_commands())
 GENERATE = ["generate", "--prompt", PROMPT]
 
 
@@ -120,10 +120,10 @@ def test_every_setting_is_an_option():
         "--max-downsample none --sx 3 --sy 4 --no-rand --no-merge-attn --merge-crossattn --merge-mlp --tome-seed 5 "
         "--tile 16 --reuse-steps 2 --method keys --start 0.1 --end 0.9 --st 2 --cache 0.5"
     )
-    overrides = get_tome_overrides(parser.parse_args(given.split()))
-    assert overrides.keys() == {*vars(ToMeConfig())} - {"ratio"}
-    assert (overrides["max_downsample"], overrides["seed"]) == (None, 5)
-    assert get_tome_overrides(parser.parse_args([])) == {}
+    options = get_tome_options(parser.parse_args(given.split()))
+    assert options.keys() == {*vars(ToMeConfig())} - {"ratio"}
+    assert (options["max_downsample"], options["seed"]) == (None, 5)
+    assert get_tome_options(parser.parse_args([])) == {}
 
 
 def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, get_error):

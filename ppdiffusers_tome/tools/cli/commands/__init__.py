@@ -10,7 +10,7 @@ import pkgutil
 from types import ModuleType
 
 
-def commands() -> dict[str, ModuleType]:
+def import_commands() -> dict[str, ModuleType]:
     """Import every command of this folder, by its name."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
     return {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}") for name in names}

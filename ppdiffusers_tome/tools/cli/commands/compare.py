@@ -4,7 +4,7 @@ import argparse
 
 from ppdiffusers_tome.tools.compare.configurations import Configuration, add_compared_arguments, parse_compared
 from ppdiffusers_tome.tools.compare.samples import RESULTS, Case
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.output import import_quietly
 from ppdiffusers_tome.tools.console.tome_arguments import add_tome_arguments
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
@@ -48,7 +48,7 @@ def compare(args: argparse.Namespace, settings: ImageSettings, configurations: l
         known = {name: value for name, value in settings.describe().items() if name not in settings.defaults}
         known["configurations"] = {each.name: each.to_dict() for each in configurations}
         read_results(ledger, known)
-    with quiet_libraries():
+    with import_quietly():
         from ppdiffusers_tome.tools.compare.run import Comparison
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 

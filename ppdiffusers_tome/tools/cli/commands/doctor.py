@@ -1,9 +1,9 @@
 """``ppdiffusers-tome doctor``: what is installed, and whether it can be imported."""
 
 import argparse
-import sys
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.console.output import log
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
 from ppdiffusers_tome.tools.doctor.imports import try_imports
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     # At once, as importing takes a while. Not by ``print_line``, whose library may be what is broken.
     print(format_report(describe_environment()), flush=True)
-    print("importing Paddle, paddlenlp and ppdiffusers ...", file=sys.stderr, flush=True)
+    log("importing Paddle, paddlenlp and ppdiffusers ...")
     imports = {}
     for name, result in try_imports():
         imports[name] = result

@@ -12,7 +12,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.text import format_count
-from ppdiffusers_tome.tools.console.output import choose_bar, print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.output import choose_bar, import_quietly, print_line
 from ppdiffusers_tome.tools.console.tome_arguments import DEFAULT_PRESET, add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     if finished := len(own) - len(missing):
         print_line(f"kept: {format_count(finished, 'image')} of {args.output}; --overwrite generates all again")
     if missing:
-        with quiet_libraries():
+        with import_quietly():
             _generate(settings, missing)
 
 

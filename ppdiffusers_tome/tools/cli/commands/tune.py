@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import choose_bar, log, quiet_libraries
+from ppdiffusers_tome.tools.console.output import choose_bar, import_quietly, log
 from ppdiffusers_tome.tools.console.tables import Table, write_page
 from ppdiffusers_tome.tools.console.tome_arguments import name_options, parse_number
 from ppdiffusers_tome.tools.files import prepare_folder, write_text
@@ -53,13 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args)
     prompts = check_prompts(args.prompt, settings.model.default_prompts[:1])
-    given = args.configs and [combine_settings(each, {}) for each in args.configs]
+    given = None if args.configs is None else [combine_settings(each, {}) for each in args.configs]
     candidates = list_candidates(given, [settings.steps])
     with name_options({"target psnr": "--target-psnr", "target speedup": "--target-speedup"}):
         target = Target(args.target_psnr, args.target_speedup)
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     trials: dict[ToMeConfig, Trial] = {}
-    with quiet_libraries():
+    with import_quietly():
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
 
         loaded = load_for_prompts(settings, prompts)
@@ -106,11 +106,11 @@ def _try_settings(loaded: LoadedPipeline, prompts: Sequence[str], candidates: Se
 
 def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, tuned: Tuned) -> None:
     """Write and show the trials, and the best settings, if any."""
+    config_path, page_path, json_path = paths
     if tuned.best is not None:
-        write_text(paths[0], tuned.config.to_json())
+        write_text(config_path, tuned.config.to_json())
     else:
-        paths[0].unlink(missing_ok=True)  # of an earlier run
-        paths = paths[1:]
+        config_path.unlink(missing_ok=True)  # of an earlier run
     table = Table(["settings", "", "seconds", "speed-up", "PSNR (dB), least"], left=2)
     for trial in (tuned.unmerged, *tuned.trials):
         mark, psnr = "best" if trial is tuned.best else "", format_psnr(trial.psnr)
@@ -118,7 +118,8 @@ def _write(paths: Sequence[Path], made_with: Mapping[str, Any], target: Target, 
     required = (("PSNR {:g} dB", target.psnr), ("speed-up {:g}x", target.speedup))
     given = ", ".join(words.format(value) for words, value in required if value is not None)
     results = {"run": made_with, "target": vars(target), "verdict": tuned.verdict,
-               "config": tuned.best and tuned.config.to_dict(), "unmerged": asdict(tuned.unmerged),
+               "config": None if tuned.best is None else tuned.config.to_dict(), "unmerged": asdict(tuned.unmerged),
                "trials": [asdict(trial) for trial in tuned.trials]}  # fmt: skip
     notes = [format_run(made_with), f"target: {given}", tuned.verdict]
-    write_page(paths, "Settings that were tried", notes, table, results)
+    other_paths = [] if tuned.best is None else [config_path]
+    write_page(page_path, json_path, "Settings that were tried", notes, table, results, other_paths=other_paths)

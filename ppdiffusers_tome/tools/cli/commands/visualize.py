@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.output import import_quietly, print_line
 from ppdiffusers_tome.tools.console.tome_arguments import add_tome_arguments, parse_tome_config
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import add_guide_arguments, add_image_arguments, add_output_arguments
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
             "tome --ratio 0.5 in its place, or see the images with ppdiffusers-tome compare"
         )
     (path,) = prepare_folder(args.output, ["visualize.png"], overwrite=args.overwrite)
-    with quiet_libraries():
+    with import_quietly():
         from ppdiffusers_tome.tools.figures.groups import make_groups_sheet
         from ppdiffusers_tome.tools.generation.loading import load_for_prompts
         from ppdiffusers_tome.tools.recorder import record_merging
