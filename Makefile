@@ -98,7 +98,7 @@ dist:
 # Byte code comes with the first import of a module: most are never imported, and it would take half of the time.
 $(VENV)/ready: requirements.txt setup.py
 	$(PYTHON_FITS)
-	@echo "installing Paddle and ppdiffusers into $(VENV), some minutes and 2.7 GB ..."
+	@echo "installing Paddle and ppdiffusers into $(VENV), some minutes and 2.5 GB ..."
 	$(PYTHON) -m venv $(VENV)
 	sed 's/^paddlepaddle==[^ ]*/paddlepaddle==$(PADDLE)/' requirements.txt > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(VENV)/requirements.txt

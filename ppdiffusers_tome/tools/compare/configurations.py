@@ -12,6 +12,7 @@ from ppdiffusers_tome.settings.config import UNMERGED, ToMeConfig
 from ppdiffusers_tome.settings.text import format_count, format_setting
 from ppdiffusers_tome.tools.console.tome_arguments import (
     DEFAULT_PRESET,
+    choose_ratio,
     combine_options,
     get_tome_options,
     name_option,
@@ -59,7 +60,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     changes = get_tome_options(args)
     paths, ratios = args.configs, args.ratios or []
     if args.ratios is None and not paths:
-        paths, ratios = ([], [ToMeConfig().ratio]) if changes else ([DEFAULT_PRESET], [])
+        paths, ratios = ([], [choose_ratio(changes)]) if changes else ([DEFAULT_PRESET], [])
     configs = [combine_options(None, {**changes, "ratio": ratio}, ratio="--ratios") for ratio in ratios]
     compared = [Configuration(config.summary, config) for config in configs if not config.changes_nothing]
     compared += [_read_config(path, changes) for path in paths]

@@ -18,7 +18,7 @@ DEFAULT_PRESET = "balanced"  # the preset where no setting of merging is given
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
-    "cache": "fraction of the steps to predict; alone with a ratio of 0",
+    "cache": "fraction of the steps to predict; given alone, nothing merges",
 }
 
 
@@ -63,9 +63,16 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
         changes["ratio"] = args.ratio
     elif base is None and not changes:
         base = DEFAULT_PRESET
+    elif base is None:
+        changes["ratio"] = choose_ratio(changes)
     tome = combine_options(base, changes)
     refuse_conflicts(args, [tome])
     return tome
+
+
+def choose_ratio(changes: Mapping[str, Any]) -> float:
+    """Return the ratio where none is given; beside a cache alone nothing merges."""
+    return 0.0 if changes.keys() == {"cache"} else ToMeConfig().ratio
 
 
 def combine_options(base: ToMeConfig | str | None, changes: dict[str, Any], *, ratio: str = "--ratio") -> ToMeConfig:

@@ -54,7 +54,8 @@ def test_presets_and_files_of_settings_are_read(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.json changes nothing"):
         parse_configurations("--configs", str(tmp_path / "nothing.json"))
     cached = ToMeConfig(0.0, cache=0.5)
-    assert parse_configurations("--ratios", "0", "--cache", "0.5")[1:] == [Configuration(cached.summary, cached)]
+    for ratios in (["--ratios", "0"], []):
+        assert parse_configurations(*ratios, "--cache", "0.5")[1:] == [Configuration(cached.summary, cached)]
     with pytest.raises(UserError, match="--fewer-steps 10 must be at least 1 and below 10"):
         parse_configurations("--fewer-steps", "10")
 
