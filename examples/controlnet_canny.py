@@ -30,8 +30,11 @@ def draw(args, photo):
         model, controlnet, guidance_scale = "runwayml/stable-diffusion-v1-5", "lllyasviel/sd-controlnet-canny", 7.5
     on_gpu = paddle.get_device().startswith("gpu")
     dtype = paddle.float16 if on_gpu else paddle.float32
-    controlnet = ControlNetModel.from_pretrained(str(controlnet), paddle_dtype=dtype)
-    pipe = StableDiffusionControlNetPipeline.from_pretrained(str(model), controlnet=controlnet, paddle_dtype=dtype)
+    try:
+        controlnet = ControlNetModel.from_pretrained(str(controlnet), paddle_dtype=dtype)
+        pipe = StableDiffusionControlNetPipeline.from_pretrained(str(model), controlnet=controlnet, paddle_dtype=dtype)
+    except OSError as error:
+        raise SystemExit(f"{error}\nWithout a network add --offline.") from error
     # Stable Diffusion 1.5 loads PNDM, with which merging harmed small images; DDIM is safer.
     pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
 

@@ -24,7 +24,10 @@ def draw(args):
         model, prompt, guidance_scale = "runwayml/stable-diffusion-v1-5", "a photo of an astronaut on a horse", 7.5
     on_gpu = paddle.get_device().startswith("gpu")
     dtype = paddle.float16 if on_gpu else paddle.float32
-    pipe = StableDiffusionPipeline.from_pretrained(str(model), paddle_dtype=dtype)
+    try:
+        pipe = StableDiffusionPipeline.from_pretrained(str(model), paddle_dtype=dtype)
+    except OSError as error:
+        raise SystemExit(f"{error}\nWithout a network add --offline.") from error
     # Stable Diffusion 1.5 loads PNDM, with which merging harmed small images; DDIM is safer.
     pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
 

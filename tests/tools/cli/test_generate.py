@@ -62,8 +62,8 @@ def test_ratio_0_equals_the_plain_pipeline_and_a_cache_needs_no_merging(generate
     plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=1.5, latents=noise).images[0]
     np.testing.assert_array_equal(pixels_of(file), np.asarray(plain))
     assert read_settings(file)["tome"] is None
-    given = ("--steps", "10")
-    (computed,), (cached,) = generate(*given, "--ratio", "0", folder="b"), generate(*given, "--cache", "0.5", folder="c")
+    (computed,) = generate("--ratio", "0", "--steps", "10", folder="b")
+    (cached,) = generate("--cache", "0.5", "--steps", "10", folder="c")
     assert read_settings(cached)["tome"]["ratio"] == 0  # a cache alone
     assert not np.array_equal(pixels_of(computed), pixels_of(cached))
 
