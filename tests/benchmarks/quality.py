@@ -300,16 +300,16 @@ def draw_picture(scheduler: str, folder: Path, settings: Sequence[str]) -> Image
 
     from benchmarks.step_caches import list_emoji_classes
 
-    classes, margin, top = list_emoji_classes(), 160, 28
+    classes, margin, top = list_emoji_classes(), 250, 50
     drawn = {setting: np.load(folder / scheduler / setting / "0.npy") for setting in settings}
     side = drawn[settings[0]].shape[1]
     sheet = Image.new("RGB", (margin + len(DRAWN_CLASSES) * side, top + len(drawn) * side), "white")
     for column, name in enumerate(DRAWN_CLASSES):
         place = margin + (column + 0.5) * side, top / 2
-        ImageDraw.Draw(sheet).text(place, name, fill="black", anchor="mm", font_size=side // 10)
+        ImageDraw.Draw(sheet).text(place, name, fill="black", anchor="mm", font_size=36)
     for row, (setting, images) in enumerate(drawn.items()):
-        place = 4, top + (row + 0.5) * side
-        ImageDraw.Draw(sheet).text(place, setting, fill="black", anchor="lm", font_size=18)
+        place = margin - 14, top + (row + 0.5) * side
+        ImageDraw.Draw(sheet).text(place, setting, fill="black", anchor="rm", font_size=36)
         for column, name in enumerate(DRAWN_CLASSES):
             image = Image.fromarray(images[classes.index(name)])
             sheet.paste(image, (margin + column * side, top + row * side))

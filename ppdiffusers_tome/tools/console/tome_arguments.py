@@ -70,7 +70,7 @@ def parse_tome_config(args: argparse.Namespace) -> ToMeConfig:
     return tome
 
 
-def choose_ratio(changes: Mapping[str, Any]) -> float:
+def choose_ratio(changes: Mapping[str, Any]) -> float | Sequence[float]:
     """Return the ratio where none is given; beside a cache alone nothing merges."""
     return 0.0 if changes.keys() == {"cache"} else ToMeConfig().ratio
 
