@@ -133,10 +133,10 @@ class CompiledModel:
         contents.reader.read(CALL_STACK.pipeline_call)
         if contents.reader.hash != self._recent_hashes[0]:
             self._recent_hashes = contents.reader.hash, self._recent_hashes[0]
-            for kind, merged in list(self._programs):
-                if kind.weights_hash not in self._recent_hashes:
-                    del self._programs[kind, merged]
-                    self._layouts.pop(kind, None)
+            for found in (self._programs, self._reasons):
+                for key in [key for key in found if key[0].weights_hash not in self._recent_hashes]:
+                    del found[key]
+            self._layouts = {kind: x for kind, x in self._layouts.items() if kind.weights_hash in self._recent_hashes}
         return contents
 
     def _choose_precision(self, model: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -175,6 +175,7 @@ class CompiledModel:
         name = type(model_call.model).__name__
         try:
             trace = trace_call(model_call)
+            self._layouts[model_call.kind] = trace.layouts
             shape = " ".join(str(list(x.shape)) for x in model_call.tensors[:1])
             show_progress(f"{name} for {shape} is being compiled in {model_call.precision} ...")
             note = find_note(model_call, trace.layouts)
@@ -191,7 +192,6 @@ class CompiledModel:
             self._reasons[self._find_key(model_call)] = reason
             raise UncompilableError(reason) from None
         show_progress(f"{name} was compiled in {time.perf_counter() - begin:.1f} s")
-        self._layouts[model_call.kind] = trace.layouts
         self._programs[self._find_key(model_call)] = program
         self._drop_oldest()
         return outputs

@@ -18,7 +18,7 @@ DEFAULT_PRESET = "balanced"  # the preset where no setting of merging is given
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
-    "cache": "fraction of the steps to predict; given alone, nothing merges",
+    "cache": "fraction of the steps to predict; alone in generate and compare, nothing merges",
 }
 
 
